@@ -31,15 +31,15 @@ __all__ = [
 # By the names that stand in checkpoints: these stay.
 _HOMES = {
     "AsyncFailure": "pillarbox._operators.async_io.function:AsyncFailure",
-    "CountWindow": "pillarbox._operators.windowing.windows:CountWindow",
-    "DeadLetter": "pillarbox._operators.dead_letter:DeadLetter",
+    "CountWindow": "pillarbox._operators.windowing.api.windows:CountWindow",
+    "DeadLetter": "pillarbox._operators.dead_letters.dead_letter:DeadLetter",
     "Duration": "pillarbox._time.duration:Duration",
-    "GlobalWindow": "pillarbox._operators.windowing.windows:GlobalWindow",
-    "OutputTag": "pillarbox._operators.functions:OutputTag",
+    "GlobalWindow": "pillarbox._operators.windowing.api.windows:GlobalWindow",
+    "OutputTag": "pillarbox._operators.functions.basic:OutputTag",
     "Time": "pillarbox._time.duration:Time",
-    "TimeDomain": "pillarbox._operators.functions:TimeDomain",
-    "TimeWindow": "pillarbox._operators.windowing.windows:TimeWindow",
-    "TimestampedValue": "pillarbox._operators.windowing.evictors:TimestampedValue",
+    "TimeDomain": "pillarbox._operators.functions.basic:TimeDomain",
+    "TimeWindow": "pillarbox._operators.windowing.api.windows:TimeWindow",
+    "TimestampedValue": "pillarbox._operators.windowing.api.evictors:TimestampedValue",
 }
 
 

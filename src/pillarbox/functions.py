@@ -10,10 +10,10 @@ from pillarbox._datastream import AsyncCache, AsyncRetryStrategy, Function, Runt
 from pillarbox._datastream.windowed_stream import Windowed
 from pillarbox._errors import OperatorError, ProgramError, describe, shorten, shorten_record
 from pillarbox._operators.async_io.function import CombiningFunction
-from pillarbox._operators.async_io.host import is_coroutine_function, is_generator_function
+from pillarbox._operators.async_io.loop.host import is_coroutine_function, is_generator_function
 from pillarbox._operators.async_io.options import AsyncOptions, OnBarrier
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
-from pillarbox._operators.windowing.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._time import WatermarkStrategy
 from pillarbox._time.duration import DurationLike
 from pillarbox._types import SchemaLike, resolve_schema

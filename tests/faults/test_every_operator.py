@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pillarbox._graph import Program
-from pillarbox._operators.captured import Captured
-from pillarbox._operators.operator import StreamOperator
-from pillarbox._operators.sinks import PrintOperator
+from pillarbox._operators.frame.captured import Captured
+from pillarbox._operators.frame.operator import StreamOperator
+from pillarbox._operators.stateless.sinks import PrintOperator
 from pillarbox._runtime.spark import runtime
 from tests.faults import columns_job, job, rolling_job, second_job
 from tests.faults.job import NO_FAULTS

@@ -8,11 +8,11 @@ from typing import Any
 
 from pillarbox import KeyedProcessFunction, ValueState, ValueStateDescriptor
 from pillarbox._elements import Records
-from pillarbox._operators.deduplicate import DeduplicateOperator
-from pillarbox._operators.keyed_process import KeyedProcessOperator
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import KeyedContext, OperatorContext
-from pillarbox._operators.reduce import ReduceOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import KeyedContext, OperatorContext
+from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
+from pillarbox._operators.keyed.process import KeyedProcessOperator
+from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox._state import KeyedStateBackend
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox._operators.async_io import rates
-from pillarbox._operators.async_io.rates import CATCH_UP, RateScope, RatesInFiles, RatesInMemory
-from pillarbox._operators.async_io.turns import Turns
+from pillarbox._operators.async_io.loop.turns import Turns
+from pillarbox._operators.frame import rates
+from pillarbox._operators.frame.rates import CATCH_UP, RateScope, RatesInFiles, RatesInMemory
 from pillarbox.testing import ProgramTestHarness
 
 
@@ -99,7 +99,7 @@ def test_a_bucket_that_was_kept_for_another_rate_or_by_another_clock_holds_nobod
 def test_processes_share_a_bucket(tmp_path):
     program = (
         "import sys, time\n"
-        "from pillarbox._operators.async_io.rates import RatesInFiles\n"
+        "from pillarbox._operators.frame.rates import RatesInFiles\n"
         "bucket = RatesInFiles(sys.argv[1], 'job').bucket('ask', 100)\n"
         "begun = 0\n"
         "while begun < 40:\n"

@@ -13,7 +13,7 @@ import pytest
 
 import pillarbox.functions as PF
 from pillarbox import AsyncRetryStrategy, OperatorError
-from pillarbox._operators.async_io import workers
+from pillarbox._operators.async_io.loop import workers
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.async_io.retry import retry_after_millis

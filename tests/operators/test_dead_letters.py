@@ -47,7 +47,7 @@ from pillarbox import (
     count_,
 )
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.dead_letter import sort_out
+from pillarbox._operators.dead_letters.dead_letter import sort_out
 from pillarbox.testing import ProgramTestHarness, harness_for
 
 BAD = OutputTag[DeadLetter]("bad")

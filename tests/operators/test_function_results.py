@@ -21,12 +21,12 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox._operators.filter import FilterOperator
-from pillarbox._operators.flat_map import FlatMapOperator
-from pillarbox._operators.keyed_process import KeyedProcessOperator
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.map import MapOperator
-from pillarbox._operators.process import ProcessOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.keyed.process import KeyedProcessOperator
+from pillarbox._operators.stateless.filter import FilterOperator
+from pillarbox._operators.stateless.flat_map import FlatMapOperator
+from pillarbox._operators.stateless.map import MapOperator
+from pillarbox._operators.stateless.process import ProcessOperator
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness as Keyed,
 )

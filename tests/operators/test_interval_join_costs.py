@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox._operators.interval_join import Interval, IntervalJoinOperator
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorFactory
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.joins.interval_join import Interval, IntervalJoinOperator
 from pillarbox._state import MapState
 from pillarbox._task.vertex import ChainNode
 from pillarbox.testing import KeyedTwoInputStreamOperatorTestHarness

@@ -31,11 +31,11 @@ from pillarbox import (
 )
 from pillarbox._elements import ArrowRecords, Records, Watermark
 from pillarbox._errors import KeyTypeError
-from pillarbox._operators.keyed_process import KeyedProcessOperator
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.map import MapOperator
-from pillarbox._operators.operator import Discard
-from pillarbox._operators.reduce import ReduceOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import Discard
+from pillarbox._operators.keyed.process import KeyedProcessOperator
+from pillarbox._operators.keyed.reduce import ReduceOperator
+from pillarbox._operators.stateless.map import MapOperator
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness as Keyed,
 )

@@ -20,16 +20,16 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._elements import Records
-from pillarbox._operators.collector import RUN_LIMIT
-from pillarbox._operators.filter import FilterOperator
-from pillarbox._operators.flat_map import FlatMapOperator
-from pillarbox._operators.keyed_process import KeyedProcessOperator
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.map import MapOperator
-from pillarbox._operators.operator import Discard, Fanout
-from pillarbox._operators.process import ProcessOperator
-from pillarbox._operators.reduce import ReduceOperator
-from pillarbox._operators.sinks import PrintOperator
+from pillarbox._operators.frame.collector import RUN_LIMIT
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import Discard, Fanout
+from pillarbox._operators.keyed.process import KeyedProcessOperator
+from pillarbox._operators.keyed.reduce import ReduceOperator
+from pillarbox._operators.stateless.filter import FilterOperator
+from pillarbox._operators.stateless.flat_map import FlatMapOperator
+from pillarbox._operators.stateless.map import MapOperator
+from pillarbox._operators.stateless.process import ProcessOperator
+from pillarbox._operators.stateless.sinks import PrintOperator
 from pillarbox._time import MIN_TIMESTAMP
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness as Keyed,

@@ -32,9 +32,10 @@ from pillarbox import (
 )
 from pillarbox._datastream import columnar_joins
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.columnar import join_keys, join_operator, join_segment, join_side, sketch
-from pillarbox._operators.columnar.join_segment import Segment
-from pillarbox._operators.columnar.join_side import JoinSide
+from pillarbox._operators.columnar import sketch
+from pillarbox._operators.columnar.joins import join_keys, join_operator, join_segment, join_side
+from pillarbox._operators.columnar.joins.join_segment import Segment
+from pillarbox._operators.columnar.joins.join_side import JoinSide
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pillarbox._elements import Buffer, Records
 from pillarbox._graph import Program
-from pillarbox._operators.shared_resources import SharedResources
+from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._runtime.local import EpochStore, Savepoint
 from pillarbox._task import MultipleInputStreamTask, SourceStreamTask
 from pillarbox._task.vertex import Vertex

@@ -13,8 +13,8 @@ from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._graph import Program
-from pillarbox._operators import reduce
-from pillarbox._operators.async_io import host
+from pillarbox._operators.async_io.loop import host
+from pillarbox._operators.keyed import reduce
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.keys.key_groups import stable_hash
 from pillarbox._state.log import limits as log_limits

@@ -14,9 +14,9 @@ import selectors
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from pillarbox._operators.async_io.event_loop import CallFailed
+from pillarbox._operators.async_io.loop.event_loop import CallFailed
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.operator import StreamOperator
+from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._task.task_input import EXHAUSTED, Reader
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox.mailbox import MailboxExecutor

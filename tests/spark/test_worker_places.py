@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 
 from pillarbox import ConfigurationError
 from pillarbox._graph import Layout
-from pillarbox._operators.async_io.libraries import import_library
+from pillarbox._operators.async_io.loop.libraries import import_library
 from pillarbox._runtime.spark._processor import Processor
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.layouts import ProgramLayout

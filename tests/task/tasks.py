@@ -8,8 +8,8 @@ from typing import Any
 
 from pillarbox._elements import Barrier, Buffer, Records, TaskReport, decode, encode
 from pillarbox._graph import output_target
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import StreamOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._task import (
     REPORT_TARGET,
     ChainInput,

@@ -11,9 +11,9 @@ from pillarbox._elements import Barrier, Buffer, Element, EndOfData, Records, Wa
 from pillarbox._errors import ExchangeError
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.async_io.options import AsyncOptions
-from pillarbox._operators.functions import KeyedProcessFunction
-from pillarbox._operators.keyed_process import KeyedProcessOperator
-from pillarbox._operators.keys import Keying
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.functions.basic import KeyedProcessFunction
+from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._state import MemoryChunkStore
 from pillarbox._task import InputEdge, InputGate
 from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService

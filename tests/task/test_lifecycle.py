@@ -11,8 +11,8 @@ import pytest
 
 from pillarbox._elements import Records
 from pillarbox._errors import TaskCanceledError, TaskStateError
-from pillarbox._operators.functions import MapFunction
-from pillarbox._operators.map import MapOperator
+from pillarbox._operators.functions.basic import MapFunction
+from pillarbox._operators.stateless.map import MapOperator
 from pillarbox._state import MemoryChunkStore
 from pillarbox._task import SourceStreamTask, TaskState, lifecycle
 from pillarbox._task.lifecycle import TaskEvent, TaskLife

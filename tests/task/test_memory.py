@@ -9,8 +9,8 @@ import pytest
 
 from pillarbox import KeyedProcessFunction, ListStateDescriptor, OperatorError
 from pillarbox._elements import Records
-from pillarbox._operators.keyed_process import KeyedProcessOperator
-from pillarbox._operators.keys import Keying
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.types.sizes import largest_rows
 from pillarbox._task import MultipleInputStreamTask

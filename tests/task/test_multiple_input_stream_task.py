@@ -13,9 +13,9 @@ from pillarbox._errors import (
     OperatorError,
     ProgramError,
 )
-from pillarbox._operators.functions import KeyedProcessFunction
-from pillarbox._operators.keyed_process import KeyedProcessOperator
-from pillarbox._operators.keys import Keying
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.functions.basic import KeyedProcessFunction
+from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._state import MemoryChunkStore, ValueStateDescriptor
 from pillarbox._task import (
     MultipleInputStreamTask,
@@ -225,7 +225,7 @@ def test_missing_input_fails_the_task():
 def test_keyed_state_outside_of_a_keyed_stream():
     class Greedy(Noting):
         def open(self):
-            from pillarbox._operators.functions import RuntimeContext
+            from pillarbox._operators.functions.basic import RuntimeContext
 
             RuntimeContext(self.context).get_state(ValueStateDescriptor("s"))
 

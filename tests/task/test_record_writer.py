@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pillarbox import Row
 from pillarbox._elements import ArrowRecords, Barrier, EndOfData, Records, Watermark, WatermarkStatus, decode
 from pillarbox._errors import KeyTypeError, OperatorError, ProgramError
-from pillarbox._operators.keys import Keying
+from pillarbox._operators.frame.keying import Keying
 from pillarbox._state.keys.key_groups import key_group, subtask_of
 from pillarbox._task import Edge, RecordWriter, channel_code, edge_id, record_writer
 from pillarbox._task.partitioner import KeyGroupPartitioner, OutputPartitioner, RebalancePartitioner
@@ -341,7 +341,7 @@ def test_key_functions_and_columns_that_fail_are_named():
 
 
 def test_many_keys_are_not_remembered_for_ever(monkeypatch):
-    from pillarbox._operators import keys
+    from pillarbox._operators.frame import keying as keys
 
     monkeypatch.setattr(keys, "_REMEMBERED", 10)
     writer = writer_of(edge_by(lambda value: value))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pillarbox import KeyTypeError
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.keys import Keying, Router
+from pillarbox._operators.frame.keying import Keying, Router
 from pillarbox._rows import rows_from_arrow
 
 COLUMNS = {

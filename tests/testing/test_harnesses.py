@@ -29,7 +29,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._operators.operator import StreamOperator
+from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._time import MAX_WATERMARK
 from pillarbox.testing import (
     OneInputStreamOperatorTestHarness,

@@ -19,9 +19,9 @@ from pillarbox import (
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.async_io.options import AsyncOptions
-from pillarbox._operators.deduplicate import DeduplicateOperator
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import StreamOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import StreamOperator
+from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness,

@@ -42,38 +42,42 @@ from pillarbox import (
 from pillarbox._datastream import DataStream, columnar_joins
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator, _BroadcastOperator
-from pillarbox._operators.co_group import CoGroupWindowOperator
 from pillarbox._operators.columnar.columnar_operator import ColumnarOperator
-from pillarbox._operators.columnar.join_operator import BaseJoinOperator, ColumnarJoinOperator
+from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator, ColumnarJoinOperator
+from pillarbox._operators.columnar.joins.process_join import ColumnarProcessJoinOperator
 from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
-from pillarbox._operators.columnar.process_join import ColumnarProcessJoinOperator
 from pillarbox._operators.columnar.session_operator import ColumnarSessionOperator
 from pillarbox._operators.columnar.window_operator import ColumnarWindowOperator
-from pillarbox._operators.deduplicate import DeduplicateOperator
-from pillarbox._operators.filter import FilterOperator
-from pillarbox._operators.flat_map import FlatMapOperator
-from pillarbox._operators.function_operator import FunctionOperator
-from pillarbox._operators.guarded import GuardedOperator
-from pillarbox._operators.interval_join import IntervalJoinOperator
-from pillarbox._operators.key_guard import KeyGuardOperator
-from pillarbox._operators.keyed import KeyedOperator
-from pillarbox._operators.keyed_process import KeyedProcessOperator
-from pillarbox._operators.limit import LimitOperator
-from pillarbox._operators.map import MapOperator
-from pillarbox._operators.operator import StreamOperator
-from pillarbox._operators.pass_through import PASS_THROUGH, PassThroughOperator
-from pillarbox._operators.process import ProcessOperator
-from pillarbox._operators.reduce import ReduceOperator
-from pillarbox._operators.sinks import ColumnsOperator, PrintOperator
-from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from pillarbox._operators.two_inputs import (
+from pillarbox._operators.connected.broadcast import (
+    BroadcastProcessOperator,
+    KeyedBroadcastProcessOperator,
+    _BroadcastOperator,
+)
+from pillarbox._operators.connected.two_inputs import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessOperator,
     KeyedCoProcessOperator,
     _TwoInputs,
 )
+from pillarbox._operators.dead_letters.guarded import GuardedOperator
+from pillarbox._operators.dead_letters.key_guard import KeyGuardOperator
+from pillarbox._operators.frame.function_operator import FunctionOperator
+from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.operator import StreamOperator
+from pillarbox._operators.joins.co_group import CoGroupWindowOperator
+from pillarbox._operators.joins.interval_join import IntervalJoinOperator
+from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
+from pillarbox._operators.keyed.process import KeyedProcessOperator
+from pillarbox._operators.keyed.reduce import ReduceOperator
+from pillarbox._operators.stateless.filter import FilterOperator
+from pillarbox._operators.stateless.flat_map import FlatMapOperator
+from pillarbox._operators.stateless.limit import LimitOperator
+from pillarbox._operators.stateless.map import MapOperator
+from pillarbox._operators.stateless.pass_through import PASS_THROUGH, PassThroughOperator
+from pillarbox._operators.stateless.process import ProcessOperator
+from pillarbox._operators.stateless.sinks import ColumnsOperator, PrintOperator
+from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox._operators.windowing.guarded_operator import GuardedWindowOperator

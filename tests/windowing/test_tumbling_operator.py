@@ -14,9 +14,9 @@ from pillarbox import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
+from pillarbox._operators.windowing.api.window_starts import Days
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
-from pillarbox._operators.windowing.window_starts import Days
 from tests.windowing.test_days_of_zones import ZONES, half_hours
 from tests.windowing.windows import Contents, NumberWithoutMerge, open_windows
 

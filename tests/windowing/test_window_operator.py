@@ -42,7 +42,7 @@ from pillarbox import (
     WindowAssigner,
     WindowFunction,
 )
-from pillarbox._operators.windowing.session_windows import _Sessions
+from pillarbox._operators.windowing.api.session_windows import _Sessions
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox.testing import StreamRecord, Watermark, check_operator
 from tests.windowing.windows import Contents, Number, open_windows

@@ -21,26 +21,8 @@ from pillarbox._operators.async_io.cache import AsyncCache
 from pillarbox._operators.async_io.fallback import AsyncFallback, fallback
 from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFailure, AsyncFunction
 from pillarbox._operators.async_io.retry import AsyncRetryPredicate, AsyncRetryStrategy
-from pillarbox._operators.broadcast_functions import (
-    BroadcastProcessFunction,
-    BroadcastState,
-    KeyedBroadcastProcessFunction,
-    ReadOnlyBroadcastState,
-)
-from pillarbox._operators.checkpointed import (
-    CheckpointedFunction,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
-    OperatorStateStore,
-)
-from pillarbox._operators.co_functions import (
-    CoFlatMapFunction,
-    CoMapFunction,
-    CoProcessFunction,
-    KeyedCoProcessFunction,
-)
-from pillarbox._operators.dead_letter import DeadLetter
-from pillarbox._operators.functions import (
+from pillarbox._operators.dead_letters.dead_letter import DeadLetter
+from pillarbox._operators.functions.basic import (
     FilterFunction,
     FlatMapFunction,
     Function,
@@ -55,8 +37,26 @@ from pillarbox._operators.functions import (
     TimeDomain,
     TimerService,
 )
-from pillarbox._operators.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
-from pillarbox._operators.metric_group import Counter, Distribution, Meter, MetricGroup
+from pillarbox._operators.functions.broadcast import (
+    BroadcastProcessFunction,
+    BroadcastState,
+    KeyedBroadcastProcessFunction,
+    ReadOnlyBroadcastState,
+)
+from pillarbox._operators.functions.checkpointed import (
+    CheckpointedFunction,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    OperatorStateStore,
+)
+from pillarbox._operators.functions.joins import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
+from pillarbox._operators.functions.metric_group import Counter, Distribution, Meter, MetricGroup
+from pillarbox._operators.functions.two_streams import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+)
 
 __all__ = [
     "AllWindowedStream",

@@ -10,10 +10,10 @@ from pillarbox._datastream.field_folds import FieldFolds
 from pillarbox._datastream.windowed_stream import Windowed
 from pillarbox._generics import T1, Generic, U, WindowOut
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
-from pillarbox._operators.functions import OutputTag, ReduceFunction, SideOutput
-from pillarbox._operators.windowing.evictors import Evictor
-from pillarbox._operators.windowing.functions import AllWindowFunction, ProcessAllWindowFunction
-from pillarbox._operators.windowing.triggers import Trigger
+from pillarbox._operators.functions.basic import OutputTag, ReduceFunction, SideOutput
+from pillarbox._operators.windowing.api.evictors import Evictor
+from pillarbox._operators.windowing.api.functions import AllWindowFunction, ProcessAllWindowFunction
+from pillarbox._operators.windowing.api.triggers import Trigger
 from pillarbox._rows import Row
 from pillarbox._state import AggregateFunction
 from pillarbox._time.duration import DurationLike

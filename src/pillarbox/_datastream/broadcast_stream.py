@@ -12,13 +12,13 @@ from pillarbox._datastream.keyed_stream import KeyedStream
 from pillarbox._errors import MissingMethodError, ProgramError, shorten
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph import PartitionTransformation
-from pillarbox._operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
-from pillarbox._operators.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
-from pillarbox._operators.co_functions import CoProcessFunction, KeyedCoProcessFunction
-from pillarbox._operators.dead_letter import OnError
-from pillarbox._operators.functions import Function
-from pillarbox._operators.guarded import guarded
-from pillarbox._operators.operator import OperatorFactory
+from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
+from pillarbox._operators.dead_letters.dead_letter import OnError
+from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.functions.basic import Function
+from pillarbox._operators.functions.broadcast import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from pillarbox._operators.functions.two_streams import CoProcessFunction, KeyedCoProcessFunction
 from pillarbox._state import MapStateDescriptor
 from pillarbox._types import SchemaLike
 

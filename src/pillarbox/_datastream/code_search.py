@@ -10,7 +10,7 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import EventTimeUse
-from pillarbox._operators.functions import Function
+from pillarbox._operators.functions.basic import Function
 
 __all__ = ["event_time_use", "mentions", "uses_processing_time"]
 

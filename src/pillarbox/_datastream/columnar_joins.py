@@ -20,11 +20,11 @@ from pillarbox._graph import (
     Transformation,
 )
 from pillarbox._operators.columnar.accumulators import arrow_type, is_collated
-from pillarbox._operators.columnar.join_operator import ColumnarJoin, ColumnarJoinOperator
-from pillarbox._operators.columnar.join_side import JoinSide
-from pillarbox._operators.functions import OutputTag
-from pillarbox._operators.interval_join import Interval
-from pillarbox._operators.operator import OperatorFactory
+from pillarbox._operators.columnar.joins.join_operator import ColumnarJoin, ColumnarJoinOperator
+from pillarbox._operators.columnar.joins.join_side import JoinSide
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.joins.interval_join import Interval
 from pillarbox._task.partitioner import KeyGroupPartitioner
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
 from pillarbox._operators.columnar.program import ColumnarProgram
 from pillarbox._operators.columnar.session_operator import ColumnarSessionOperator
 from pillarbox._operators.columnar.window_operator import ColumnarWindowOperator
-from pillarbox._operators.operator import OperatorFactory
-from pillarbox._operators.windowing.assigner import WindowAssigner
-from pillarbox._operators.windowing.session_windows import EventTimeSessionWindows
-from pillarbox._operators.windowing.triggers import EventTimeTrigger
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
+from pillarbox._operators.windowing.api.triggers import EventTimeTrigger
 
 if TYPE_CHECKING:
     from pillarbox._datastream.keyed_stream import KeyedStream

@@ -15,7 +15,7 @@ from pillarbox._graph import (
     Transformation,
     UnionTransformation,
 )
-from pillarbox._operators.keys import Keying
+from pillarbox._operators.frame.keying import Keying
 from pillarbox._types import RowEncoder, TypeInformation, resolve_schema
 
 if TYPE_CHECKING:

@@ -13,23 +13,23 @@ from pillarbox._datastream.keyed_stream import KeyedStream
 from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph import KeyByTransformation, PartitionTransformation
-from pillarbox._operators.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
-from pillarbox._operators.co_functions import (
-    CoFlatMapFunction,
-    CoMapFunction,
-    CoProcessFunction,
-    KeyedCoProcessFunction,
-)
-from pillarbox._operators.dead_letter import OnError
-from pillarbox._operators.functions import KeySelector
-from pillarbox._operators.guarded import guarded
-from pillarbox._operators.operator import OperatorFactory
-from pillarbox._operators.two_inputs import (
+from pillarbox._operators.connected.two_inputs import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessOperator,
     KeyedCoProcessOperator,
     Keyings,
+)
+from pillarbox._operators.dead_letters.dead_letter import OnError
+from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.functions.basic import KeySelector
+from pillarbox._operators.functions.broadcast import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from pillarbox._operators.functions.two_streams import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
 )
 from pillarbox._state.keys.key_note import are_other_types
 from pillarbox._types import SchemaLike, TypeInformation

@@ -21,10 +21,12 @@ from pillarbox._operators.async_io.cache import AsyncCache
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.async_io.options import AsyncKeywords, AsyncOptions, OnBarrier, OnFailure
 from pillarbox._operators.async_io.retry import AsyncRetryStrategy
-from pillarbox._operators.dead_letter import OnError, check_on_error
-from pillarbox._operators.filter import FilterOperator
-from pillarbox._operators.flat_map import FlatMapOperator
-from pillarbox._operators.functions import (
+from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
+from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.dead_letters.key_guard import KeyGuardOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.functions.basic import (
     FilterFunction,
     FlatMapFunction,
     Function,
@@ -35,16 +37,14 @@ from pillarbox._operators.functions import (
     ProcessFunction,
     SideOutput,
 )
-from pillarbox._operators.guarded import guarded
-from pillarbox._operators.key_guard import KeyGuardOperator
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.map import MapOperator
-from pillarbox._operators.operator import OperatorFactory
-from pillarbox._operators.process import ProcessOperator
+from pillarbox._operators.stateless.filter import FilterOperator
+from pillarbox._operators.stateless.flat_map import FlatMapOperator
+from pillarbox._operators.stateless.map import MapOperator
+from pillarbox._operators.stateless.process import ProcessOperator
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from pillarbox._operators.windowing.assigner import WindowAssigner
-from pillarbox._operators.windowing.count_windows import count_windows
-from pillarbox._operators.windowing.windows import CountWindow
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.count_windows import count_windows
+from pillarbox._operators.windowing.api.windows import CountWindow
 from pillarbox._task.partitioner import KeyGroupPartitioner
 from pillarbox._time import WatermarkStrategy
 from pillarbox._time.duration import DurationLike

@@ -23,8 +23,8 @@ from pillarbox._graph import (
     Transformation,
     compile_program,
 )
-from pillarbox._operators.limit import LimitOperator
-from pillarbox._operators.operator import OperatorFactory
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.stateless.limit import LimitOperator
 from pillarbox._rows import Row
 from pillarbox._runtime.base import Runtime
 from pillarbox._runtime.local import LocalJob, LocalRuntime, Savepoint

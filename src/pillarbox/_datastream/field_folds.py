@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pillarbox._generics import T1, Generic
-from pillarbox._operators.field_aggregation import Method
+from pillarbox._operators.keyed.field_aggregation import Method
 
 if TYPE_CHECKING:
     from pillarbox._datastream.data_stream import DataStream

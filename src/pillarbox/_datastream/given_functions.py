@@ -8,9 +8,9 @@ from typing import Any, get_origin
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
-from pillarbox._operators.async_io.host import is_generator_function
-from pillarbox._operators.checkpointed import CheckpointedFunction
-from pillarbox._operators.functions import Function, check_call, check_plain
+from pillarbox._operators.async_io.loop.host import is_generator_function
+from pillarbox._operators.functions.basic import Function, check_call, check_plain
+from pillarbox._operators.functions.checkpointed import CheckpointedFunction
 from pillarbox._types import TypeInformation
 
 __all__ = ["check_function", "check_instance", "check_parameters", "check_requests", "check_type", "name_of"]

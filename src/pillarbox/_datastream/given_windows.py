@@ -9,21 +9,21 @@ from pillarbox._datastream.code_search import event_time_use
 from pillarbox._datastream.given_functions import check_parameters
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import EventTimeUse
-from pillarbox._operators.windowing.assigner import (
+from pillarbox._operators.windowing.api.assigner import (
     EventTimeAssigner,
     MergingWindowAssigner,
     WindowAssigner,
     check_assigner,
 )
-from pillarbox._operators.windowing.continuous_triggers import ContinuousEventTimeTrigger
-from pillarbox._operators.windowing.count_windows import GlobalWindows
-from pillarbox._operators.windowing.functions import (
+from pillarbox._operators.windowing.api.continuous_triggers import ContinuousEventTimeTrigger
+from pillarbox._operators.windowing.api.count_windows import GlobalWindows
+from pillarbox._operators.windowing.api.functions import (
     AllWindowFunction,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,
 )
-from pillarbox._operators.windowing.triggers import Trigger, asked_trigger
+from pillarbox._operators.windowing.api.triggers import Trigger, asked_trigger
 
 __all__ = ["check_fires", "check_merging", "check_window_function", "default_trigger", "event_time_of"]
 

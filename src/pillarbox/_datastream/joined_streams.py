@@ -16,20 +16,20 @@ from pillarbox._datastream.windowed_stream import Windowed
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, T2, Generic, U, V
 from pillarbox._graph import EventTimeUse
-from pillarbox._operators.co_group import CoGroups, CoGroupWindowOperator, FlatPairs, Pairs
-from pillarbox._operators.columnar.process_join import ColumnarProcessJoinOperator
-from pillarbox._operators.dead_letter import OnError, check_on_error
-from pillarbox._operators.functions import KeySelector, OutputTag, SideOutput
-from pillarbox._operators.guarded import guarded
-from pillarbox._operators.interval_join import Interval, IntervalJoinOperator
-from pillarbox._operators.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
-from pillarbox._operators.operator import OperatorContext, OperatorFactory, StreamOperator
-from pillarbox._operators.windowing.assigner import WindowAssigner
+from pillarbox._operators.columnar.joins.process_join import ColumnarProcessJoinOperator
+from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
+from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
+from pillarbox._operators.functions.basic import KeySelector, OutputTag, SideOutput
+from pillarbox._operators.functions.joins import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
+from pillarbox._operators.joins.co_group import CoGroups, CoGroupWindowOperator, FlatPairs, Pairs
+from pillarbox._operators.joins.interval_join import Interval, IntervalJoinOperator
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.evictors import Evictor
+from pillarbox._operators.windowing.api.functions import WindowFunction
+from pillarbox._operators.windowing.api.triggers import Trigger
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.contents import AllElements
-from pillarbox._operators.windowing.evictors import Evictor
-from pillarbox._operators.windowing.functions import WindowFunction
-from pillarbox._operators.windowing.triggers import Trigger
 from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox._types import SchemaLike
 

@@ -13,24 +13,24 @@ from pillarbox._datastream.given_functions import check_function
 from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, KeyOut, U
 from pillarbox._graph import EventTimeUse, KeyByTransformation, OperatorTransformation, Transformation
-from pillarbox._operators.dead_letter import OnError
-from pillarbox._operators.deduplicate import DeduplicateOperator
-from pillarbox._operators.field_aggregation import FieldAggregation, Method
-from pillarbox._operators.functions import (
+from pillarbox._operators.dead_letters.dead_letter import OnError
+from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.functions.basic import (
     KeyedProcessFunction,
     ProcessFunction,
     ReduceFunction,
     SideOutput,
     check_plain,
 )
-from pillarbox._operators.guarded import guarded
-from pillarbox._operators.keyed_process import KeyedProcessOperator
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorFactory
-from pillarbox._operators.reduce import ReduceOperator
-from pillarbox._operators.windowing.assigner import WindowAssigner
-from pillarbox._operators.windowing.count_windows import count_windows
-from pillarbox._operators.windowing.windows import CountWindow
+from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
+from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
+from pillarbox._operators.keyed.process import KeyedProcessOperator
+from pillarbox._operators.keyed.reduce import ReduceOperator
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.count_windows import count_windows
+from pillarbox._operators.windowing.api.windows import CountWindow
 from pillarbox._time.duration import DurationLike, positive_millis
 from pillarbox._types import SchemaLike
 

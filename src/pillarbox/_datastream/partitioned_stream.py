@@ -11,8 +11,8 @@ from pillarbox._datastream.stream import Stream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, Generic, K
 from pillarbox._graph import PartitionTransformation
-from pillarbox._operators.functions import KeySelector, Partitioner
-from pillarbox._operators.keys import Keying
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.functions.basic import KeySelector, Partitioner
 from pillarbox._state import MapStateDescriptor
 from pillarbox._task.partitioner import (
     BroadcastPartitioner,

@@ -23,8 +23,8 @@ from pillarbox._graph import (
     SinkTransformation,
     Transformation,
 )
-from pillarbox._operators.operator import OperatorFactory
-from pillarbox._operators.sinks import ColumnsOperator, PrintOperator
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.stateless.sinks import ColumnsOperator, PrintOperator
 from pillarbox._time import WatermarkStrategy
 from pillarbox._types import RowEncoder, SchemaLike, resolve_schema
 

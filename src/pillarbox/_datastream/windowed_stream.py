@@ -24,24 +24,24 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, Generic, KeyOut, U, WindowOut
 from pillarbox._graph import Transformation
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
-from pillarbox._operators.field_aggregation import FieldAggregation, Method
-from pillarbox._operators.functions import OutputTag, ReduceFunction, SideOutput, check_plain
-from pillarbox._operators.operator import OperatorContext, OperatorFactory, StreamOperator
-from pillarbox._operators.typed_results import OfOneType
-from pillarbox._operators.windowing.assigner import MergingWindowAssigner, WindowAssigner
-from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
-from pillarbox._operators.windowing.contents import AllElements, Fold, Folded, aggregating, reducing
-from pillarbox._operators.windowing.count_windows import CountWindowAssigner, GlobalWindows
-from pillarbox._operators.windowing.evictors import Evictor
-from pillarbox._operators.windowing.functions import (
+from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
+from pillarbox._operators.functions.basic import OutputTag, ReduceFunction, SideOutput, check_plain
+from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
+from pillarbox._operators.stateless.typed_results import OfOneType
+from pillarbox._operators.windowing.api.assigner import MergingWindowAssigner, WindowAssigner
+from pillarbox._operators.windowing.api.count_windows import CountWindowAssigner, GlobalWindows
+from pillarbox._operators.windowing.api.evictors import Evictor
+from pillarbox._operators.windowing.api.functions import (
     ProcessWindowFunction,
     WindowFunction,
 )
+from pillarbox._operators.windowing.api.triggers import Trigger, asked_trigger
+from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
+from pillarbox._operators.windowing.contents import AllElements, Fold, Folded, aggregating, reducing
 from pillarbox._operators.windowing.guarded_operator import GuardedWindowOperator
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox._operators.windowing.session_operator import SessionWindowOperator
-from pillarbox._operators.windowing.triggers import Trigger, asked_trigger
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox._rows import Row
 from pillarbox._state import AggregateFunction

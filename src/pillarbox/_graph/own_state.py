@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from pillarbox._errors import ProgramError
-from pillarbox._operators.captured import Captured
-from pillarbox._operators.checkpointed import CheckpointedFunction, no_operator_state, no_undo
-from pillarbox._operators.function_operator import FunctionOperator
-from pillarbox._operators.guarded import GuardedOperator
+from pillarbox._operators.dead_letters.guarded import GuardedOperator
+from pillarbox._operators.frame.captured import Captured
+from pillarbox._operators.frame.function_operator import FunctionOperator
+from pillarbox._operators.functions.checkpointed import CheckpointedFunction, no_operator_state, no_undo
 from pillarbox._task.vertex import ChainNode, Vertex
 
 __all__ = ["carries_on"]

@@ -31,7 +31,7 @@ from pillarbox._graph.transformations import (
     SourceTransformation,
     Transformation,
 )
-from pillarbox._operators.pass_through import PASS_THROUGH
+from pillarbox._operators.stateless.pass_through import PASS_THROUGH
 from pillarbox._state.keys.key_groups import default_max_parallelism
 from pillarbox._state.keys.key_note import note_of_inputs
 from pillarbox._task.partitioner import ForwardPartitioner, OutputPartitioner, Partitioner, RebalancePartitioner

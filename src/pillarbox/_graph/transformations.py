@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorFactory
-from pillarbox._operators.pass_through import PASS_THROUGH
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.stateless.pass_through import PASS_THROUGH
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._task.partitioner import KeyGroupPartitioner, Partitioner
 from pillarbox._time import WatermarkStrategy

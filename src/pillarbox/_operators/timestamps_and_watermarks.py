@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe, shorten_record
-from pillarbox._operators.collector import settled
-from pillarbox._operators.dead_letter import DeadLetters, sort_out
-from pillarbox._operators.functions import OutputTag
-from pillarbox._operators.operator import Input, OperatorContext, StreamOperator
-from pillarbox._operators.user_code import raise_at_record, with_context
+from pillarbox._operators.dead_letters.dead_letter import DeadLetters, sort_out
+from pillarbox._operators.frame.collector import settled
+from pillarbox._operators.frame.operator import Input, OperatorContext, StreamOperator
+from pillarbox._operators.frame.user_code import raise_at_record, with_context
+from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._rows import Row, timestamps_ms
 from pillarbox._time import (
     MonotoneWatermarkOutput,

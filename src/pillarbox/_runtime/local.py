@@ -17,7 +17,7 @@ import pyarrow as pa
 from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, decode
 from pillarbox._errors import CheckpointMismatchError, ProgramError
 from pillarbox._graph import CollectionSource, Program, output_target
-from pillarbox._operators.async_io.rates import RateScope
+from pillarbox._operators.frame.rates import RateScope
 from pillarbox._runtime.failures import failures_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._state import MemoryChunkStore

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from pillarbox._errors import OperatorError, ProgramError, describe
-from pillarbox._operators.captured import Announced, Pickled
+from pillarbox._operators.frame.captured import Announced, Pickled
 from pillarbox._task.vertex import Vertex
 
 __all__ = ["ShippedVertex", "ship"]

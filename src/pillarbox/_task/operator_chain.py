@@ -8,9 +8,7 @@ from threading import Event
 from typing import Any
 
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._operators.async_io.rates import RateScope
-from pillarbox._operators.checkpointed import OperatorStateStore
-from pillarbox._operators.operator import (
+from pillarbox._operators.frame.operator import (
     Discard,
     Fanout,
     Input,
@@ -19,9 +17,11 @@ from pillarbox._operators.operator import (
     RecordInput,
     StreamOperator,
 )
-from pillarbox._operators.shared_resources import SharedResources
+from pillarbox._operators.frame.rates import RateScope
+from pillarbox._operators.frame.shared_resources import SharedResources
+from pillarbox._operators.functions.checkpointed import OperatorStateStore
+from pillarbox._operators.stateless.typed_results import typed
 from pillarbox._operators.timestamps_and_watermarks import status_said_anew
-from pillarbox._operators.typed_results import typed
 from pillarbox._state import KeyedStateBackend
 from pillarbox._task.record_writer import RecordWriter
 from pillarbox._task.vertex import Consumers, Vertex

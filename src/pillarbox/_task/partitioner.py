@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import shorten
-from pillarbox._operators.captured import Captured
-from pillarbox._operators.keys import Keying, Router
-from pillarbox._operators.user_code import raise_at_record
+from pillarbox._operators.frame.captured import Captured
+from pillarbox._operators.frame.keying import Keying, Router
+from pillarbox._operators.frame.user_code import raise_at_record
 
 __all__ = [
     "BroadcastPartitioner",

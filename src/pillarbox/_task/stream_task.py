@@ -20,7 +20,7 @@ from typing import Any
 
 from pillarbox._elements import Buffer, EndOfData, TaskReport
 from pillarbox._errors import TaskCanceledError, TaskStateError
-from pillarbox._operators.async_io.rates import RATE_LIMITED
+from pillarbox._operators.frame.rates import RATE_LIMITED
 from pillarbox._state import KeyedStateBackend
 from pillarbox._task.checkpoint import SubtaskCheckpointCoordinator
 from pillarbox._task.collector import rare_collections

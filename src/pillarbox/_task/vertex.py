@@ -8,9 +8,9 @@ from functools import cached_property
 from itertools import count, islice
 
 from pillarbox._elements import channel_code
-from pillarbox._operators.async_io.rates import RateScope
-from pillarbox._operators.operator import OperatorFactory
-from pillarbox._operators.shared_resources import SharedResources
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.frame.rates import RateScope
+from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.keys.state_note import StateNote

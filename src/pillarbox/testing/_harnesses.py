@@ -10,18 +10,18 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.function import AsyncFunction
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.async_io.options import AsyncOptions
-from pillarbox._operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
-from pillarbox._operators.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
-from pillarbox._operators.co_functions import (
-    CoFlatMapFunction,
-    CoMapFunction,
-    CoProcessFunction,
-    KeyedCoProcessFunction,
+from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
+from pillarbox._operators.connected.two_inputs import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessOperator,
+    KeyedCoProcessOperator,
 )
-from pillarbox._operators.dead_letter import OnError
-from pillarbox._operators.filter import FilterOperator
-from pillarbox._operators.flat_map import FlatMapOperator
-from pillarbox._operators.functions import (
+from pillarbox._operators.dead_letters.dead_letter import OnError
+from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.functions.basic import (
     FilterFunction,
     FlatMapFunction,
     Function,
@@ -31,19 +31,19 @@ from pillarbox._operators.functions import (
     ProcessFunction,
     ReduceFunction,
 )
-from pillarbox._operators.guarded import guarded
-from pillarbox._operators.keyed_process import KeyedProcessOperator
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.map import MapOperator
-from pillarbox._operators.operator import OperatorFactory
-from pillarbox._operators.process import ProcessOperator
-from pillarbox._operators.reduce import ReduceOperator
-from pillarbox._operators.two_inputs import (
-    CoFlatMapOperator,
-    CoMapOperator,
-    CoProcessOperator,
-    KeyedCoProcessOperator,
+from pillarbox._operators.functions.broadcast import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from pillarbox._operators.functions.two_streams import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
 )
+from pillarbox._operators.keyed.process import KeyedProcessOperator
+from pillarbox._operators.keyed.reduce import ReduceOperator
+from pillarbox._operators.stateless.filter import FilterOperator
+from pillarbox._operators.stateless.flat_map import FlatMapOperator
+from pillarbox._operators.stateless.map import MapOperator
+from pillarbox._operators.stateless.process import ProcessOperator
 from pillarbox._state import MapStateDescriptor
 from pillarbox._task.vertex import ChainNode
 from pillarbox._types import TypeInformation

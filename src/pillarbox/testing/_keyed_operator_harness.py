@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._operators.keys import Router
+from pillarbox._operators.frame.keying import Router
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox.testing._operator_harness import (

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operators.checkpointed import OperatorStateStore
-from pillarbox._operators.functions import OutputTag
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
+from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.keys.key_note import note_of_inputs

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pillarbox._errors import PillarboxError
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.operator import StreamOperator
+from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox.mailbox import MailboxExecutor

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from pillarbox import CheckpointMismatchError, KeySelector
-from pillarbox._operators.keys import Keying
+from pillarbox._operators.frame.keying import Keying
 from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox._state.chunks.head import META, read_head, write_head
 from pillarbox._state.keys.key_note import KeyNote, function_note, key_change

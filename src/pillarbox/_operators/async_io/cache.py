@@ -8,11 +8,11 @@ from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import OperatorError, ProgramError, shorten
-from pillarbox._operators.async_io.libraries import import_library
+from pillarbox._operators.async_io.loop.libraries import import_library
 from pillarbox._operators.async_io.request import NO_KEY, Request
-from pillarbox._operators.collector import settled
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.frame.collector import settled
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._time.duration import DurationLike, positive_millis, to_millis
 
 __all__ = ["AsyncCache", "ResultCache"]

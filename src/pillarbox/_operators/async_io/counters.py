@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pillarbox._operators.async_io.rates import RATE_LIMITED
 from pillarbox._operators.async_io.request import Request
+from pillarbox._operators.frame.rates import RATE_LIMITED
 
 __all__ = ["Counters"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operators.functions import check_call, check_plain
+from pillarbox._operators.functions.basic import check_call, check_plain
 
 __all__ = ["AsyncFallback", "fallback"]
 

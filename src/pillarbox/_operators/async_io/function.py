@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pillarbox._errors import describe, shorten
 from pillarbox._generics import Generic, In, Out
-from pillarbox._operators.functions import Function
+from pillarbox._operators.functions.basic import Function
 from pillarbox._unpickle import make
 
 __all__ = ["AsyncBatchFunction", "AsyncFailure", "AsyncFunction", "CombiningFunction"]

@@ -22,14 +22,14 @@ from pillarbox._operators.async_io.counters import Counters
 from pillarbox._operators.async_io.deadlines import Deadlines
 from pillarbox._operators.async_io.fallback import AsyncFallback
 from pillarbox._operators.async_io.function import AsyncFailure, CombiningFunction
-from pillarbox._operators.async_io.host import FunctionHost
+from pillarbox._operators.async_io.loop.host import FunctionHost
+from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.async_io.queue import OrderedQueue, StreamElementQueue, UnorderedQueue
 from pillarbox._operators.async_io.request import NO_KEY, Event, Request, RequestState
 from pillarbox._operators.async_io.results import Results
-from pillarbox._operators.async_io.turns import Turns
-from pillarbox._operators.functions import OutputTag
-from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.functions.basic import OutputTag
 from pillarbox.mailbox import RejectedExecutionError
 
 __all__ = ["InFlight"]

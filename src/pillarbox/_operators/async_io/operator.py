@@ -14,8 +14,8 @@ from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._operators.async_io.in_flight import InFlight
 from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.async_io.request import Event
-from pillarbox._operators.functions import has_close
-from pillarbox._operators.operator import OperatorContext, OperatorFactory, StreamOperator
+from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
+from pillarbox._operators.functions.basic import has_close
 
 __all__ = ["AsyncWaitOperator"]
 

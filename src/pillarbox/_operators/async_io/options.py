@@ -10,7 +10,7 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.cache import AsyncCache
 from pillarbox._operators.async_io.fallback import AsyncFallback
 from pillarbox._operators.async_io.retry import AsyncRetryStrategy, retry_strategy
-from pillarbox._operators.functions import OutputTag
+from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
 
 __all__ = ["AsyncKeywords", "AsyncOptions", "BatchWaitKeywords", "OnBarrier", "OnFailure", "WaitKeywords"]

@@ -13,7 +13,7 @@ from pillarbox._operators.async_io.fallback import AsyncFallback
 from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
 from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.async_io.request import Request
-from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.frame.operator import OperatorContext
 
 __all__ = ["Results"]
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._operators.windowing.assigner import WindowAssigner
-from pillarbox._operators.windowing.panes import EvenPanes, Panes, panes_of
-from pillarbox._operators.windowing.time_windows import (
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.time_windows import (
     CumulativeEventTimeWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from pillarbox._operators.windowing.window_starts import Days
+from pillarbox._operators.windowing.api.window_starts import Days
+from pillarbox._operators.windowing.panes import EvenPanes, Panes, panes_of
 
 __all__ = ["TumblingPanes", "columnar_panes"]
 

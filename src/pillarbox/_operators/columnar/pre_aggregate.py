@@ -16,8 +16,8 @@ from pillarbox._errors import OperatorError
 from pillarbox._operators.columnar.panes import columnar_panes
 from pillarbox._operators.columnar.partials import Partials
 from pillarbox._operators.columnar.program import ColumnarProgram
-from pillarbox._operators.operator import OperatorContext, StreamOperator
-from pillarbox._operators.windowing.session_windows import EventTimeSessionWindows
+from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
+from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 __all__ = ["PreAggregateOperator"]

@@ -18,8 +18,8 @@ from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.columnar.columnar_operator import ColumnarOperator
 from pillarbox._operators.columnar.partials import END, START
 from pillarbox._operators.columnar.program import ColumnarProgram
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["ColumnarSessionOperator"]

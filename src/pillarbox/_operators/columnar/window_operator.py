@@ -20,9 +20,9 @@ from pillarbox._operators.columnar.columnar_operator import ColumnarOperator
 from pillarbox._operators.columnar.panes import TumblingPanes, columnar_panes
 from pillarbox._operators.columnar.program import ColumnarProgram
 from pillarbox._operators.columnar.stacks import ColumnStacks
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorContext
-from pillarbox._operators.windowing.windows import TimeWindow
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["ColumnarWindowOperator"]

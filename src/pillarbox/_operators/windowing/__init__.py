@@ -1,31 +1,37 @@
 """Windows: assigners, triggers, evictors, the functions of users, and the operator."""
 
-from pillarbox._operators.windowing.assigner import MergeCallback, MergingWindowAssigner, WindowAssigner
-from pillarbox._operators.windowing.continuous_triggers import (
+from pillarbox._operators.windowing.api.assigner import MergeCallback, MergingWindowAssigner, WindowAssigner
+from pillarbox._operators.windowing.api.continuous_triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
 )
-from pillarbox._operators.windowing.count_windows import (
+from pillarbox._operators.windowing.api.count_windows import (
     CountSlidingWindowAssigner,
     CountTumblingWindowAssigner,
     GlobalWindows,
 )
-from pillarbox._operators.windowing.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
-from pillarbox._operators.windowing.functions import (
+from pillarbox._operators.windowing.api.evictors import (
+    CountEvictor,
+    DeltaEvictor,
+    Evictor,
+    TimeEvictor,
+    TimestampedValue,
+)
+from pillarbox._operators.windowing.api.functions import (
     AllWindowFunction,
     KeyedStateStore,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,
 )
-from pillarbox._operators.windowing.session_windows import (
+from pillarbox._operators.windowing.api.session_windows import (
     DynamicEventTimeSessionWindows,
     DynamicProcessingTimeSessionWindows,
     EventTimeSessionWindows,
     ProcessingTimeSessionWindows,
     SessionWindowTimeGapExtractor,
 )
-from pillarbox._operators.windowing.time_windows import (
+from pillarbox._operators.windowing.api.time_windows import (
     CumulativeEventTimeWindows,
     CumulativeProcessingTimeWindows,
     SlidingEventTimeWindows,
@@ -33,7 +39,7 @@ from pillarbox._operators.windowing.time_windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from pillarbox._operators.windowing.triggers import (
+from pillarbox._operators.windowing.api.triggers import (
     CountTrigger,
     DeltaTrigger,
     EventTimeTrigger,
@@ -43,7 +49,7 @@ from pillarbox._operators.windowing.triggers import (
     Trigger,
     TriggerResult,
 )
-from pillarbox._operators.windowing.windows import CountWindow, GlobalWindow, TimeWindow, Window
+from pillarbox._operators.windowing.api.windows import CountWindow, GlobalWindow, TimeWindow, Window
 
 __all__ = [
     "AllWindowFunction",

@@ -11,23 +11,23 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox._errors import failed, raise_from_user_code, shorten
-from pillarbox._operators.collector import Collector
-from pillarbox._operators.functions import Function, OutputTag, RuntimeContext
-from pillarbox._operators.keyed import KeyedOperator
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorContext
-from pillarbox._operators.user_code import with_context
-from pillarbox._operators.windowing.assigner import TimedAssigner, WindowAssigner, assign_function
-from pillarbox._operators.windowing.contents import Contents, Folded
-from pillarbox._operators.windowing.contexts import AssignerContext, FiringContext
-from pillarbox._operators.windowing.count_windows import CountWindowAssigner, GlobalWindows
-from pillarbox._operators.windowing.functions import (
+from pillarbox._operators.frame.collector import Collector
+from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.frame.user_code import with_context
+from pillarbox._operators.functions.basic import Function, OutputTag, RuntimeContext
+from pillarbox._operators.windowing.api.assigner import TimedAssigner, WindowAssigner, assign_function
+from pillarbox._operators.windowing.api.contexts import AssignerContext, FiringContext
+from pillarbox._operators.windowing.api.count_windows import CountWindowAssigner, GlobalWindows
+from pillarbox._operators.windowing.api.functions import (
     AllWindowFunction,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,
 )
-from pillarbox._operators.windowing.triggers import Trigger
+from pillarbox._operators.windowing.api.triggers import Trigger
+from pillarbox._operators.windowing.contents import Contents, Folded
 from pillarbox._state import KeyedStateBackend
 from pillarbox._time.timestamps import MAX_WATERMARK
 

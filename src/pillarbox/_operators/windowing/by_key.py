@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.keys import Keying
+from pillarbox._operators.frame.keying import Keying
 
 __all__ = ["GroupedRecords", "RunsByKey"]
 

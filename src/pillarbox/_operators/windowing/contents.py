@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pillarbox._errors import shorten
-from pillarbox._operators.windowing.evictors import Evictor, TimestampedValue
+from pillarbox._operators.windowing.api.evictors import Evictor, TimestampedValue
 from pillarbox._state import (
     AggregateFunction,
     AggregatingStateDescriptor,

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorContext
-from pillarbox._operators.windowing.assigner import TimedAssigner
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.windowing.api.assigner import TimedAssigner
+from pillarbox._operators.windowing.api.triggers import EventTimeTrigger, ProcessingTimeTrigger
+from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
 from pillarbox._operators.windowing.contents import Fold, Folded
-from pillarbox._operators.windowing.triggers import EventTimeTrigger, ProcessingTimeTrigger
-from pillarbox._operators.windowing.windows import TimeWindow
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 

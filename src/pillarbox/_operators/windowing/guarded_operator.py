@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pillarbox._errors import PillarboxError
-from pillarbox._operators.collector import settled
-from pillarbox._operators.functions import OutputTag, TimeDomain
-from pillarbox._operators.guarded import GuardedOperator
-from pillarbox._operators.operator import OperatorContext, StreamOperator
+from pillarbox._operators.dead_letters.guarded import GuardedOperator
+from pillarbox._operators.frame.collector import settled
+from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
+from pillarbox._operators.functions.basic import OutputTag, TimeDomain
 from pillarbox._operators.windowing.operator import WindowOperator
 
 __all__ = ["GuardedWindowOperator"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pillarbox._operators.windowing.assigner import MergeCallback, MergingWindowAssigner
-from pillarbox._operators.windowing.session_windows import merges_what_meets
-from pillarbox._operators.windowing.windows import TimeWindow
+from pillarbox._operators.windowing.api.assigner import MergeCallback, MergingWindowAssigner
+from pillarbox._operators.windowing.api.session_windows import merges_what_meets
+from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._state import MapState, MapStateDescriptor
 
 __all__ = ["MergingWindowSet", "merging_windows"]

@@ -13,14 +13,14 @@ from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operators.function_operator import Pass, under_keys
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorContext
-from pillarbox._operators.windowing.assigner import MergingWindowAssigner
+from pillarbox._operators.frame.function_operator import Pass, under_keys
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.windowing.api.assigner import MergingWindowAssigner
+from pillarbox._operators.windowing.api.contexts import TriggerContext
+from pillarbox._operators.windowing.api.triggers import TriggerResult
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
-from pillarbox._operators.windowing.contexts import TriggerContext
 from pillarbox._operators.windowing.merging import MergingWindowSet, merging_windows
-from pillarbox._operators.windowing.triggers import TriggerResult
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 __all__ = ["WindowOperator"]

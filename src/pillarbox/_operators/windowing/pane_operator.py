@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.function_operator import Pass
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.base_operator import WindowProgram, are_far, places
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox._operators.windowing.panes import EvenPanes, panes_of

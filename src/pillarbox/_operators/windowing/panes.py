@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._operators.windowing.assigner import WindowAssigner
-from pillarbox._operators.windowing.time_windows import (
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.time_windows import (
     CumulativeEventTimeWindows,
     CumulativeProcessingTimeWindows,
     SlidingEventTimeWindows,

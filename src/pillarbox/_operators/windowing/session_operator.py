@@ -15,19 +15,19 @@ from operator import itemgetter
 from typing import Any
 
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.function_operator import Pass
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorContext
-from pillarbox._operators.windowing.base_operator import WindowProgram, are_far
-from pillarbox._operators.windowing.by_key import GroupedRecords, RunsByKey
-from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
-from pillarbox._operators.windowing.session_windows import (
+from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.windowing.api.session_windows import (
     DynamicEventTimeSessionWindows,
     DynamicProcessingTimeSessionWindows,
     EventTimeSessionWindows,
     ProcessingTimeSessionWindows,
 )
-from pillarbox._operators.windowing.windows import TimeWindow
+from pillarbox._operators.windowing.api.windows import TimeWindow
+from pillarbox._operators.windowing.base_operator import WindowProgram, are_far
+from pillarbox._operators.windowing.by_key import GroupedRecords, RunsByKey
+from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox._state import ValueState, ValueStateDescriptor
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 

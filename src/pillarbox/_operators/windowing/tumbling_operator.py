@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import ProgramError
-from pillarbox._operators.function_operator import Pass
-from pillarbox._operators.keys import Keying
-from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.windowing.api.time_windows import TumblingEventTimeWindows, TumblingProcessingTimeWindows
+from pillarbox._operators.windowing.api.triggers import EventTimeTrigger, ProcessingTimeTrigger
+from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram, are_far, places
 from pillarbox._operators.windowing.contents import Fold, Folded
-from pillarbox._operators.windowing.time_windows import TumblingEventTimeWindows, TumblingProcessingTimeWindows
-from pillarbox._operators.windowing.triggers import EventTimeTrigger, ProcessingTimeTrigger
-from pillarbox._operators.windowing.windows import TimeWindow
 from pillarbox._state import FoldedWindows
 from pillarbox._time.timestamps import MAX_WATERMARK
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from pillarbox._runtime.spark.worker_sockets import acknowledge_at_once
 
 if TYPE_CHECKING:
-    from pillarbox._operators.captured import Announced
+    from pillarbox._operators.frame.captured import Announced
 
 __all__ = ["Processor"]
 

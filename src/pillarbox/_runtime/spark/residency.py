@@ -19,8 +19,8 @@ from typing import NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 from pillarbox._graph import Layout, lay_out
-from pillarbox._operators.async_io.rates import RateScope
-from pillarbox._operators.shared_resources import SharedResources
+from pillarbox._operators.frame.rates import RateScope
+from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.layouts import STATE_PARTITIONS, local_property, partition_id, query, run_of_query
 from pillarbox._state import ChunkStore

@@ -2,8 +2,8 @@
 
 State of windows of three records says nothing to windows of five, and what an operator keeps of its left input is no
 record of the right one; rows do not tell. So an operator says in the program what its state depends on
-(:class:`~pillarbox._operators.operator.OperatorFactory`), and the state log, the description of a program beside a
-checkpoint, and savepoints note it. What only decides what becomes of new records is no matter of this.
+(:class:`~pillarbox._operators.frame.operator.OperatorFactory`), and the state log, the description of a program beside
+a checkpoint, and savepoints note it. What only decides what becomes of new records is no matter of this.
 """
 
 from __future__ import annotations

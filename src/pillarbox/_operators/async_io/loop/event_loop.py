@@ -1,0 +1,175 @@
+"""An asyncio event loop in a thread of its own, beside the mailbox thread."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import inspect
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
+from weakref import WeakSet
+
+from pillarbox._operators.async_io.loop.threads import DaemonThreads
+
+__all__ = ["GRACE", "CallFailed", "EventLoopThread", "cancelled", "context_of", "hold_for_good"]
+
+# How long the thread may take to end (seconds): coroutines that do not heed their cancellation must not hold up a task.
+GRACE = 5.0
+
+# How often the loop looks whether it was blocked, and for how long it may be (seconds).
+_BEAT = 1.0
+
+
+# Whose coroutines these are: the asyncio tasks that they begin are theirs, too.
+_tasks_of_owner: ContextVar[WeakSet[asyncio.Task[Any]] | None] = ContextVar("pillarbox_tasks", default=None)
+
+
+def context_of(tasks: WeakSet[asyncio.Task[Any]]) -> Context:
+    """Return a context in which asyncio tasks are noted in a set: those that begin in it, and by these, and so on."""
+    context = copy_context()
+    context.run(_tasks_of_owner.set, tasks)
+    return context
+
+
+class CallFailed(Exception):
+    """The function that was called raised.
+
+    Attributes:
+        error: the error that it raised: it need not be an ``Exception``.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class EventLoopThread:
+    """Runs coroutines for the mailbox thread. uvloop's loop where it is installed, else asyncio's.
+
+    Args:
+        name: of the thread.
+        blocked: called once, in the loop's thread, when something has blocked the loop for more than a second; gets
+            the seconds.
+
+    Attributes:
+        loop: the loop; other threads may only use its ``call_soon_threadsafe``.
+    """
+
+    def __init__(self, name: str, blocked: Callable[[float], None] | None = None) -> None:
+        self.loop: asyncio.AbstractEventLoop = _new_event_loop()
+        self.loop.set_task_factory(_noted_task)
+        # For ``asyncio.to_thread`` and the like, with asyncio's own bound.
+        self.loop.set_default_executor(DaemonThreads(min(32, (os.cpu_count() or 1) + 4), f"{name} to_thread"))
+        self._blocked = blocked
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            if self._blocked is not None:
+                self._beat(None)
+            while not self._closing:
+                self._run_guarded(self.loop.run_forever)
+            tasks = asyncio.all_tasks(self.loop)
+            self._run_guarded(self._complete, lambda: cancelled(tasks))
+            hold_for_good(tasks)
+            self._run_guarded(self._complete, lambda: asyncio.wait_for(self.loop.shutdown_asyncgens(), GRACE))
+        finally:
+            self.loop.close()
+
+    def _complete(self, make: Callable[[], Awaitable[Any]]) -> None:
+        async def run() -> None:
+            await make()
+
+        self.loop.run_until_complete(run())
+
+    def _run_guarded(self, run: Callable[..., Any], *args: Any) -> None:
+        """Run the loop. What a callback or a task raises does not end it: the code that awaits the task gets it."""
+        try:
+            run(*args)
+        except BaseException as error:  # SystemExit and KeyboardInterrupt come through
+            self.loop.call_exception_handler({"message": "raised in an event loop of map_async", "exception": error})
+
+    def _beat(self, due: float | None) -> None:
+        now = self.loop.time()
+        if due is not None and now - due > _BEAT and self._blocked is not None:
+            self._blocked(now - due)
+        else:
+            self.loop.call_later(_BEAT, self._beat, now + _BEAT)
+
+    def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
+        """Call a function in the loop's thread, wait for it, and for the coroutine if it returns one.
+
+        Raises:
+            CallFailed: it raised.
+            concurrent.futures.TimeoutError: it took longer than ``timeout`` seconds.
+        """
+
+        async def run() -> tuple[Any, BaseException | None]:
+            try:
+                result = function(*args)
+                return (await result if inspect.isawaitable(result) else result), None
+            except BaseException as error:  # a task that ends with SystemExit would end the loop
+                return None, error
+
+        outcome = asyncio.run_coroutine_threadsafe(run(), self.loop)
+        try:
+            result, error = outcome.result(timeout)
+        except BaseException:
+            outcome.cancel()
+            raise
+        if error is not None:
+            raise CallFailed(error) from error
+        return result
+
+    def close(self) -> None:
+        """Cancel what runs, and end the thread."""
+        self._closing = True
+        if self._thread.is_alive():
+            try:
+                self.loop.call_soon_threadsafe(self.loop.stop)
+            except RuntimeError:
+                return  # the loop has just been closed
+            self._thread.join(2 * GRACE)
+
+
+def _noted_task(loop: asyncio.AbstractEventLoop, run: Any, **options: Any) -> asyncio.Task[Any]:
+    task: asyncio.Task[Any] = asyncio.Task(run, loop=loop, **options)
+    context: Context | None = options.get("context")
+    tasks = _tasks_of_owner.get() if context is None else context.get(_tasks_of_owner)
+    if tasks is not None:
+        tasks.add(task)
+    return task
+
+
+async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel asyncio tasks, and wait some seconds for their end."""
+    pending = [task for task in tasks if not task.done()]
+    for task in pending:
+        task.cancel()
+    if pending:
+        await asyncio.wait(pending, timeout=GRACE)
+
+
+def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Keep those tasks that heed no cancellation for as long as the process lives, its end included.
+
+    As garbage, such a coroutine would be told to end by an exception, in whatever thread the garbage is collected. Who
+    catches all exceptions, and waits again, would do so for ever there: nothing waits without a running loop.
+    """
+    for task in tasks:
+        if not task.done():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

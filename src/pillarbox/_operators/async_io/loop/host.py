@@ -1,0 +1,257 @@
+"""The user's function beside the mailbox thread: in an event loop or in threads, for one operator."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextvars import Context, copy_context
+from typing import Any
+from weakref import WeakSet
+
+from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe
+from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
+from pillarbox._operators.async_io.loop.event_loop import (
+    GRACE,
+    CallFailed,
+    EventLoopThread,
+    cancelled,
+    context_of,
+    hold_for_good,
+)
+from pillarbox._operators.async_io.loop.threads import DaemonThreads
+from pillarbox._operators.async_io.loop.turns import Turns
+from pillarbox._operators.async_io.loop.workers import Places, RequestWorkers, most_stuck
+from pillarbox._operators.async_io.options import AsyncOptions
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.frame.shared_resources import Lease
+from pillarbox._operators.functions.basic import Function, RuntimeContext
+from pillarbox._state import StateDescriptor
+
+__all__ = ["FunctionHost", "is_coroutine_function", "is_generator_function"]
+
+_log = logging.getLogger("pillarbox")
+
+# How long open() and close() of a function may take (seconds).
+_OPENING = 600.0
+_CLOSING = 30.0
+
+_BLOCKING = (
+    "await an asyncio client, instead of a call that waits (time.sleep, requests.get), or give a plain function, which"
+    " runs in a thread pool"
+)
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """Return whether ``function`` returns a coroutine: an ``async def``, also as a method or behind ``partial``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def is_generator_function(function: Any) -> bool:
+    """Return whether ``function`` returns a generator, of either kind."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return any(
+        inspect.isgeneratorfunction(part) or inspect.isasyncgenfunction(part)
+        for part in (function, type(function).__call__)
+    )
+
+
+class FunctionHost:
+    """Keeps a function open: makes its event loop and threads, opens it, and at the end closes all of it.
+
+    The mailbox thread makes and closes it.
+
+    Args:
+        function: the user's function or object.
+        context: of the operator.
+        turns: the order in which attempts begin under a rate limit, or None.
+        notify: called in the loop's thread when completed requests are to be taken.
+
+    Attributes:
+        thread: the event loop.
+        workers: the requests under way.
+
+    Raises:
+        OperatorError: ``open`` raised, or took too long.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        options: AsyncOptions,
+        context: OperatorContext,
+        *,
+        turns: Turns | None,
+        notify: Callable[[], None],
+    ) -> None:
+        self._name = context.name
+        self._context = context
+        self._function = function
+        self._pool: DaemonThreads | None = None
+        self._plain: _PlainCalls | None = None
+        self._lease: Lease[_Loop] = context.shared.lease(("async", context.uid), lambda: _Loop(self._name, options))
+        self.thread: EventLoopThread = self._lease.resource.thread
+        # The asyncio tasks of the function: the loop may also run tasks of other subtasks.
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        mine = context_of(self._tasks)
+        call: Callable[[Any], Any] = function
+        if isinstance(function, AsyncFunction):
+            call = function.async_invoke
+        elif isinstance(function, AsyncBatchFunction):
+            call = function.async_invoke_batch
+        if not is_coroutine_function(call):
+            most = options.capacity + most_stuck(options.capacity)
+            self._pool = DaemonThreads(most, f"pillarbox-pool {self._name}")
+            call = self._plain = _PlainCalls(call, self._pool)
+        try:
+            self.workers: RequestWorkers = mine.run(
+                RequestWorkers,
+                self._name,
+                self.thread,
+                call,
+                batched=options.batch_size is not None,
+                places=self._lease.resource.places,
+                retry=options.retry_strategy,
+                turns=turns,
+                clock=context.processing_time_service.relative_time_millis,
+                notify=notify,
+                cancellable=self._plain is None,
+            )
+            if isinstance(function, Function):
+                mine.run(self._call_user, "open()", _OPENING, function.open, _AsyncRuntimeContext(context))
+        except BaseException:
+            self._end()
+            raise
+
+    def close(self) -> None:
+        """Abandon the requests under way, close the user's function, and end the event loop.
+
+        Raises:
+            OperatorError: ``close`` raised, or took too long; or something blocks the event loop.
+        """
+        try:
+            try:
+                if self._plain is not None:
+                    self._plain.closing = True
+                self.workers.close()
+            except FutureTimeoutError:
+                self._lease.spoil()
+                raise OperatorError(
+                    f"operator {self._name!r}: a coroutine blocks its event loop; {_BLOCKING}"
+                ) from None
+            if isinstance(self._function, Function):
+                self._call_user("close()", _CLOSING, self._function.close)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if not self._lease.is_spoilt:
+            try:
+                self.thread.call(self._end_tasks, timeout=2 * GRACE)
+            except (CallFailed, FutureTimeoutError):
+                self._lease.spoil()  # something blocks the loop
+        self._lease.release()
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _call_user(self, what: str, seconds: float, function: Callable[..., Any], *args: Any) -> None:
+        """Call user code in the loop's thread, where not even KeyboardInterrupt is the user's Ctrl-C."""
+        try:
+            self.thread.call(function, *args, timeout=seconds)
+            return
+        except CallFailed as failed:
+            cause: BaseException | None = failed.error
+            outcome = f"operator {self._name!r} failed in {what}: {describe(failed.error)}"
+        except FutureTimeoutError:
+            cause = None
+            outcome = f"operator {self._name!r}: {what} has not come back within {seconds:g} s"
+        error = cause if isinstance(cause, PillarboxError) else OperatorError(outcome)
+        error.at(operator=self._name, subtask=self._context.subtask)
+        raise error from (None if error is cause else cause)
+
+    async def _end_tasks(self) -> None:
+        """End what the function has begun in the loop, in which other subtasks may have more to do."""
+        tasks = list(self._tasks)
+        await cancelled(tasks)
+        hold_for_good(tasks)
+
+
+class _Loop:
+    """The event loop of an operator, which its subtasks share that live in one process.
+
+    Attributes:
+        thread: the loop.
+        places: for their requests.
+    """
+
+    def __init__(self, operator: str, options: AsyncOptions) -> None:
+        self._operator = operator
+        self.thread: EventLoopThread = EventLoopThread(f"pillarbox-async {operator}", self._warn)
+        self.places: Places = Places(options.capacity)
+
+    def _warn(self, seconds: float) -> None:
+        _log.warning(
+            "operator %r: its event loop was blocked for %.1f s, in which no request could proceed; if a coroutine did"
+            " it: %s",
+            self._operator,
+            seconds,
+            _BLOCKING,
+        )
+
+    def close(self) -> None:
+        """End the loop's thread."""
+        self.thread.close()
+
+
+class _PlainCalls:
+    """A plain function as one to be awaited: it runs in a thread. What it returns may be awaitable in turn.
+
+    A thread cannot be cancelled: a call goes on being awaited until its thread comes back.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], pool: DaemonThreads) -> None:
+        self._function = function
+        self._pool = pool
+        self._context = copy_context()
+        # Set by the mailbox thread: calls are not waited for any more.
+        self.closing = False
+
+    async def __call__(self, value: Any) -> Any:
+        running = asyncio.get_running_loop().run_in_executor(self._pool, self._outcome, self._context.copy(), value)
+        while not running.done():
+            try:
+                await asyncio.shield(running)
+            except asyncio.CancelledError:
+                if self.closing:
+                    raise
+        result, error = running.result()
+        if error is not None:
+            raise error
+        return await result if inspect.isawaitable(result) else result
+
+    def _outcome(self, context: Context, value: Any) -> tuple[Any, BaseException | None]:
+        """Call the function, in a thread. A future would not take each error, and a loop would end with some."""
+        try:
+            return context.run(self._function, value), None
+        except StopIteration as error:
+            stopped = RuntimeError("the function raised StopIteration")
+            stopped.__cause__ = error
+            return None, stopped
+        except BaseException as error:
+            return None, error
+
+
+class _AsyncRuntimeContext(RuntimeContext):
+    """The task, as a function beside the mailbox thread sees it."""
+
+    def _keyed_state(self, descriptor: StateDescriptor) -> Any:
+        raise ProgramError(
+            f"operator {self._context.name!r} asks for the keyed state {descriptor.name!r}, but it runs outside the"
+            " mailbox thread, to which state belongs: use process(...) before or after it"
+        )

@@ -1,0 +1,408 @@
+"""Requests under way: a bounded number at a time, on an event loop beside the mailbox thread.
+
+The mailbox thread submits requests and takes completed ones; all between happens in the loop's thread (A8). A fixed
+number of workers, which are asyncio tasks, take requests from the head of a queue: so the next request starts in the
+very step in which one before it ends, and no request costs a task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
+from decimal import getcontext
+from time import perf_counter
+from typing import Any
+
+from pillarbox._errors import OperatorError, shorten
+from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread, cancelled
+from pillarbox._operators.async_io.loop.turns import Turns
+from pillarbox._operators.async_io.request import Request
+from pillarbox._operators.async_io.retry import AsyncRetryStrategy, retry_after_millis
+
+__all__ = ["Places", "RequestWorkers", "most_stuck"]
+
+# Completed requests wait up to this long (seconds) for others before the mailbox thread is woken up for them, as long
+# as more requests than _PLENTY are queued: waking it up costs more than a request, and takes the interpreter from the
+# loop.
+_PATIENCE = 0.002
+_PLENTY = 16
+
+# How long a coroutine may take (seconds) to heed its cancellation, before another worker gets its place.
+_HEED = 1.0
+
+# How long (seconds) all may be stuck before the operator gives up.
+_PARALYSED = 30.0
+
+# How long (seconds) the loop's thread may take at the end besides what it waits for.
+_HEARS = 5.0
+
+
+def most_stuck(capacity: int) -> int:
+    """Return how many calls that do not end may be replaced by others at a time."""
+    return max(capacity, 32)
+
+
+class Places:
+    """Places for requests under way, which the subtasks of an operator share in a process. Of the loop's thread.
+
+    A subtask that finds no free place waits in line, and the first in line gets the next place. A subtask that has no
+    place may always take one: otherwise, a subtask whose calls hang could stop another one, whose epoch has to end
+    before the first can time out.
+
+    Args:
+        most: the most requests under way, but for that.
+
+    Attributes:
+        line: those who wait.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._taken = 0
+        self.line: dict[RequestWorkers, None] = {}
+
+    def has_room(self, owner: RequestWorkers) -> bool:
+        """Return whether the workers of a subtask may have one more place."""
+        return self._taken < self.most or not owner.places_taken
+
+    def take(self, owner: RequestWorkers) -> bool:
+        """Take a place, or wait in line for one; return whether it was taken."""
+        if not self.has_room(owner):
+            if owner.places_taken < self.most:
+                self.line[owner] = None
+            return False
+        self._taken += 1
+        return True
+
+    def give(self) -> None:
+        """Give a place back; whoever waits for one gets it."""
+        self._taken -= 1
+        while self.line and self._taken < self.most:
+            first = next(iter(self.line))
+            del self.line[first]
+            first.start_workers()
+
+    def are_wanted(self, owner: RequestWorkers) -> bool:
+        """Return whether others wait for a place that this one has."""
+        return next(iter(self.line), owner) is not owner
+
+    def leave(self, owner: RequestWorkers) -> None:
+        """Wait no longer."""
+        self.line.pop(owner, None)
+
+
+class RequestWorkers:
+    """The workers of one operator.
+
+    Args:
+        operator: the operator's name, for people.
+        thread: the event loop.
+        function: asks about one element, or where ``batched`` about a list of them.
+        places: for requests under way.
+        retry: when to ask again.
+        turns: the order in which attempts begin under a rate limit, or None.
+        clock: returns relative time (ms); called in the loop's thread.
+        notify: called in the loop's thread when completed requests are to be taken; not again until they were.
+        cancellable: whether calls can be cancelled; those of plain functions cannot.
+    """
+
+    def __init__(
+        self,
+        operator: str,
+        thread: EventLoopThread,
+        function: Callable[[Any], Awaitable[Any]],
+        *,
+        batched: bool,
+        places: Places,
+        retry: AsyncRetryStrategy | None,
+        turns: Turns | None,
+        clock: Callable[[], int],
+        notify: Callable[[], None],
+        cancellable: bool = True,
+    ) -> None:
+        self._operator = operator
+        self._thread = thread
+        self._loop = thread.loop
+        self._function = function
+        self._batched = batched
+        self._places = places
+        self._retry = retry
+        self._turns = turns
+        self._clock = clock
+        self._notify = notify
+        self._cancellable = cancellable
+        self._plenty = max(_PLENTY, places.most // 2)
+        # Appended to by the mailbox thread, taken from by the workers.
+        self._waiting: deque[Request] = deque()
+        # The other way round.
+        self._completed: deque[Request] = deque()
+        # Set by the loop's thread before it notifies, reset by the mailbox thread before it takes.
+        self._notified = False
+        self._closing = False
+        # Written by the loop's thread only, as what follows. Whether places are no concern of its workers any more.
+        self._has_left = False
+        # Workers that have a place:
+        self._active: set[asyncio.Task[None]] = set()
+        # Those that have lost theirs, as they did not heed their cancellation, with what they are at; and those that
+        # should lose it, but too many have already.
+        self._stuck: dict[asyncio.Task[None], Request] = {}
+        self._paralysed: dict[asyncio.Task[None], Request] = {}
+        self._giving_up: asyncio.TimerHandle | None = None
+        self._most_active = 0
+        self._later: asyncio.TimerHandle | None = None
+        self._failure: OperatorError | None = None
+        # Each worker runs in a copy of this. One whose request has changed it makes way for a new one: context
+        # variables do not leak from request to request.
+        self._context = copy_context()
+        # Python's decimals keep theirs in one; it is made at the first use.
+        self._context.run(getcontext)
+
+    # -- the mailbox thread's side --
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; :meth:`start` sees to it that it is begun."""
+        self._waiting.append(request)
+
+    def start(self) -> None:
+        """Begin queued requests, as far as there is room."""
+        # Workers that are active take it by themselves. One that is about to stop has said so before it looks at the
+        # queue for the last time: so it sees what was queued before this line, or this line sees that it stops.
+        if self._waiting and len(self._active) < self._places.most:
+            self._loop.call_soon_threadsafe(self.start_workers)
+
+    def take_completed(self) -> list[Request]:
+        """Return the requests that were completed.
+
+        Raises:
+            OperatorError: none will be completed any more, as all calls are stuck.
+        """
+        if self._failure is not None:
+            raise self._failure
+        self._notified = False
+        completed = self._completed
+        taken = []
+        while completed:
+            taken.append(completed.popleft())
+        return taken
+
+    def take_most_active(self) -> int:
+        """Return the most requests that were under way at a time since this was asked last."""
+        active = len(self._active)
+        most, self._most_active = max(self._most_active, active), active
+        return most
+
+    def cancel(self, request: Request) -> None:
+        """Abandon a request: its worker goes on with another."""
+        self._loop.call_soon_threadsafe(self._cancel, request)
+
+    def close(self) -> None:
+        """Abandon all requests, and wait some seconds until they have ended.
+
+        Raises:
+            concurrent.futures.TimeoutError: the loop's thread did not even come to hear of it.
+        """
+        self._closing = True
+        self._waiting.clear()
+        self._thread.call(self._end_workers, timeout=GRACE + _HEARS)
+
+    # -- the loop's side --
+
+    def start_workers(self) -> None:
+        """Begin queued requests, as far as there are places."""
+        for _ in range(min(len(self._waiting), self._places.most - len(self._active))):
+            if self._closing or not self._places.take(self):
+                break
+            worker = self._context.run(self._loop.create_task, self._work())
+            self._active.add(worker)
+        self._most_active = max(self._most_active, len(self._active))
+
+    async def _work(self) -> None:
+        """Take request after request, as long as there are any."""
+        worker = asyncio.current_task()
+        assert worker is not None
+        waiting, active, stuck = self._waiting, self._active, self._stuck
+        completed, plenty, places = self._completed, self._plenty, self._places
+        line = places.line
+        function, clock, batched = self._function, self._clock, self._batched
+        simple = self._retry is None and self._turns is None
+        clean = copy_context()
+        try:
+            while True:
+                try:
+                    request = waiting.popleft()
+                except IndexError:
+                    active.discard(worker)
+                    if not waiting:
+                        return
+                    active.add(worker)
+                    continue
+                request.running = worker
+                try:
+                    if simple:  # as in _ask(): a coroutine less for each request
+                        request.attempts = 1
+                        if request.started is None:
+                            request.started = clock()
+                        began = perf_counter()
+                        request.result = await function(request.values if batched else request.values[0])
+                        request.seconds = perf_counter() - began
+                    else:
+                        await self._ask(request)
+                except BaseException as error:
+                    # Whatever a function raises, SystemExit for one, is an error with its record: here it ends nothing.
+                    if self._closing:
+                        return
+                    request.error = error
+                request.running = None
+                if request.given_up and sys.version_info >= (3, 11):
+                    while worker.cancelling():
+                        worker.uncancel()
+                completed.append(request)
+                if not self._notified:
+                    self._announce(len(waiting) <= plenty)
+                if stuck and worker in stuck:
+                    return  # another has its place
+                if line and places.are_wanted(self):
+                    return
+                if _differs(clean):
+                    return  # and the next begins with a clean context
+        finally:
+            self._leave(worker)
+
+    def _leave(self, worker: asyncio.Task[None]) -> None:
+        """Hand a worker's place to another one, if there is something to do."""
+        self._active.discard(worker)
+        if self._stuck.pop(worker, None) is None:
+            self._give_place()
+        elif self._paralysed:
+            # One more may be replaced.
+            other, request = self._paralysed.popitem()
+            self._replace(other, request)
+        self._paralysed.pop(worker, None)
+        self.start_workers()
+
+    @property
+    def places_taken(self) -> int:
+        """How many places its workers have. Of the loop's thread."""
+        return len(self._active)
+
+    def _give_place(self) -> None:
+        if not self._has_left:
+            self._places.give()
+
+    async def _ask(self, request: Request) -> None:
+        """Ask, and ask again where the strategy says so, at no more than the limited rate."""
+        argument = request.values if self._batched else request.values[0]
+        began = None
+        while True:
+            if self._turns is not None:
+                await self._turns.take()
+            if began is None:
+                began = perf_counter()
+            request.attempts += 1
+            if request.started is None:
+                request.started = self._clock()
+            asked_to_wait = 0
+            try:
+                request.result = await self._function(argument)
+            except Exception as error:
+                if not self._again(request, error):
+                    raise
+                asked_to_wait = retry_after_millis(error)
+            else:
+                if not self._again(request, None):
+                    request.seconds = perf_counter() - began
+                    return
+            assert self._retry is not None
+            pause = max(self._retry.get_backoff_time_millis(request.attempts), asked_to_wait)
+            await asyncio.sleep(pause / 1000)
+
+    def _again(self, request: Request, error: Exception | None) -> bool:
+        if self._retry is None or request.given_up or not self._retry.can_retry(request.attempts):
+            return False
+        predicate = self._retry.get_retry_predicate()
+        if error is not None:
+            of_errors = predicate.exception_predicate()
+            return of_errors is not None and of_errors(error)
+        of_results = predicate.result_predicate()
+        return of_results is not None and of_results(request.result)
+
+    def _announce(self, at_once: bool) -> None:
+        """Tell the mailbox thread of completed requests: at once, or with those that complete a little later."""
+        if at_once:
+            self._notified = True
+            # After all that is ready in this step of the loop: one mail for all of it.
+            self._loop.call_soon(self._notify)
+        elif self._later is None:
+            self._later = self._loop.call_later(_PATIENCE, self._notify_of_all)
+
+    def _notify_of_all(self) -> None:
+        self._later = None
+        if self._completed and not self._notified:
+            self._notified = True
+            self._notify()
+
+    # -- giving up --
+
+    def _cancel(self, request: Request) -> None:
+        worker = request.running
+        if worker is None:
+            if request in self._waiting:
+                self._waiting.remove(request)
+            return
+        request.given_up = True
+        worker.cancel()
+        if self._cancellable:
+            self._loop.call_later(_HEED, self._replace, worker, request)
+        else:
+            self._replace(worker, request)
+
+    def _replace(self, worker: asyncio.Task[None], request: Request) -> None:
+        """Hand the place of a worker that is still busy with an abandoned request to another one."""
+        if request.running is not worker or self._closing:
+            return
+        if len(self._stuck) < most_stuck(self._places.most):
+            self._active.discard(worker)
+            self._stuck[worker] = request
+            self._give_place()
+            self.start_workers()
+            return
+        self._paralysed[worker] = request
+        if self._is_paralysed():
+            # The time counts from now on, also where all were busy once before.
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+            self._giving_up = self._loop.call_later(_PARALYSED, self._give_up)
+
+    def _is_paralysed(self) -> bool:
+        """Whether no request can begin until a call returns that should have long ago."""
+        return len(self._paralysed) == self.places_taken and not self._places.has_room(self)
+
+    def _give_up(self) -> None:
+        if self._closing or not self._is_paralysed():
+            return
+        values = [shorten(request.values[0]) for request in (*self._stuck.values(), *self._paralysed.values())]
+        kind = "do not heed their cancellation" if self._cancellable else "do not return"
+        self._failure = OperatorError(
+            f"operator {self._operator!r}: {len(values)} calls of its function {kind} after their timeout, so that no"
+            f" other can begin; among them those for the records {', '.join(values[:5])}: let the function raise"
+            + (" CancelledError" if self._cancellable else ", by a timeout of its client that is shorter than its own")
+        )
+        self._notify()
+
+    async def _end_workers(self) -> None:
+        await cancelled({*self._active, *self._stuck})
+        self._has_left = True
+        self._places.leave(self)
+        for _ in range(self.places_taken):  # of calls that heed no cancellation
+            self._places.give()
+
+
+def _differs(clean: Context) -> bool:
+    """Return whether context variables have changed."""
+    try:
+        return copy_context() != clean
+    except Exception:  # values that cannot be compared
+        return True

@@ -1,0 +1,269 @@
+"""Interval joins of columns: rows of two streams with equal keys and near event times, found by binary search.
+
+The rows of a run are gathered until event time moves on, or the epoch ends. Then they are sorted, and joined with each
+other and with those that are kept: sorted segments of each side, of which those of about the same length become one,
+as in a log-structured merge tree. In the state each segment is an Arrow stream in a namespace of its own, under one
+key, the smallest whole number that the subtask owns. There are no timers: rows are dropped as the watermark passes.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyspark.sql.types as spark
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.columnar.accumulators import arrow_type
+from pillarbox._operators.columnar.columnar_operator import home_key
+from pillarbox._operators.columnar.joins.join_keys import are_equal
+from pillarbox._operators.columnar.joins.join_segment import Ints, Segment
+from pillarbox._operators.columnar.joins.join_side import JoinSide, RowsOfSide
+from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext, RecordInput
+from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.joins.interval_join import Interval
+from pillarbox._operators.windowing.base_operator import LATE_RECORDS_DROPPED
+from pillarbox._state import ValueStateDescriptor
+from pillarbox._types import Types
+
+__all__ = ["BaseJoinOperator", "ColumnarJoin", "ColumnarJoinOperator"]
+
+# Rows are gathered until event time moves on, or these many are there.
+_ROWS = 1 << 19
+_BYTES = 64 * 1024 * 1024
+
+
+class BaseJoinOperator(KeyedOperator):
+    """Finds the pairs; what becomes of them is the subclasses' affair.
+
+    Attributes:
+        dropped: how many late rows of this epoch were dropped.
+    """
+
+    own_states: Collection[str] = ("rows",)
+    by_key = False
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        keying: Keying,
+        sides: tuple[JoinSide, JoinSide],
+        interval: Interval,
+        *,
+        outer: bool = False,
+        function: Any = None,
+    ) -> None:
+        super().__init__(context, function, "process_element", keying)
+        self._interval = interval
+        self._timers = self.time_services.get_internal_timer_service("buffers", self)
+        left, right = sides
+        self._left = RowsOfSide(self, "left", left, interval.upper, keeps_matches=outer)
+        self._right = RowsOfSide(self, "right", right, -interval.lower, keeps_matches=False)
+        binary = Types.PRIMITIVE_ARRAY(Types.BYTE())
+        self._rows = self.backend.get_state(ValueStateDescriptor("rows", binary), namespaced=True)
+        self._home = home_key(context)
+        self._restored = False
+        self.dropped: int = 0
+
+    @property
+    def inputs(self) -> Sequence[RecordInput]:
+        """The inputs of the left and of the right stream."""
+        return (self._left, self._right)
+
+    @property
+    def watermark(self) -> int:
+        """Event time, epoch milliseconds."""
+        return self._timers.current_watermark
+
+    def process_records(self, records: Records) -> None:
+        """Refuse records that do not say of which stream they are."""
+        raise AssertionError("an operator with two inputs takes records at its inputs")
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """There are no such timers."""
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        """There are no such timers."""
+
+    # -- joining --
+
+    def join_if_many(self) -> None:
+        """Join what came, if it is much."""
+        if self._left.rows + self._right.rows >= _ROWS or self._left.bytes + self._right.bytes >= _BYTES:
+            self._join_all()
+
+    def _join_all(self) -> None:
+        """Join what came with each other and with what is kept."""
+        self._read()
+        left, right = self._left.take(), self._right.take()
+        interval = self._interval
+        if left is not None:
+            for segment in [*self._right.segments, *([] if right is None else [right])]:
+                for own, other in left.pairs_with(segment, interval.lower, interval.upper):
+                    self._emit(left, own, segment, other)
+        if right is not None:
+            for segment in self._left.segments:
+                for own, other in right.pairs_with(segment, -interval.upper, -interval.lower):
+                    self._emit(segment, other, right, own)
+            self._right.segments.append(right)
+        if left is not None:
+            self._left.segments.append(left)
+
+    def _emit(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
+        """Emit pairs of rows whose keys are equal, of those whose codes are."""
+        if not self._left.are_exact:
+            one, other = left.columns(ours, self._left.keys), right.columns(theirs, self._right.keys)
+            equal = are_equal(one, other)
+            if not equal.all():
+                ours, theirs = ours[equal], theirs[equal]
+        if not len(ours):
+            return
+        if left.matched is not None:
+            left.match(ours[~left.matched[ours]])
+        self._emit_pairs(left, ours, right, theirs)
+
+    @abstractmethod
+    def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
+        """Emit pairs: rows at positions of one segment, and their partners in the other one."""
+
+    def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None:
+        """Emit left rows that have no partner; only outer joins have such."""
+
+    def take_late(self, tag: OutputTag[Any], records: Records) -> None:
+        """Emit late rows."""
+        output = self.side_outputs.get(tag.tag_id)
+        if output is not None:
+            output.process_records(records)
+
+    # -- event time --
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Join what came, drop what finds no partner any more, and hand the watermark on."""
+        self._join_all()
+        super().process_watermark(timestamp)
+
+    def flush(self) -> None:
+        """Drop what finds no partner any more by the watermark that has come."""
+        watermark = self.watermark
+        self._right.expire(watermark)
+        wait = max(self._interval.upper, 0)
+        for segment, positions in self._left.expire(watermark):
+            if segment.matched is not None:
+                alone = positions[~segment.matched[positions]]
+                self.emit_alone(segment.columns(alone), segment.times[alone] + wait)
+                segment.match(alone)  # the state keeps them for a while, and a restored watermark may be lower
+
+    def process_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active, behind what came before it."""
+        self._join_all()
+        super().process_status(idle)
+
+    def end_input(self) -> None:
+        """Join what came: the input has ended."""
+        self._join_all()
+
+    # -- state --
+
+    def places(self) -> list[Any]:
+        """Return the places where something is kept: the namespaces of the subtask's key."""
+        self.backend.set_current_key(self._home)
+        return self.backend.get_namespaces()
+
+    def kept(self, place: Any) -> Any:
+        """Return the bytes that are kept at a place; None: there are none."""
+        self.backend.select(self._home, place)
+        return self._rows.value()
+
+    def keep(self, place: Any, content: bytes | None) -> None:
+        """Keep bytes at a place in the place of others; None: nothing any more."""
+        self.backend.select(self._home, place)
+        if content is None:
+            self._rows.clear()
+        else:
+            self._rows.update(content)
+
+    def restore_state(self, state: Any) -> None:
+        """Check what is kept; it is read when the watermark is known.
+
+        Raises:
+            CheckpointMismatchError: it has other columns than the program.
+        """
+        for side in (self._left, self._right):
+            side.check()
+
+    def _read(self) -> None:
+        if not self._restored:
+            self._restored = True
+            for side in (self._left, self._right):
+                side.restore()
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Join what came, emit the rows that find no partner any more, and keep the others.
+
+        A row may find no partner already when it comes: then the next watermark may be epochs away.
+        """
+        self._join_all()
+        self.flush()
+        for side in (self._left, self._right):
+            side.keep_segments()
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        """Note in the metrics how many rows of the epoch were dropped; keyed state is all that there is."""
+        self.context.counters[LATE_RECORDS_DROPPED] = self.dropped
+        self.dropped = 0
+
+
+@dataclass(frozen=True)
+class ColumnarJoin:
+    """A join whose results are columns, as it travels to the workers.
+
+    Attributes:
+        interval: how much later than a left row a right one may be.
+        outer: whether left rows without a partner come out, too.
+        dropped: the columns of the right side that are left out of the results: keys that the left one has.
+        names: the names of the other columns, those of the left side first.
+    """
+
+    left: JoinSide
+    right: JoinSide
+    interval: Interval
+    outer: bool
+    dropped: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def result_type(self) -> spark.StructType:
+        """Return the columns of the results."""
+        right = [field for field in self.right.columns.fields if field.name not in self.dropped]
+        fields = zip(self.names, (*self.left.columns.fields, *right))
+        return spark.StructType([spark.StructField(name, field.dataType) for name, field in fields])
+
+
+class ColumnarJoinOperator(BaseJoinOperator):
+    """Joins two streams of columns into one."""
+
+    def __init__(self, context: OperatorContext, keying: Keying, join: ColumnarJoin) -> None:
+        super().__init__(context, keying, (join.left, join.right), join.interval, outer=join.outer)
+        fields = join.result_type().fields
+        self._result_schema: pa.Schema = pa.schema(
+            [pa.field(field.name, arrow_type(field.dataType)) for field in fields]
+        )
+        self._taken = [index for index, name in enumerate(self._right.schema.names) if name not in join.dropped]
+
+    def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
+        columns = [*left.columns(ours), *right.columns(theirs, self._taken)]
+        stamps = np.maximum(left.times[ours], right.times[theirs])
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._result_schema)
+        self.output.process_records(ArrowRecords(batch, stamps))
+
+    def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None:
+        """Emit left rows that have no partner."""
+        nulls = [pa.nulls(len(stamps), self._right.schema.types[index]) for index in self._taken]
+        if len(stamps):
+            batch = pa.RecordBatch.from_arrays([*columns, *nulls], schema=self._result_schema)
+            self.output.process_records(ArrowRecords(batch, stamps))

@@ -1,0 +1,311 @@
+"""One side of a columnar join: the rows that came, and those that are kept, in memory and in the state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyspark.sql.types as spark
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._errors import CheckpointMismatchError
+from pillarbox._operators.columnar.accumulators import arrow_type
+from pillarbox._operators.columnar.joins.join_keys import are_exact, codes_of, without_nulls
+from pillarbox._operators.columnar.joins.join_segment import BLOCK, Ints, Segment
+from pillarbox._operators.columnar.program import columns_of_run, times_of_run
+from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._types import RowEncoder
+
+__all__ = ["JoinSide", "RowsOfSide"]
+
+# That many segments of about the same length become one, unless it would be longer than this.
+_FEW = 4
+_LONGEST = 1 << 17
+_LARGEST = 16 * 1024 * 1024
+_MATCHES = "matches"
+# Metadata of a stream of left rows of which it is not known whether they have had a partner.
+_NOT_KEPT = {b"pillarbox.matches": b"not kept"}
+
+TIME = "__pillarbox_time"
+"""The column of kept rows with their event times, epoch milliseconds."""
+
+
+@dataclass(frozen=True)
+class JoinSide:
+    """One side of a columnar join, as it travels to the workers.
+
+    Attributes:
+        columns: its columns.
+        keys: the names of those that have to be equal, in the order of the other side's.
+        encoder: makes columns of rows that Python functions have touched; None: they cannot become columns.
+        late_tag: the side output for late rows; None: they are dropped, and counted.
+        joins_nulls: whether nulls are keys that are equal to each other; else rows with one join nothing.
+    """
+
+    columns: spark.StructType
+    keys: tuple[str, ...]
+    encoder: RowEncoder | None = None
+    late_tag: OutputTag[Any] | None = None
+    joins_nulls: bool = False
+
+
+class Joining(Protocol):
+    """The operator, as a side needs it: event time, a place for late rows and for those without key, and the state.
+
+    Attributes:
+        dropped: how many late rows of this epoch were dropped.
+    """
+
+    dropped: int
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def watermark(self) -> int: ...
+
+    def take_late(self, tag: OutputTag[Any], records: Records) -> None: ...
+
+    def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None: ...
+
+    def join_if_many(self) -> None: ...
+
+    def places(self) -> list[Any]: ...
+
+    def kept(self, place: Any) -> Any: ...
+
+    def keep(self, place: Any, content: bytes | None) -> None: ...
+
+
+class RowsOfSide:
+    """The rows of one stream: those that came, and those that are kept.
+
+    Args:
+        name: ``"left"`` or ``"right"``.
+        keeps_matches: whether it is of interest which rows have found a partner.
+        reach: how much later than a row the last of its partners may be (milliseconds).
+    """
+
+    def __init__(self, operator: Joining, name: str, side: JoinSide, reach: int, *, keeps_matches: bool) -> None:
+        self._operator = operator
+        self._side = side
+        self._keeps_matches = keeps_matches
+        self._reach = reach
+        fields = [pa.field(field.name, arrow_type(field.dataType)) for field in side.columns.fields]
+        self.schema: pa.Schema = pa.schema(fields)
+        self._stored: pa.Schema = pa.schema([*fields, pa.field(TIME, pa.int64())])
+        self.keys: list[int] = [self.schema.get_field_index(name) for name in side.keys]
+        self.are_exact: bool = not side.joins_nulls and are_exact([self.schema.types[index] for index in self.keys])
+        self._name = name
+        self._notes = _NOT_KEPT if name == "left" and not keeps_matches else None
+        self.segments: list[Segment] = []
+        self._came: list[pa.RecordBatch] = []
+        self._stamps: list[Ints] = []
+        self._next = 0
+        self.rows: int = 0
+        self.bytes: int = 0
+
+    # -- records --
+
+    def process_records(self, records: Records) -> None:
+        """Gather a run of the stream's rows."""
+        if not len(records):
+            return
+        operator = self._operator
+        times = times_of_run(records, "interval_join()", "key_by(...)")
+        columns = columns_of_run(records, self._side.columns.fields, self._side.encoder, operator.name)
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+        late = times < operator.watermark
+        if late.any():
+            self._take_late(batch.filter(pa.array(late)), times[late])
+            batch, times = batch.filter(pa.array(~late)), times[~late]
+        joinable = None if self._side.joins_nulls else without_nulls([batch.column(index) for index in self.keys])
+        if joinable is not None:
+            # Null equals nothing, so there is nothing to wait for.
+            if self._keeps_matches:
+                alone = pa.array(~joinable)
+                operator.emit_alone(batch.filter(alone).columns, times[~joinable])
+            batch, times = batch.filter(pa.array(joinable)), times[joinable]
+        if len(times):
+            self._came.append(batch)
+            self._stamps.append(times)
+            self.rows += len(times)
+            self.bytes += batch.nbytes + times.nbytes
+            operator.join_if_many()
+
+    def _take_late(self, batch: pa.RecordBatch, times: Ints) -> None:
+        tag = self._side.late_tag
+        if tag is None:
+            self._operator.dropped += len(times)
+        else:
+            self._operator.take_late(tag, ArrowRecords(batch, times))
+
+    def take(self) -> Segment | None:
+        """Return the rows that came, as a segment, and have them no more; None: none came."""
+        if not self._came:
+            return None
+        (batch,) = pa.Table.from_batches(self._came).combine_chunks().to_batches()
+        times = np.concatenate(self._stamps)
+        self._came, self._stamps = [], []
+        self.rows = 0
+        self.bytes = 0
+        return Segment.of(batch, self._codes(batch), times, self._no_matches(len(times)))
+
+    def _codes(self, batch: pa.RecordBatch) -> Ints:
+        return codes_of([batch.column(index) for index in self.keys], exact=self.are_exact)
+
+    def _no_matches(self, rows: int) -> npt.NDArray[np.bool_] | None:
+        return np.zeros(rows, np.bool_) if self._keeps_matches else None
+
+    def expire(self, watermark: int) -> list[tuple[Segment, Ints]]:
+        """Drop rows that find no partner any more; return those that have become so, as positions in segments."""
+        limit = MAX_WATERMARK if watermark == MAX_WATERMARK else watermark - self._reach
+        limit = min(max(limit, MIN_TIMESTAMP), MAX_WATERMARK)
+        over: list[tuple[Segment, Ints]] = []
+        kept: list[Segment] = []
+        for segment in self.segments:
+            positions = segment.expire(limit)
+            if len(positions):
+                over.append((segment, positions))
+            rest = segment.since(limit) if segment.is_mostly_over else segment
+            if rest is not None:
+                kept.append(rest)
+        self.segments = kept
+        return over
+
+    # -- what is kept --
+
+    def restore(self) -> None:
+        """Read what is kept. The next :meth:`expire` finds the rows that are over."""
+        self.segments = []
+        for place in self._places():
+            batch = self.decode(self._operator.kept(place))
+            # (An outer join wrote it that is an inner one now: it is written anew, with a note, and without matches.)
+            is_stale = self._notes is not None and batch.schema.metadata != self._notes
+            times = batch.column(len(self.schema)).to_numpy()
+            rows = batch.select(range(len(self.schema)))
+            number = place[1]
+            segment = Segment.of(rows, self._codes(rows), times, self._restored_matches(number, len(times)))
+            if segment.is_sorted and not is_stale:
+                segment.number = number
+            self.segments.append(segment)
+            self._next = number + 1
+
+    def _places(self) -> list[tuple[str, int]]:
+        """Return the places of the streams that are kept, in the order in which they were added."""
+        return sorted(place for place in self._operator.places() if place[0] == self._name)
+
+    def check(self) -> None:
+        """Check that what is kept has the columns of the program.
+
+        Raises:
+            CheckpointMismatchError: it has others.
+        """
+        for place in self._places()[:1]:
+            self.decode(self._operator.kept(place))
+
+    def keep_segments(self) -> None:
+        """Bring the state up to the segments: those that are new are written, in one with others that are short."""
+        self._merge()
+        numbers = {segment.number for segment in self.segments}
+        for place in self._places():
+            if place[1] not in numbers:
+                self._operator.keep(place, None)
+                self._forget_matches(place[1])
+        for segment in self.segments:
+            if segment.number is None:
+                segment.number, self._next = self._next, self._next + 1
+                self._operator.keep((self._name, segment.number), self._encode(segment))
+                if segment.matched is not None:
+                    segment.changed = set((np.flatnonzero(segment.matched) // BLOCK).tolist())
+            self._keep_matches(segment)
+
+    def _merge(self) -> None:
+        kept = [segment for segment in self.segments if segment.number is not None]
+        fresh = [segment for segment in self.segments if segment.number is None]
+        if not fresh:
+            return
+        rows = sum(map(len, fresh))
+        older: list[Segment] = []
+        while kept and len(kept[-1]) <= 2 * rows and rows + len(kept[-1]) <= self._longest(kept[-1]):
+            older.append(kept.pop())
+            rows += len(older[-1])
+        if len(older) < _FEW - 1:
+            kept += older[::-1]
+            older = []
+        # (A new segment does not know which rows are over.)
+        parts = [segment.alive() for segment in (*older[::-1], *fresh)]
+        whole = Segment.together(parts) if len(parts) > 1 else parts[0]
+        longest = self._longest(whole)
+        if len(whole) <= longest:
+            self.segments = [*kept, whole]
+        else:
+            # By time, so that a piece is over as a whole, and of no interest to rows that are far away.
+            by_time = np.argsort(whole.times, kind="stable")
+            pieces = [np.sort(by_time[start : start + longest]) for start in range(0, len(whole), longest)]
+            self.segments = [*kept, *map(whole.at, pieces)]
+
+    def _longest(self, segment: Segment) -> int:
+        """Return how many rows such as these may be in one stream."""
+        return max(1, min(_LONGEST, _LARGEST * len(segment) // max(1, int(segment.batch.nbytes))))
+
+    def _encode(self, segment: Segment) -> bytes:
+        columns = [*segment.columns(), pa.array(segment.times)]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._stored.with_metadata(self._notes)) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._stored))
+        kept: bytes = sink.getvalue().to_pybytes()
+        return kept
+
+    def decode(self, kept: bytes) -> pa.RecordBatch:
+        """Return rows that were kept, without copying them.
+
+        Raises:
+            CheckpointMismatchError: they have other columns; or it is not known whether they have had a partner.
+        """
+        batch = pa.ipc.open_stream(pa.py_buffer(kept)).read_next_batch()
+        if not batch.schema.equals(self._stored):
+            had, has = (
+                ", ".join(f"{field.name} {field.type}" for field in schema if field.name != TIME)
+                for schema in (batch.schema, self._stored)
+            )
+            raise self._others(f"rows with other columns: they have {had}, and those of the program {has}")
+        if self._keeps_matches and batch.schema.metadata == _NOT_KEPT:
+            raise self._others("left rows of an inner join, which does not note those that have had a partner")
+        return batch
+
+    def _others(self, what: str) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"operator {self._operator.name!r}: the checkpoint holds {what}: give the changed join another uid() and"
+            " start from a savepoint with allow_non_restored_state=True, which leaves the rows that wait for partners"
+            " behind, or start from a new checkpoint"
+        )
+
+    # -- which rows have been matched --
+
+    def _keep_matches(self, segment: Segment) -> None:
+        for block in sorted(segment.changed):
+            assert segment.matched is not None and segment.number is not None
+            bits = np.packbits(segment.matched[block * BLOCK : (block + 1) * BLOCK])
+            self._operator.keep((_MATCHES, segment.number, block), bits.tobytes())
+        segment.changed = set()
+
+    def _forget_matches(self, number: int) -> None:
+        for place in self._operator.places():
+            if self._name == "left" and place[:2] == (_MATCHES, number):
+                self._operator.keep(place, None)
+
+    def _restored_matches(self, number: int, rows: int) -> npt.NDArray[np.bool_] | None:
+        matched = self._no_matches(rows)
+        if matched is not None:
+            for block, start in enumerate(range(0, rows, BLOCK)):
+                bits = self._operator.kept((_MATCHES, number, block))
+                if bits is not None:
+                    part = matched[start : start + BLOCK]
+                    part[:] = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(part))
+        return matched

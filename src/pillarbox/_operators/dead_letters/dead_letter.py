@@ -1,0 +1,167 @@
+"""Dead letters: what a side output gets of a record whose function raised, where the program asks for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pillarbox._elements import Records
+from pillarbox._errors import ProgramError, describe, shorten
+from pillarbox._operators.frame.operator import Input, OperatorContext
+from pillarbox._operators.functions.basic import OutputTag, TimeDomain
+from pillarbox._operators.functions.metric_group import Counter
+from pillarbox._tracebacks import formatted
+from pillarbox._unpickle import make
+
+__all__ = ["DEAD_LETTERS", "DeadLetter", "DeadLetters", "OnError", "check_on_error", "sort_out"]
+
+DEAD_LETTERS = "dead_letters"
+"""The counter of an operator's dead letters in the epoch."""
+
+_log = logging.getLogger("pillarbox")
+
+T = TypeVar("T")
+
+OnError = Literal["fail"] | OutputTag[Any]
+"""The fate of a record whose function raises: the task fails, or a :class:`DeadLetter` goes to a side output."""
+
+# Of a value or a key, this much is shown as text (characters).
+_SHOWN = 10_000
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A record whose function raised, or a timer whose callback did, as the side output for errors gets it.
+
+    ``on_error=OutputTag(...)`` asks for it. What the function had changed in keyed state, timers and output is undone.
+
+    Attributes:
+        value: the record, as it came; None of a timer; of a window whose function raised, its elements.
+        key: the record's or timer's key; None where the operator has none.
+        timestamp: the event time of the record, or the time that the timer was set for (epoch ms); None: it has none.
+        operator: the name of the operator.
+        error: type and message of the error.
+        traceback: the traceback of the error and of its causes, with the frames of the user's code and no others.
+        timer: the clock of the timer; None: it was a record.
+        COLUMNS: the columns of :meth:`as_text`.
+
+    Example:
+        >>> BAD = OutputTag[DeadLetter]("bad")
+        >>> numbers = env.from_collection(["1", "two", "3"]).map(int, on_error=BAD)
+        >>> letters = numbers.get_side_output(BAD)
+        >>> [(letter.value, letter.error) for letter in letters.execute_and_collect()]
+        [('two', "ValueError: invalid literal for int() with base 10: 'two'")]
+    """
+
+    value: Any
+    key: Any
+    timestamp: int | None
+    operator: str
+    error: str
+    traceback: str
+    timer: TimeDomain | None = None
+
+    COLUMNS: ClassVar[str] = (
+        "value STRING, key STRING, timestamp LONG, operator STRING, error STRING, traceback STRING, timer STRING"
+    )
+
+    def as_text(self) -> tuple[str, str | None, int | None, str, str, str, str | None]:
+        """Return the letter as columns of text, for ``letters.map(DeadLetter.as_text, DeadLetter.COLUMNS)``.
+
+        Value and key are what ``repr()`` says of them, in at most 10 000 characters.
+
+        Example:
+            >>> DeadLetter({"id": 3}, "k", None, "parse", "ValueError: bad", "").as_text()
+            ("{'id': 3}", "'k'", None, 'parse', 'ValueError: bad', '', None)
+        """
+        key = None if self.key is None else shorten(self.key, _SHOWN)
+        timer = None if self.timer is None else self.timer.value
+        return (shorten(self.value, _SHOWN), key, self.timestamp, self.operator, self.error, self.traceback, timer)
+
+    def __reduce__(self) -> Any:
+        fields = (self.value, self.key, self.timestamp, self.operator, self.error, self.traceback, self.timer)
+        return make, ("DeadLetter", *fields)
+
+
+class DeadLetters:
+    """Writes and counts the letters of one operator.
+
+    Args:
+        tag: the side output for them.
+        outputs: the side outputs of the operator.
+        has_key: whether the key is one of the program's; else letters have none.
+    """
+
+    def __init__(
+        self, context: OperatorContext, tag: OutputTag[Any], outputs: Mapping[str, Input], *, has_key: bool = True
+    ) -> None:
+        self._operator = context.name
+        self._has_key = has_key
+        self._tag_id = tag.tag_id
+        self._outputs = outputs
+        self._count = context.metrics.get(DEAD_LETTERS, Counter)
+        self._warned = False
+
+    def write(self, cause: Exception, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None = None) -> None:
+        """Write the letter of a record, or of a timer."""
+        self._count.inc()
+        if self._tag_id in self._outputs:
+            key = key if self._has_key else None
+            letter = DeadLetter(value, key, stamp, self._operator, describe(cause), formatted(cause), timer)
+            emitted = None if timer is TimeDomain.PROCESSING_TIME else stamp
+            self._outputs[self._tag_id].process_records(Records([letter], [emitted]))
+        elif not self._warned:
+            self._warned = True
+            _log.warning(
+                "operator %r: a record whose function raised %s is dropped, as nobody takes the side output %r: read"
+                " get_side_output(...) of it in the same program. Further ones are only counted",
+                self._operator,
+                type(cause).__name__,
+                self._tag_id,
+            )
+
+
+def sort_out(
+    records: Records,
+    look: Callable[[Records], T],
+    errors: tuple[type[Exception], ...],
+    refuse: Callable[[int, Exception], None],
+    *,
+    in_halves: bool,
+) -> Iterator[tuple[range, T]]:
+    """Yield the parts of a run in which no record is bad, in their order: positions, and what ``look`` returned.
+
+    Args:
+        look: looks at some records, and raises one of ``errors`` where one of them is bad.
+        refuse: is told the position of each bad record, and its error.
+        in_halves: whether to look at many at once, which is for columns; else at one by one, so that a function of the
+            program's is called once for each.
+    """
+    pending = [range(len(records))] if in_halves else [range(at, at + 1) for at in reversed(range(len(records)))]
+    while pending:
+        part = pending.pop()
+        try:
+            found = look(records.slice(part.start, part.stop))
+        except errors as error:
+            if len(part) == 1:
+                refuse(part.start, error)
+            else:
+                middle = len(part) // 2
+                pending += (part[middle:], part[:middle])
+        else:
+            yield part, found
+
+
+def check_on_error(on_error: Any, method: str) -> None:
+    """Refuse what is no fate of a record.
+
+    Raises:
+        ProgramError: it is neither ``"fail"`` nor an ``OutputTag``.
+    """
+    if on_error != "fail" and not isinstance(on_error, OutputTag):
+        raise ProgramError(
+            f'{method}: on_error is "fail" or the OutputTag of the side output for dead letters, not'
+            f" {shorten(on_error)}"
+        )

@@ -1,0 +1,385 @@
+"""An operator that goes on when its function raises: the record becomes a dead letter, what it has done is undone.
+
+It is put around the operator that it guards, where the program asks for it, and gives it one record at a time: so the
+operators themselves, and programs that do not ask, know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._errors import OperatorError, PillarboxError, ProgramError
+from pillarbox._operators.dead_letters.dead_letter import DeadLetters, OnError, check_on_error
+from pillarbox._operators.frame.collector import IMMUTABLE, RUN_LIMIT, settled
+from pillarbox._operators.frame.function_operator import FunctionOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import Input, OperatorContext, OperatorFactory, RecordInput, StreamOperator
+from pillarbox._operators.functions.basic import OutputTag, TimeDomain
+from pillarbox._operators.functions.checkpointed import CheckpointedFunction, no_undo
+from pillarbox._state.backend import KeyedStateBackend, StateUndo
+from pillarbox._time.internal_timer_service import Triggerable
+
+__all__ = ["GuardedOperator", "guarded"]
+
+
+def guarded(
+    factory: OperatorFactory,
+    on_error: OnError,
+    method: str,
+    *,
+    keying: Keying | None = None,
+    unchanged: Collection[str] = (),
+) -> OperatorFactory:
+    """Return what makes the operator as the program asks for it: with a guard, or as it is.
+
+    Args:
+        factory: makes the operator; where there is a guard, it is a :class:`FunctionOperator`.
+        on_error: the fate of records whose function raises.
+        method: the stream's method, for the error.
+        keying: how records get their keys where the operator itself asks for none; None: they have none.
+        unchanged: the names of the operator's own states that are as they were before when its function raises.
+
+    Raises:
+        ProgramError: ``on_error`` is neither ``"fail"`` nor a tag.
+    """
+    check_on_error(on_error, method)
+    if not isinstance(on_error, OutputTag):
+        return factory
+    make = partial(GuardedOperator, make=factory.make, tag=on_error, keying=keying, unchanged=unchanged)
+    return replace(factory, make=make)
+
+
+class GuardedOperator(StreamOperator):
+    """Guards an operator around one user function.
+
+    Attributes:
+        appended: the names of its own list states whose elements are only added.
+
+    The guarded operator has the same context, but for its outputs: these hold its records back until it is known that
+    the function has not raised.
+
+    Args:
+        make: makes the guarded operator.
+        tag: the side output for dead letters.
+        keying: how records get their keys where the guarded operator asks for none.
+        unchanged: the names of its own states that are as they were before when its function raises.
+        has_key: whether letters have the key.
+
+    Raises:
+        ProgramError: the function has state of the operator itself, which cannot be undone.
+    """
+
+    appended: Sequence[str] = ()
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        make: Callable[[OperatorContext], StreamOperator],
+        tag: OutputTag[Any],
+        *,
+        keying: Keying | None = None,
+        unchanged: Collection[str] = (),
+        has_key: bool = True,
+    ) -> None:
+        super().__init__(context)
+        self._sides = _HeldOutputs(context.side_outputs)
+        self._main = _Held(context.output)
+        context.output = self._main
+        context.side_outputs = self._sides
+        self._letters = DeadLetters(context, tag, self._sides, has_key=has_key)
+        self._backend: KeyedStateBackend | None = None
+        self._undo: StateUndo | None = None
+        if context.keyed is not None:
+            self._backend = context.keyed.backend
+            self._undo = self._backend.allow_undo(self.appended, unchanged)
+        made = make(context)
+        assert isinstance(made, FunctionOperator), "an operator is guarded that is around no function"
+        if isinstance(made.function, CheckpointedFunction):
+            raise ProgramError(no_undo(context.name))
+        self._guarded: FunctionOperator = made
+        self.by_key: bool = made.by_key
+        if context.keyed is not None:
+            for service in context.keyed.timers.services():
+                service.triggerable = _GuardedTimers(self, service.triggerable)
+        self._inputs = tuple(_GuardedInput(self, each, keying) for each in self._guarded.inputs)
+
+    @property
+    def inputs(self) -> Sequence[RecordInput]:
+        """The inputs of the guarded operator, with a guard before each."""
+        return self._inputs
+
+    def process_records(self, records: Records) -> None:
+        """Process a run of the only input."""
+        (only,) = self._inputs
+        only.process_records(records)
+
+    # -- records and timers --
+
+    def process_run(self, records: Records, keying: Keying | None, process: Callable[[Records], None]) -> None:
+        """Process a run record by record.
+
+        Args:
+            keying: how the records get their keys; None: they have none.
+            process: the guarded operator's method for runs of this input.
+        """
+        values = records.values
+        # An error of the key function is none of the function's: it fails the task.
+        keys: Iterable[Any] = repeat(None) if keying is None else keying.keys_of(records)
+        stamps: Iterable[int | None] = repeat(None) if records.timestamps is None else records.timestamps
+        undo = self._undo
+        for value, key, stamp in zip(values, keys, stamps):
+            if undo is not None:
+                undo.begin()
+            # The letter has the record as it came.
+            kept = value if type(value) in IMMUTABLE else settled(value)
+            marks = self._marks()
+            try:
+                process(Records([value], None if stamp is None else [stamp]))
+            except OperatorError as error:
+                cause = _cause(error)
+                self._take_back(marks)
+                self._letters.write(cause, kept, key, stamp)
+            if len(self._main) >= RUN_LIMIT:
+                self.hand_on()
+        if undo is not None:
+            undo.end()
+        self.hand_on()
+
+    def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
+        """Call what handles a timer of the current key, which counts as fired also where it raises."""
+        assert self._backend is not None
+        key = self._backend.key
+        if self._undo is not None:
+            self._undo.begin()
+        marks = self._marks()
+        try:
+            call(timestamp, namespace)
+            self._guarded.flush()
+        except OperatorError as error:
+            cause = _cause(error)
+            self._take_back(marks)
+            self._letters.write(cause, None, key, timestamp, timer)
+        if self._undo is not None:
+            self._undo.end()
+        self.hand_on_timers()
+
+    def hand_on_timers(self) -> None:
+        """Let go what timers have emitted if that is much: the rest leaves with those that fire together."""
+        if len(self._main) >= RUN_LIMIT:
+            self.hand_on()
+
+    def _marks(self) -> list[tuple[_Held, int]]:
+        return [(held, len(held)) for held in (self._main, *self._sides.held)]
+
+    def _take_back(self, marks: list[tuple[_Held, int]], mark: int = 0) -> None:
+        """Undo what the function has done since the marks were taken: those of outputs, and that of state."""
+        self._guarded.flush()  # what it had collected: it is cut off with the rest
+        known = dict(marks)
+        for held in (self._main, *self._sides.held):
+            held.cut(known.get(held, 0))
+        if self._undo is not None:
+            self._undo.restore(mark)
+
+    def hand_on(self) -> None:
+        """Let records and letters go that are held back."""
+        self._main.let_go()
+        for held in self._sides.held:
+            held.let_go()
+
+    # -- everything else is the guarded operator's --
+
+    def open(self) -> None:
+        """Open the guarded operator."""
+        self._guarded.open()
+
+    def begin_epoch(self) -> None:
+        """Begin an epoch of a source."""
+        self._guarded.begin_epoch()
+
+    def end_key(self) -> None:
+        """End a key, in batch mode; its timers are guarded one by one."""
+        self._guarded.end_key()
+        self.hand_on()
+
+    def end_input(self) -> None:
+        """End the input."""
+        self._guarded.end_input()
+        self.hand_on()
+
+    def finish(self) -> None:
+        """Emit the last records."""
+        self._guarded.finish()
+        self.hand_on()
+
+    def close(self) -> None:
+        """Close the guarded operator."""
+        self._guarded.close()
+
+    @property
+    def has_close(self) -> bool:
+        """Whether the function of the guarded operator has a ``close()``."""
+        return self._guarded.has_close
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Advance event time; timers that it fires are guarded one by one."""
+        self._guarded.process_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active."""
+        self._guarded.process_status(idle)
+
+    @property
+    def next_wake_up(self) -> int | None:
+        """When the guarded operator has something to do."""
+        return self._guarded.next_wake_up
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the guarded operator carries something on."""
+        return self._guarded.is_unfinished
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Emit what must go before the barrier."""
+        self._guarded.prepare_snapshot_pre_barrier(checkpoint_id)
+        self.hand_on()
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        """Return the guarded operator's own state."""
+        return self._guarded.snapshot_state(checkpoint_id)
+
+    def restore_state(self, state: Any) -> None:
+        """Restore the guarded operator's own state."""
+        self._guarded.restore_state(state)
+
+    def snapshot_event_time(self) -> dict[str, Any] | None:
+        """Return what the guarded operator knows of event time."""
+        return self._guarded.snapshot_event_time()
+
+    def restore_event_time(self, state: dict[str, Any] | None) -> None:
+        """Let the guarded operator take back what it knew of event time."""
+        self._guarded.restore_event_time(state)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Note that an epoch has been committed."""
+        self._guarded.notify_checkpoint_complete(checkpoint_id)
+
+
+def _cause(error: OperatorError) -> Exception:
+    """Return what user code raised.
+
+    Raises:
+        OperatorError: ``error`` itself, which is no dead letter: there is no such cause, or it tells of a program or a
+            place that will not do for any record.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, Exception) or isinstance(cause, (PillarboxError, MemoryError)):
+        raise error
+    return cause
+
+
+class _GuardedInput:
+    """An input of the guarded operator, with a guard before it.
+
+    Attributes:
+        keying: how the records get their keys.
+    """
+
+    def __init__(self, guard: GuardedOperator, guarded: RecordInput, keying: Keying | None) -> None:
+        self._guard = guard
+        self._process = guarded.process_records
+        self.keying: Keying | None = getattr(guarded, "keying", None) or keying
+
+    def process_records(self, records: Records) -> None:
+        self._guard.process_run(records, self.keying, self._process)
+
+
+class _GuardedTimers:
+    """Handles the timers of a service in the place of the guarded operator."""
+
+    def __init__(self, guard: GuardedOperator, triggerable: Triggerable) -> None:
+        self._guard = guard
+        self._triggerable = triggerable
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        self._guard.fire(self._triggerable.on_event_time, timestamp, namespace, TimeDomain.EVENT_TIME)
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        self._guard.fire(self._triggerable.on_processing_time, timestamp, namespace, TimeDomain.PROCESSING_TIME)
+
+    def flush(self) -> None:
+        self._guard.hand_on()
+
+
+class _Held:
+    """An output that holds back records until it is told to let them go. ``len()`` is their number."""
+
+    def __init__(self, output: Input) -> None:
+        self._output = output
+        self._values: list[Any] = []
+        self._stamps: list[int | None] = []
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def process_records(self, records: Records) -> None:
+        self._values += records.values
+        self._stamps += [None] * len(records) if records.timestamps is None else records.timestamps
+
+    def cut(self, length: int) -> None:
+        """Drop the records behind the first ``length``."""
+        del self._values[length:], self._stamps[length:]
+
+    def let_go(self) -> None:
+        """Hand the records on."""
+        if self._values:
+            values, stamps = self._values, self._stamps
+            self._values, self._stamps = [], []
+            self._output.process_records(Records(values, stamps if any(map(_is_given, stamps)) else None))
+
+    def process_watermark(self, timestamp: int) -> None:
+        self.let_go()
+        self._output.process_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        self.let_go()
+        self._output.process_status(idle)
+
+
+def _is_given(stamp: int | None) -> bool:
+    return stamp is not None
+
+
+class _HeldOutputs(Mapping[str, Input]):
+    """The side outputs, each of which holds back its records.
+
+    Attributes:
+        held: those that were used so far.
+    """
+
+    def __init__(self, outputs: Mapping[str, Input]) -> None:
+        self._outputs = outputs
+        self._known: dict[str, _Held] = {}
+
+    @property
+    def held(self) -> Iterable[_Held]:
+        return self._known.values()
+
+    def __contains__(self, tag_id: object) -> bool:
+        return tag_id in self._outputs
+
+    def __getitem__(self, tag_id: str) -> _Held:
+        held = self._known.get(tag_id)
+        if held is None:
+            held = self._known[tag_id] = _Held(self._outputs[tag_id])
+        return held
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)

@@ -1,0 +1,223 @@
+"""The output of operators: a collector of runs, and copies of values that functions may go on changing."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from traceback import walk_tb
+from types import GeneratorType
+from typing import Any
+
+from pillarbox._copies import deep_copy
+from pillarbox._elements import Records
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.frame.operator import Input, OperatorContext
+from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._state.types.sizes import size_of
+
+__all__ = [
+    "FIRST_LOOK",
+    "IMMUTABLE",
+    "RUN_LIMIT",
+    "USUAL_RESULTS",
+    "Collector",
+    "check_results",
+    "hand_on",
+    "is_from_further_on",
+    "next_look",
+    "settled",
+]
+
+# A collector hands on what it holds at this size, so that one run's fan-out never gathers in memory.
+RUN_LIMIT = 8192
+# Large results are handed on earlier, at about this many bytes: as seen at the first look, after so many results, or
+# when there are four times as many as at the look before.
+_RUN_BYTES = 8 * 1024 * 1024
+FIRST_LOOK = 64
+# A look is at so many of the results.
+_SAMPLE = 4
+
+# Values of these types stay as they are: what most functions emit, and the quickest to tell.
+IMMUTABLE = frozenset({int, float, str, bool, bytes, type(None)})
+_CONTAINERS = (list, dict, set, bytearray, deque)
+
+
+def hand_on(output: Input, values: list[Any], timestamps: Sequence[int | None] | None) -> None:
+    """Hand on a run of results. An error that comes out of this is not the function's that has emitted them."""
+    output.process_records(Records(values, timestamps))
+
+
+def is_from_further_on(error: BaseException) -> bool:
+    """Return whether an error comes from where results were handed on to."""
+    return any(frame.f_code is hand_on.__code__ for frame, _ in walk_tb(error.__traceback__))
+
+
+def next_look(values: list[Any]) -> int:
+    """Return how many results there have to be when a run's size is looked at again; 0: it is to be handed on."""
+    sample = values[:: len(values) // _SAMPLE]
+    try:
+        is_large = sum(map(size_of, sample)) * len(values) >= _RUN_BYTES * len(sample)
+    except Exception:  # of a class of the user's, such as a kind of dict: nothing depends on it
+        is_large = False
+    return 0 if is_large else 4 * len(values)
+
+
+def settled(value: Any) -> Any:
+    """Return a value that stays as it is when the function goes on changing what it has emitted.
+
+    Records are handled in runs: what is emitted now is looked at later. So lists, dictionaries, sets and the like
+    (``Counter``, ``deque``, ...), also as fields of a tuple, are copied. Objects of other kinds belong to the stream
+    once they are emitted.
+
+    Only what has no hash can be of that kind, and asking for the hash of a tuple is many times quicker than looking
+    into it: the hot loops do that in line, and come here only for the rest.
+    """
+    kind = type(value)
+    if kind is list and IMMUTABLE.issuperset(map(type, value)):
+        return value.copy()
+    if kind is dict and IMMUTABLE.issuperset(map(type, value.values())):
+        return value.copy()
+    return deep_copy(value) if _may_change(value) else value
+
+
+def _may_change(value: Any) -> bool:
+    return isinstance(value, _CONTAINERS) or (isinstance(value, tuple) and any(map(_may_change, value)))
+
+
+# The usual results of functions that emit any number of values.
+USUAL_RESULTS = frozenset({GeneratorType, list, tuple})
+
+
+def check_results(results: Any) -> None:
+    """Refuse what is one value and not the values to emit.
+
+    Raises:
+        TypeError: it is a string, bytes, a mapping, a row, a coroutine, or nothing that can be iterated over.
+    """
+    if inspect.iscoroutine(results):
+        results.close()  # it would complain that nobody waited for it
+        raise TypeError(
+            f"the function returned {shorten(results)}: nobody would wait for it; use map_async() or AsyncDataStream"
+            " for what has to wait"
+        )
+    kind = type(results)
+    if isinstance(results, (str, bytes, bytearray, Mapping)) or hasattr(kind, "_fields") or not _can_be_iterated(kind):
+        raise TypeError(
+            f"the function returned {shorten(results)}, which is one value, not the values to emit: yield it, or return"
+            " a list of values"
+        )
+
+
+def _not_a_pair(results: Any) -> str:
+    return (
+        f"the function emitted {shorten(results)}: to a side output goes a tag and one value: yield tag, value, or"
+        " return a list [(tag, value)], or call ctx.output(tag, value)"
+    )
+
+
+def _can_be_iterated(kind: type) -> bool:
+    return hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
+
+
+class _SideRun:
+    """What has been emitted to a side output, and how much of it there is when its size is looked at."""
+
+    __slots__ = ("look", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.timestamps: list[int | None] = []
+        self.look = FIRST_LOOK
+
+
+class Collector:
+    """Gathers what a process function emits into runs, for the main output and the side outputs."""
+
+    __slots__ = ("_context", "_look", "_side", "timestamps", "values")
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
+        self.values: list[Any] = []
+        self.timestamps: list[int | None] = []
+        # How many results there are when their size is looked at.
+        self._look = FIRST_LOOK
+        self._side: dict[str, _SideRun] = {}
+
+    def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
+        """Take the results of one call, all with one timestamp; ``(OutputTag, value)`` goes to a side output.
+
+        Raises:
+            TypeError: it is one value, such as a string, and not the values to emit: see :func:`check_results`; a tag
+                comes without a value, or with several.
+        """
+        values = self.values
+        timestamps = self.timestamps
+        if type(results) not in USUAL_RESULTS:
+            check_results(results)
+        left = self._look - len(values)
+        for result in results:
+            kind = type(result)
+            if kind is tuple and result and type(result[0]) is OutputTag:
+                if len(result) != 2:
+                    raise TypeError(_not_a_pair(result))
+                self.collect_side(result[0], result[1], timestamp)
+            else:
+                if kind not in IMMUTABLE:
+                    if kind is OutputTag:
+                        raise TypeError(_not_a_pair(results))
+                    try:
+                        hash(result)
+                    except Exception:
+                        result = settled(result)  # noqa: PLW2901
+                values.append(result)
+                timestamps.append(timestamp)
+                left -= 1
+                if not left:
+                    self._look_at_size()
+                    values, timestamps = self.values, self.timestamps
+                    left = self._look - len(values)
+
+    def _look_at_size(self) -> None:
+        """Hand on what there is, if it is much."""
+        look = 0 if len(self.values) >= RUN_LIMIT else next_look(self.values)
+        if look:
+            self._look = min(look, RUN_LIMIT)
+        else:
+            self.flush()
+
+    def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
+        """Take one value for a side output; without consumers it is dropped.
+
+        Raises:
+            ProgramError: the tag is none.
+        """
+        if type(tag) is not OutputTag and not isinstance(tag, OutputTag):
+            raise ProgramError(
+                f"operator {self._context.name!r}: a side output is named by an OutputTag, not by {shorten(tag)}:"
+                " make one, tag = OutputTag('...'), and use it in ctx.output(tag, value) and get_side_output(tag)"
+            )
+        if tag.tag_id not in self._context.side_outputs:
+            return
+        run = self._side.get(tag.tag_id)
+        if run is None:
+            run = self._side[tag.tag_id] = _SideRun()
+        run.values.append(settled(value))
+        run.timestamps.append(timestamp)
+        if len(run.values) >= run.look:
+            run.look = 0 if len(run.values) >= RUN_LIMIT else min(next_look(run.values), RUN_LIMIT)
+            if not run.look:
+                del self._side[tag.tag_id]
+                hand_on(self._context.side_outputs[tag.tag_id], run.values, run.timestamps)
+
+    def flush(self) -> None:
+        """Hand everything on."""
+        if self.values:
+            values, timestamps = self.values, self.timestamps
+            self.values, self.timestamps = [], []
+            self._look = FIRST_LOOK
+            hand_on(self._context.output, values, timestamps)
+        if self._side:
+            side, self._side = self._side, {}
+            for tag_id, run in side.items():
+                hand_on(self._context.side_outputs[tag_id], run.values, run.timestamps)

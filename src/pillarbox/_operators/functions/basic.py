@@ -1,0 +1,403 @@
+"""The functions that users implement, with PyFlink's names, and the contexts that functions are given.
+
+Wherever a function is asked for, a plain function or lambda does as well.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Iterable, Sequence
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._generics import Generic, In, Key, KeyOut, Out, T, V
+from pillarbox._operators.functions.contexts import RuntimeContext, TimerService
+from pillarbox._unpickle import make
+
+if TYPE_CHECKING:
+    from pillarbox._types import TypeInformation
+
+__all__ = [
+    "FilterFunction",
+    "FlatMapFunction",
+    "Function",
+    "KeySelector",
+    "KeyedProcessFunction",
+    "MapFunction",
+    "OutputTag",
+    "Partitioner",
+    "ProcessFunction",
+    "ReduceFunction",
+    "RuntimeContext",
+    "TimeDomain",
+    "TimerService",
+    "check_plain",
+    "has_close",
+]
+
+
+class OutputTag(Generic[T]):
+    """The name of a side output of records of type ``T``.
+
+    ``yield tag, value`` in a process function, or ``ctx.output(tag, value)``, emits to it;
+    ``DataStream.get_side_output(tag)`` is the stream. Tags with the same id are equal.
+
+    Args:
+        tag_id: the name, unique among the side outputs of an operator.
+        type_info: the type of the records, as in PyFlink: they are converted to it. It is not needed.
+
+    Raises:
+        ProgramError: ``tag_id`` is not a non-empty string.
+
+    Example:
+        >>> LATE = OutputTag[str]("late")
+        >>> LATE == OutputTag("late")
+        True
+    """
+
+    __slots__ = ("tag_id", "type_info")
+
+    def __init__(self, tag_id: str, type_info: TypeInformation[T] | None = None) -> None:
+        if not isinstance(tag_id, str) or not tag_id:
+            raise ProgramError(f"an OutputTag's id is a non-empty string, not {shorten(tag_id)}")
+        self.tag_id: str = tag_id
+        self.type_info: TypeInformation[T] | None = type_info
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputTag) and other.tag_id == self.tag_id
+
+    def __hash__(self) -> int:
+        return hash(self.tag_id)
+
+    def __repr__(self) -> str:
+        return f"OutputTag({self.tag_id!r})"
+
+    def __reduce__(self) -> Any:
+        return make, ("OutputTag", self.tag_id)  # all that it is compared by
+
+
+class TimeDomain(Enum):
+    """The clock that a timer follows."""
+
+    EVENT_TIME = "event time"
+    PROCESSING_TIME = "processing time"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return make, ("TimeDomain", self.value)
+
+
+class Function:
+    """Base class of functions: ``open`` and ``close`` run once for as long as a task lives in its worker.
+
+    In a batch DataFrame a task ends with its partition; only a function that has no ``close`` stays open in the worker
+    for the partitions that come next.
+
+    Both may be ``async def`` in functions of async operators only.
+
+    Attributes:
+        uses_processing_time: (functions with timers) whether it sets processing-time timers, for which a streaming
+            query runs epochs also when there is no data. None: that is looked up in its code and in that of the helpers
+            that it reaches. To be declared in the class where the code does not show it, as with ``getattr()``, or
+            shows too much. (Flink, whose tasks always run, has no such thing.)
+    """
+
+    uses_processing_time: bool | None = None
+
+    def open(self, runtime_context: RuntimeContext, /) -> Awaitable[None] | None:
+        """Declare states, open connections. Called before the first record."""
+        return None
+
+    def close(self) -> Awaitable[None] | None:
+        """Release what ``open`` acquired."""
+        return None
+
+
+def has_close(function: object) -> bool:
+    """Return whether a function has a ``close()`` of the user's own."""
+    return isinstance(function, Function) and type(function).close is not Function.close
+
+
+class KeySelector(Function, ABC, Generic[In, Out]):
+    """Extracts the key (of type ``Out``) from a record.
+
+    Example:
+        >>> class WordLength(KeySelector[str, int]):
+        ...     def get_key(self, word):
+        ...         return len(word)
+        >>> words = env.from_collection(["to", "be", "not"]).key_by(WordLength())
+        >>> words.reduce(lambda joined, word: joined + word).execute_and_collect()
+        ['to', 'tobe', 'not']
+    """
+
+    @abstractmethod
+    def get_key(self, value: In, /) -> Out:
+        """Return the key of a record: a value whose hash is the same in every process, such as a string or a number."""
+
+
+class Partitioner(Function, ABC, Generic[Key]):
+    """Chooses the subtask for a record, by its key: ``DataStream.partition_custom`` takes it.
+
+    Example:
+        >>> class ByLength(Partitioner[str]):
+        ...     def partition(self, key, num_partitions):
+        ...         return len(key) % num_partitions
+        >>> words = env.from_collection(["to", "be"]).partition_custom(ByLength(), lambda word: word)
+        >>> words.map(str.upper).execute_and_collect()
+        ['TO', 'BE']
+    """
+
+    @abstractmethod
+    def partition(self, key: Key, num_partitions: int, /) -> int:
+        """Return the index of a subtask, below ``num_partitions``; for the same key always the same."""
+
+
+class MapFunction(Function, ABC, Generic[In, Out]):
+    """Turns each record into one other.
+
+    Example:
+        >>> class Length(MapFunction[str, int]):
+        ...     def map(self, word):
+        ...         return len(word)
+        >>> env.from_collection(["to", "be", "not"]).map(Length()).execute_and_collect()
+        [2, 2, 3]
+    """
+
+    @abstractmethod
+    def map(self, value: In, /) -> Out:
+        """Return the record to emit."""
+
+
+class FlatMapFunction(Function, ABC, Generic[In, Out]):
+    """Turns each record into any number of others.
+
+    Example:
+        >>> class Words(FlatMapFunction[str, str]):
+        ...     def flat_map(self, line):
+        ...         yield from line.split()
+        >>> env.from_collection(["to be", "or not"]).flat_map(Words()).execute_and_collect()
+        ['to', 'be', 'or', 'not']
+    """
+
+    @abstractmethod
+    def flat_map(self, value: In, /) -> Iterable[Out] | None:
+        """Return (or ``yield``) the records to emit; None stands for none."""
+
+
+class FilterFunction(Function, ABC, Generic[In]):
+    """Keeps or drops records.
+
+    Example:
+        >>> class Large(FilterFunction[int]):
+        ...     def filter(self, amount):
+        ...         return amount > 100
+        >>> env.from_collection([5, 500]).filter(Large()).execute_and_collect()
+        [500]
+    """
+
+    @abstractmethod
+    def filter(self, value: In, /) -> bool:
+        """Return whether to keep a record: True or False, nothing else."""
+
+
+class ReduceFunction(Function, ABC, Generic[T]):
+    """Folds two records into one of the same type.
+
+    Example:
+        >>> class Larger(ReduceFunction[int]):
+        ...     def reduce(self, a, b):
+        ...         return max(a, b)
+        >>> amounts = env.from_collection([3, 8, 5]).key_by(lambda amount: "all")
+        >>> amounts.reduce(Larger()).execute_and_collect()
+        [3, 8, 8]
+    """
+
+    @abstractmethod
+    def reduce(self, value1: T, value2: T, /) -> T:
+        """Return both records folded into one.
+
+        Args:
+            value1: the result so far of the key; at first, its first record.
+            value2: the record at hand.
+        """
+
+
+# A record of a side output, as a function yields it.
+SideOutput: TypeAlias = tuple[OutputTag[Any], Any]
+
+
+class ProcessFunction(Function, ABC, Generic[In, Out]):
+    """Turns each record into any number of others, also of side outputs; without key, state or timers.
+
+    Example:
+        >>> REFUND = OutputTag[int]("refund")
+        >>> class Split(ProcessFunction[int, int]):
+        ...     def process_element(self, amount, ctx):
+        ...         if amount < 0:
+        ...             yield REFUND, -amount
+        ...         else:
+        ...             yield amount
+        >>> with harness_for(Split()) as harness:
+        ...     harness.push_all([5, -7, 9])
+        ...     harness.get_output(), harness.get_side_output(REFUND)
+        ([5, 9], [7])
+    """
+
+    class Context(ABC):
+        """The record at hand."""
+
+        @abstractmethod
+        def timestamp(self) -> int | Any:  # Any: so that checkers do not ask for None where there is event time
+            """Return the record's event time in epoch milliseconds; None if it has none."""
+
+        @abstractmethod
+        def timer_service(self) -> TimerService:
+            """Return the clocks; timers need a keyed stream."""
+
+        @abstractmethod
+        def output(self, tag: OutputTag[V], value: V) -> None:
+            """Emit a value to a side output, with the event time of the record (or timer) at hand.
+
+            Args:
+                tag: the side output.
+                value: the record to emit.
+
+            Raises:
+                ProgramError: ``tag`` is not an ``OutputTag``.
+            """
+
+    @abstractmethod
+    def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
+        """Handle a record.
+
+        Args:
+            value: the record.
+            ctx: its event time, the clocks and the side outputs; valid during the call only.
+
+        Returns:
+            The records to emit, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        """
+
+
+class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
+    """Turns each record into any number of others, with keyed state and timers.
+
+    Example:
+        >>> class Silence(KeyedProcessFunction[str, Row, str]):
+        ...     '''Reports a sensor that has been silent for a minute.'''
+        ...
+        ...     def open(self, runtime_context):
+        ...         self.last = runtime_context.get_state(ValueStateDescriptor[int]("last"))
+        ...
+        ...     def process_element(self, reading, ctx):
+        ...         self.last.update(ctx.timestamp())
+        ...         ctx.timer_service().register_event_time_timer(ctx.timestamp() + 60_000)
+        ...
+        ...     def on_timer(self, timestamp, ctx):
+        ...         if self.last.value() == timestamp - 60_000:
+        ...             yield ctx.get_current_key()
+        >>> with harness_for(Silence(), key_by="sensor") as harness:
+        ...     harness.push(row(sensor="door"), timestamp=0)
+        ...     harness.push(row(sensor="lamp"), timestamp=10_000)
+        ...     harness.push(row(sensor="door"), timestamp=50_000)
+        ...     harness.push_watermark(80_000)
+        ...     harness.get_output()
+        ['lamp']
+    """
+
+    class Context(ProcessFunction.Context, Generic[KeyOut]):
+        """The record at hand, and its key."""
+
+        @abstractmethod
+        def get_current_key(self) -> KeyOut:
+            """Return the key of the record or timer at hand."""
+
+    class OnTimerContext(Context[KeyOut], Generic[KeyOut]):
+        """The timer at hand, and its key: ``timestamp()`` is the timer's time."""
+
+        @abstractmethod
+        def time_domain(self) -> TimeDomain:
+            """Return the clock that the timer followed."""
+
+    @abstractmethod
+    def process_element(
+        self, value: In, ctx: KeyedProcessFunction.Context[Key], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a record, with the state of its key.
+
+        Args:
+            value: the record.
+            ctx: its event time and key, the clocks, timers and side outputs; valid during the call only.
+
+        Returns:
+            The records to emit, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        """
+
+    def on_timer(
+        self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a timer, with the state of its key.
+
+        Args:
+            timestamp: the time that the timer was set for, in epoch milliseconds.
+            ctx: the timer's key and clock, timers and side outputs; valid during the call only.
+
+        Returns:
+            As ``process_element``. Records emitted in event time carry ``timestamp`` as their event time, those in
+            processing time none, as in Flink.
+        """
+        return None
+
+
+def check_call(function: Any, names: Sequence[str], what: str) -> None:
+    """Refuse a function that cannot be called with so many parameters.
+
+    Args:
+        names: those that it is called with.
+        what: where it was given, for the message: ``"map() got f, which"``.
+
+    Raises:
+        ProgramError: it has others.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of something built in
+        return
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        raise ProgramError(
+            f"{what} takes {signature}: {error}. It is called with ({', '.join(names)}), so let it take these, and"
+            " return or yield its results"
+        ) from None
+
+
+def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False) -> None:
+    """Refuse a function that returns coroutines or generators instead of results, as far as can be seen.
+
+    Args:
+        function: the user's function or object.
+        method: the name of the object's method that is called.
+        asked_by: the method that it was given to, for the message: ``"map()"``.
+        many: whether it returns any number of results, so that a generator is right.
+
+    Raises:
+        ProgramError: it is an ``async def``, or a generator where one result is asked for.
+    """
+    called = getattr(function, method, function)
+    while isinstance(called, partial):
+        called = called.func
+    if not (inspect.isfunction(called) or inspect.ismethod(called)):
+        called = getattr(type(called), "__call__", called)  # noqa: B004
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        raise ProgramError(
+            f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} is an async def: nobody"
+            " would wait for it; use map_async() or AsyncDataStream for what has to wait, or write a plain def"
+        )
+    if not many and inspect.isgeneratorfunction(called):
+        raise ProgramError(
+            f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} yields: it would return a"
+            " generator, not a result; return the result, or use flat_map() for any number of results"
+        )

@@ -1,0 +1,352 @@
+"""The functions of a stream and a broadcast one, with PyFlink's names, and their view of the broadcast state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pillarbox._errors import ProgramError
+from pillarbox._generics import Generic, In1, In2, K, Key, KeyOut, Out, V
+from pillarbox._operators.functions.basic import Function, OutputTag, SideOutput, TimeDomain
+from pillarbox._operators.functions.contexts import TimerService
+from pillarbox._state import MapState, MapStateDescriptor, StateDescriptor
+
+__all__ = ["BroadcastProcessFunction", "BroadcastState", "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState"]
+
+
+class ReadOnlyBroadcastState(Generic[K, V]):
+    """A map of the operator's that the broadcast side has filled: each subtask has a copy of its own.
+
+    Its order is that of a dict, also after a restart.
+    """
+
+    def __init__(self, state: MapState[K, V]) -> None:
+        self._state = state
+
+    def get(self, key: K) -> V | None:
+        """Return the value at ``key``, or None. It must not be changed."""
+        return self._state.get(key)
+
+    def contains(self, key: K) -> bool:
+        """Return whether ``key`` is present."""
+        return self._state.contains(key)
+
+    def items(self) -> ItemsView[K, V]:
+        """Return the entries."""
+        return self._state.items()
+
+    def keys(self) -> KeysView[K]:
+        """Return the keys."""
+        return self._state.keys()
+
+    def values(self) -> ValuesView[V]:
+        """Return the values."""
+        return self._state.values()
+
+    def is_empty(self) -> bool:
+        """Return whether there is no entry."""
+        return self._state.is_empty()
+
+    def __getitem__(self, key: K) -> V:
+        return self._state[key]
+
+    def __contains__(self, key: K) -> bool:
+        return self._state.contains(key)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._state)
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._refuse()
+
+    def __delitem__(self, key: K) -> None:
+        self._refuse()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in vars(BroadcastState):
+                self._refuse()
+            raise AttributeError(name)
+
+    def _refuse(self) -> NoReturn:
+        raise ProgramError(
+            "broadcast state is changed in process_broadcast_element() only, which runs in every subtask: here it can"
+            " only be read, as subtasks would otherwise hold different state"
+        )
+
+
+class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
+    """The same, as the broadcast side sees it: it may be changed.
+
+    All subtasks get the same records of the broadcast side, so that they come to the same state: what is put must
+    depend on nothing else. Of a large map, an epoch writes the entries that it puts.
+    """
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value at ``key``."""
+        self._state.put(key, value)
+
+    def put_all(self, dict_value: Mapping[K, V]) -> None:
+        """Set all values of ``dict_value``."""
+        self._state.put_all(dict_value)
+
+    def remove(self, key: K) -> None:
+        """Remove ``key``, if it is there."""
+        self._state.remove(key)
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._state.clear()
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._state.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self._state.remove(key)
+
+
+class _Context(ABC):
+    """The record at hand."""
+
+    @abstractmethod
+    def timestamp(self) -> int | Any:  # Any: so that checkers do not ask for None where there is event time
+        """Return the record's event time in epoch milliseconds; None if it has none."""
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """Return the wall clock's time, in epoch milliseconds."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """Return the operator's event time, the minimum of both streams': -2**63 before the first watermark."""
+
+    @abstractmethod
+    def output(self, tag: OutputTag[V], value: V) -> None:
+        """Emit a value to a side output, with the event time of the record (or timer) at hand.
+
+        Args:
+            tag: the side output.
+            value: the record to emit.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+        """
+
+
+class _ReadOnlyContext(_Context):
+    """A record of the stream that is not broadcast."""
+
+    @abstractmethod
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
+        """Return a broadcast state, to be read only: else subtasks would come to hold different things.
+
+        Args:
+            state_descriptor: one of those that the stream was broadcast with.
+
+        Raises:
+            ProgramError: it is none of those.
+        """
+
+
+class _BroadcastContext(_Context):
+    """A record of the broadcast stream."""
+
+    @abstractmethod
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> BroadcastState[K, V]:
+        """Return a broadcast state.
+
+        Args:
+            state_descriptor: one of those that the stream was broadcast with.
+
+        Raises:
+            ProgramError: it is none of those.
+        """
+
+
+class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
+    """Handles the records of a stream without key beside those of a broadcast one.
+
+    Each subtask gets each record of the broadcast stream once, and keeps what it needs of it in broadcast state.
+    Nothing is known of the order between both streams.
+
+    Example:
+        >>> RULES = MapStateDescriptor[str, int]("rules")
+        >>> class Above(BroadcastProcessFunction[tuple[str, int], tuple[str, int], str]):
+        ...     def process_element(self, reading, ctx):
+        ...         sensor, value = reading
+        ...         limit = ctx.get_broadcast_state(RULES).get(sensor)
+        ...         if limit is not None and value > limit:
+        ...             yield sensor
+        ...
+        ...     def process_broadcast_element(self, rule, ctx):
+        ...         ctx.get_broadcast_state(RULES).put(*rule)
+        >>> with harness_for(Above(), broadcast=[RULES]) as harness:
+        ...     harness.push2(("door", 10))
+        ...     harness.push1(("door", 11))
+        ...     harness.push1(("lamp", 11))
+        ...     harness.get_output()
+        ['door']
+    """
+
+    class ReadOnlyContext(_ReadOnlyContext):
+        """A record of the stream that is not broadcast."""
+
+    class Context(_BroadcastContext):
+        """A record of the broadcast stream."""
+
+    @abstractmethod
+    def process_element(
+        self, value: In1, ctx: BroadcastProcessFunction.ReadOnlyContext, /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a record of the stream that is not broadcast.
+
+        Args:
+            value: the record.
+            ctx: its event time, the clocks, broadcast state and side outputs; valid during the call only.
+
+        Returns:
+            The records to emit, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        """
+
+    @abstractmethod
+    def process_broadcast_element(
+        self, value: In2, ctx: BroadcastProcessFunction.Context, /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a record of the broadcast stream: in each subtask, so what is emitted is emitted by each.
+
+        Args:
+            value: the record.
+            ctx: its event time, the clocks, broadcast state and side outputs; valid during the call only.
+
+        Returns:
+            As ``process_element``.
+        """
+
+
+class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
+    """Handles the records of a keyed stream, with keyed state and timers, beside those of a broadcast one.
+
+    Example:
+        >>> LIMITS = MapStateDescriptor[str, int]("limits")
+        >>> class OverLimit(KeyedBroadcastProcessFunction[str, Row, tuple[str, int], str]):
+        ...     def open(self, runtime_context):
+        ...         self.spent = runtime_context.get_state(ValueStateDescriptor[int]("spent"))
+        ...
+        ...     def process_element(self, payment, ctx):
+        ...         self.spent.update((self.spent.value() or 0) + payment.amount)
+        ...         limit = ctx.get_broadcast_state(LIMITS).get("all")
+        ...         if limit is not None and self.spent.value() > limit:
+        ...             yield ctx.get_current_key()
+        ...
+        ...     def process_broadcast_element(self, limit, ctx):
+        ...         ctx.get_broadcast_state(LIMITS).put(*limit)
+        >>> with harness_for(OverLimit(), key_by="card", broadcast=[LIMITS]) as harness:
+        ...     harness.push1(row(card="c1", amount=80))
+        ...     harness.push2(("all", 100))
+        ...     harness.push1(row(card="c1", amount=30))
+        ...     harness.get_output()
+        ['c1']
+    """
+
+    class ReadOnlyContext(_ReadOnlyContext, Generic[KeyOut]):
+        """A record of the keyed stream, and its key."""
+
+        @abstractmethod
+        def get_current_key(self) -> KeyOut:
+            """Return the key of the record or timer at hand."""
+
+        @abstractmethod
+        def timer_service(self) -> TimerService:
+            """Return the clocks and the timers of the key."""
+
+    class OnTimerContext(ReadOnlyContext[KeyOut], Generic[KeyOut]):
+        """The timer at hand, and its key: ``timestamp()`` is the timer's time."""
+
+        @abstractmethod
+        def time_domain(self) -> TimeDomain:
+            """Return the clock that the timer followed."""
+
+    class Context(_BroadcastContext):
+        """A record of the broadcast stream: there is no key."""
+
+        @abstractmethod
+        def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
+            """Call a function with each key of the subtask that has a state, and that state.
+
+            The keys are those that had it before the first call, in an order that depends on them alone. It costs a
+            call for each key, and what it changes is written with the epoch. Flink's ``applyToKeyedState``.
+
+            Args:
+                descriptor: the descriptor of a keyed state that ``open`` has declared.
+                function: ``f(key, state)``; it may read and change this state and others of the key, and emit to side
+                    outputs by ``ctx.output``. It sets no timers.
+
+            Raises:
+                ProgramError: ``open`` has declared no such state.
+
+            Example:
+                >>> LIMITS = MapStateDescriptor[str, int]("limits")
+                >>> SPENT = ValueStateDescriptor("spent", int, default=0)
+                >>> class Spent(KeyedBroadcastProcessFunction[str, Row, int, tuple[str, int]]):
+                ...     def open(self, runtime_context):
+                ...         self.spent = runtime_context.get_state(SPENT)
+                ...
+                ...     def process_element(self, payment, ctx):
+                ...         self.spent.update(self.spent.value() + payment.amount)
+                ...
+                ...     def process_broadcast_element(self, limit, ctx):
+                ...         over = []
+                ...
+                ...         def look(card, spent):
+                ...             if spent.value() > limit:
+                ...                 over.append((card, spent.value()))
+                ...                 spent.clear()
+                ...
+                ...         ctx.apply_to_keyed_state(SPENT, look)
+                ...         yield from over
+                >>> with harness_for(Spent(), key_by="card", broadcast=[LIMITS]) as harness:
+                ...     harness.push1(row(card="c1", amount=80))
+                ...     harness.push1(row(card="c2", amount=120))
+                ...     harness.push2(100)
+                ...     harness.push2(0)
+                ...     harness.get_output()
+                [('c2', 120), ('c1', 80)]
+            """
+
+    @abstractmethod
+    def process_element(
+        self, value: In1, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext[Key], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a record of the keyed stream, with the state of its key.
+
+        Args:
+            value: the record.
+            ctx: its event time and key, the clocks, timers, broadcast state and side outputs; valid during the call
+                only.
+
+        Returns:
+            The records to emit, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        """
+
+    @abstractmethod
+    def process_broadcast_element(
+        self, value: In2, ctx: KeyedBroadcastProcessFunction.Context, /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a record of the broadcast stream: in each subtask, so what is emitted is emitted by each.
+
+        Args:
+            value: the record.
+            ctx: its event time, the clocks, broadcast state, keyed state of all keys, and side outputs; valid during
+                the call only.
+
+        Returns:
+            As ``process_element``.
+        """
+
+    def on_timer(
+        self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext[Key], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a timer, with the state of its key; as ``KeyedProcessFunction.on_timer``."""
+        return None

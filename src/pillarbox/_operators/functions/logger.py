@@ -1,0 +1,34 @@
+"""The logger of functions: each line says of which operator, subtask and epoch it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pillarbox._operators.frame.operator import OperatorContext
+
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter  # not to be subscripted on Python 3.10
+
+__all__ = ["TaskLogger"]
+
+
+class TaskLogger(_Adapter):
+    """A logger that says where it is. Any thread; the epoch is the one that runs."""
+
+    def __init__(self, logger: logging.Logger, context: OperatorContext) -> None:
+        super().__init__(logger, {})
+        self._context = context
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Put the place before the message, and into fields of the record; fields of the call's own stay."""
+        context = self._context
+        # The message may be a format: what a name has of it is not meant.
+        name = context.name.replace("%", "%%")
+        lead = f"[{name} ({context.subtask + 1}/{context.parallelism or '?'}), epoch {context.epoch}]"
+        place = {"operator": context.name, "subtask": context.subtask, "epoch": context.epoch}
+        kwargs["extra"] = {**place, **(kwargs.get("extra") or {})}
+        return f"{lead} {msg}", kwargs

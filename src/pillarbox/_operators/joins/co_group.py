@@ -1,0 +1,117 @@
+"""join and co_group: the records of two streams with the same key, in the same window.
+
+The windows hold the records of both, each with the number of its stream. Source of the behaviour: Flink's
+``CoGroupedStreams`` and ``JoinedStreams``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext, RecordInput
+from pillarbox._operators.windowing.api.functions import WindowFunction
+from pillarbox._operators.windowing.base_operator import WindowProgram
+from pillarbox._operators.windowing.operator import WindowOperator
+
+__all__ = ["CoGroupWindowOperator", "CoGroups", "FlatPairs", "Pairs"]
+
+
+class _Numbered(Records):
+    """Records of one stream, each with the number of it; and how they get their keys."""
+
+    __slots__ = ("keying", "of_stream")
+
+    def __init__(self, number: int, records: Records, keying: Keying) -> None:
+        super().__init__(list(zip(repeat(number), records.values)), records.timestamps)
+        self.of_stream = records
+        self.keying = keying
+
+
+class _KeysOfBoth(Keying):
+    """The keys of numbered records are those of the records."""
+
+    def keys_of(self, records: Records) -> list[Any]:
+        assert isinstance(records, _Numbered)
+        return records.keying.keys_of(records.of_stream)
+
+
+class CoGroupWindowOperator(WindowOperator):
+    """Windows that hold the records of two streams.
+
+    Args:
+        keyings: how the records of the first and of the second stream get their keys.
+    """
+
+    def __init__(self, context: OperatorContext, keyings: tuple[Keying, Keying], program: WindowProgram) -> None:
+        super().__init__(context, _KeysOfBoth(_no_key, context.name), program)
+        self._inputs = tuple(_StreamInput(self, number, keying) for number, keying in enumerate(keyings))
+
+    @property
+    def inputs(self) -> Sequence[RecordInput]:
+        """The inputs of the first and of the second stream."""
+        return self._inputs
+
+
+def _no_key(record: Any) -> Any:
+    raise AssertionError("the keys of both streams are those that each has")
+
+
+class _StreamInput:
+    def __init__(self, operator: CoGroupWindowOperator, number: int, keying: Keying) -> None:
+        self._operator = operator
+        self._number = number
+        self.keying = keying
+
+    def process_records(self, records: Records) -> None:
+        self._operator.process_records(_Numbered(self._number, records, self.keying))
+
+
+class CoGroups(WindowFunction[Any, Any, Any, Any]):
+    """Calls ``f(firsts, seconds)`` with the records of a window, stream by stream."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterable[Any]:
+        """Return the results of a window."""
+        results = self._function(*_by_stream(inputs))
+        return () if results is None else results
+
+
+class Pairs(WindowFunction[Any, Any, Any, Any]):
+    """Calls ``f(first, second)`` with each pair of a window; its result is emitted."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+        """Yield the results of a window."""
+        firsts, seconds = _by_stream(inputs)
+        for first in firsts:
+            for second in seconds:
+                yield self._function(first, second)
+
+
+class FlatPairs(Pairs):
+    """Calls ``f(first, second)`` with each pair of a window; it returns any number of results."""
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+        """Yield the results of a window."""
+        for results in super().apply(key, window, inputs):
+            if results is None:
+                continue
+            if type(results) not in USUAL_RESULTS:
+                check_results(results)
+            yield from results
+
+
+def _by_stream(inputs: Iterable[tuple[int, Any]]) -> tuple[list[Any], list[Any]]:
+    both: tuple[list[Any], list[Any]] = ([], [])
+    for number, record in inputs:
+        both[number].append(record)
+    return both

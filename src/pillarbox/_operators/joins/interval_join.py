@@ -1,0 +1,273 @@
+"""interval_join: pairs of records of two keyed streams whose event times are near enough.
+
+Each side keeps its records, by event time, for as long as partners may come. Source of the behaviour: Flink's
+``IntervalJoinOperator``; but there a record is gone when the watermark reaches the time of its last partner, so one
+that comes exactly then, which is not late, finds it no more. Here it is kept until the watermark has passed that time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Sequence
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, NamedTuple, NoReturn
+
+from pillarbox._elements import Records
+from pillarbox._errors import OperatorError, shorten_record
+from pillarbox._operators.frame.collector import Collector, settled
+from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext, RecordInput
+from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.functions.joins import ProcessJoinFunction
+from pillarbox._operators.windowing.base_operator import LATE_RECORDS_DROPPED
+from pillarbox._state import KeyedStateBackend, MapState, MapStateDescriptor
+from pillarbox._time.internal_timer_service import VOID_NAMESPACE
+from pillarbox._time.timestamps import MAX_WATERMARK
+
+__all__ = ["Interval", "IntervalJoinOperator", "JoinContext"]
+
+# From this number of event times of a key on, they are kept in order beside the state.
+_MANY = 32
+# Records are dropped when event time has passed their last partner by up to this part of the time for which they are
+# kept: so timers of many keys have the same time, which makes them cheap, and a key with many records has few of them.
+_PART = 8
+_TIME = itemgetter(0)
+
+
+class Interval(NamedTuple):
+    """How much later than the left record (milliseconds; negative: earlier) the right one may be: both inclusive."""
+
+    lower: int
+    upper: int
+
+
+class JoinContext(ProcessJoinFunction.Context):
+    """One object for all pairs: the operator sets what changes.
+
+    Attributes:
+        left: the event time of the left record.
+        right: that of the right one.
+        later: the later one of the two.
+    """
+
+    left: int
+    right: int
+    later: int
+
+    def __init__(self, backend: KeyedStateBackend, collector: Collector) -> None:
+        self._backend = backend
+        self._collector = collector
+        self.left = self.right = self.later = 0
+
+    def get_left_timestamp(self) -> int:
+        return self.left
+
+    def get_right_timestamp(self) -> int:
+        return self.right
+
+    def timestamp(self) -> int:
+        return self.later
+
+    def get_current_key(self) -> Any:
+        return self._backend.key
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        self._collector.collect_side(tag, value, self.later)
+
+
+class _Side:
+    """The records of one stream, by event time, and where their partners are.
+
+    Args:
+        reach: how much later than a record of this side its partners may be, at least and at most.
+    """
+
+    def __init__(self, operator: IntervalJoinOperator, name: str, keying: Keying, reach: Interval) -> None:
+        self._operator = operator
+        self._backend = operator.backend
+        self.keying = keying
+        self.lower: int = reach.lower
+        self.upper: int = reach.upper
+        self.state: MapState[int, Sequence[Any]] = self._backend.get_state(MapStateDescriptor(name))
+        self.late: OutputTag | None = None
+        # Event times of keys with many of them, in order. They are found in the state again after a restart.
+        self._ordered: dict[Any, list[int]] = {}
+
+    def process_records(self, records: Records) -> None:
+        """Join a run of the stream's records with those of the other stream, and keep them."""
+        self._operator.process_run(records, self)
+
+    def keep(self, value: Any, timestamp: int) -> None:
+        """Keep a record of the current key."""
+        try:
+            hash(value)
+        except Exception:
+            value = settled(value)
+        state = self.state
+        there = state.get(timestamp)
+        if there is None:
+            # In a tuple, which takes half of a list: most records are the only one at their time.
+            state.put(timestamp, (value,))
+            ordered = self._ordered.get(self._backend.key)
+            if ordered is not None:
+                insort(ordered, timestamp)
+        elif type(there) is list:
+            there.append(value)
+            state.put(timestamp, there)
+        else:
+            state.put(timestamp, [*there, value])
+
+    def between(self, first: int, last: int) -> list[tuple[int, Sequence[Any]]]:
+        """Return the records of the current key from ``first`` to ``last``, by event time, in its order."""
+        there = self.state.items()
+        if len(there) < _MANY:
+            found = [item for item in there if first <= item[0] <= last]
+            if len(found) > 1:
+                found.sort(key=_TIME)
+            return found
+        ordered = self._in_order()
+        times = ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
+        return [(time, self.state[time]) for time in times]
+
+    def drop(self, watermark: int) -> int | None:
+        """Drop what finds no partner any more; return when the next may be dropped, or None: nothing is left."""
+        state, times = self.state, self._in_order()
+        # (At the end of the data nothing comes any more, also for records whose last partner would be behind it.)
+        over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - max(self.upper, 0))
+        if over == len(times):
+            state.clear()
+        else:
+            for time in times[:over]:
+                state.remove(time)
+        del times[:over]
+        if len(times) < _MANY:
+            self._ordered.pop(self._backend.key, None)
+        return self.timer_for(times[0]) if times else None
+
+    def _in_order(self) -> list[int]:
+        """Return the event times of the current key, in order; if there are many, they stay so."""
+        key = self._backend.key
+        ordered = self._ordered.get(key)
+        if ordered is None:
+            ordered = sorted(self.state.keys())
+            if len(ordered) >= _MANY:
+                self._ordered[key] = ordered
+        return ordered
+
+    def timer_for(self, time: int) -> int:
+        """Return when a record may be dropped."""
+        return self._operator.rounded_up(time + max(self.upper, 0) + 1)
+
+
+class IntervalJoinOperator(KeyedOperator):
+    """Applies a ``ProcessJoinFunction`` to each pair whose event times are near enough.
+
+    Args:
+        keyings: how the records of the left and of the right stream get their keys.
+        late_tags: the side outputs for late records of both; None: they are dropped, and counted.
+    """
+
+    own_states: Collection[str] = ("left", "right")
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        function: Any,
+        keyings: tuple[Keying, Keying],
+        interval: Interval,
+        late_tags: tuple[OutputTag | None, OutputTag | None] = (None, None),
+    ) -> None:
+        super().__init__(context, function, "process_element", keyings[0])
+        self._timers = self.time_services.get_internal_timer_service("buffers", self)
+        self._collector: Collector = Collector(context)
+        self._ctx = JoinContext(self.backend, self._collector)
+        self._left = _Side(self, "left", keyings[0], interval)
+        self._right = _Side(self, "right", keyings[1], Interval(-interval.upper, -interval.lower))
+        self._left.late, self._right.late = late_tags
+        self._dropped = 0
+        self._step = max(1, max(interval.upper - interval.lower, interval.upper, -interval.lower) // _PART)
+
+    @property
+    def inputs(self) -> Sequence[RecordInput]:
+        """The inputs of the left and of the right stream."""
+        return (self._left, self._right)
+
+    def process_records(self, records: Records) -> None:
+        """Refuse records that do not say of which stream they are."""
+        raise AssertionError("an operator with two inputs takes records at its inputs")
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        """Note in the metrics how many records of the epoch were dropped; keyed state is all that there is."""
+        self.context.counters[LATE_RECORDS_DROPPED] = self._dropped
+        self._dropped = 0
+
+    def rounded_up(self, time: int) -> int:
+        """Return the next time at which records are dropped."""
+        return min(time + -time % self._step, MAX_WATERMARK)
+
+    def process_run(self, records: Records, side: _Side) -> None:
+        """Join a run of one stream with what is there of the other."""
+        backend, watermark = self.backend, self._timers.current_watermark
+        rows = backend.rows
+        values = records.values
+        keys = side.keying.keys_of(records)
+        pending = iter(values)
+        stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
+        other = self._right if side is self._left else self._left
+        lower, upper, state, partners = side.lower, side.upper, side.state, other.state
+        register = self._timers.register_event_time_timer
+        with Pass(self, values, pending, pending):
+            for value, key, timestamp in zip(pending, keys, stamps):
+                if timestamp is None:
+                    self._refuse(value)
+                if timestamp < watermark:
+                    self._take_late(value, timestamp, side)
+                    continue
+                backend.row = rows[key]
+                backend.key = key
+                if not partners.is_empty():
+                    near = other.between(timestamp + lower, timestamp + upper)
+                    if near:
+                        self._join(value, timestamp, near, side)
+                elif state.is_empty():
+                    register(VOID_NAMESPACE, side.timer_for(timestamp))
+                side.keep(value, timestamp)
+        self._collector.flush()
+
+    def _join(self, value: Any, timestamp: int, near: Sequence[tuple[int, Sequence[Any]]], side: _Side) -> None:
+        """Hand the pairs of a record with records of the other stream, by time, to the function."""
+        call, ctx, collect = self.call, self._ctx, self._collector.collect
+        is_left = side is self._left
+        for time, partners in near:
+            later = ctx.later = max(timestamp, time)
+            ctx.left, ctx.right = (timestamp, time) if is_left else (time, timestamp)
+            for partner in partners:
+                results = call(value, partner, ctx) if is_left else call(partner, value, ctx)
+                if results is not None:
+                    collect(results, later)
+
+    def _take_late(self, value: Any, timestamp: int, side: _Side) -> None:
+        if side.late is None:
+            self._dropped += 1
+        else:
+            self._collector.collect_side(side.late, value, timestamp)
+
+    def _refuse(self, value: Any) -> NoReturn:
+        raise OperatorError(
+            f"operator {self.name!r}: the record {shorten_record(value)} has no timestamp, so it is not known which"
+            " records are near it: put assign_timestamps_and_watermarks(...) before key_by(...)"
+        )
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """Drop the records of the current key that find no partner any more."""
+        watermark = self._timers.current_watermark
+        times = [time for side in (self._left, self._right) if (time := side.drop(watermark)) is not None]
+        if times:
+            self._timers.register_event_time_timer(VOID_NAMESPACE, min(times))
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        """There are no such timers."""
+        raise AssertionError("interval_join sets no processing-time timers")

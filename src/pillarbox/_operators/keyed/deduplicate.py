@@ -1,0 +1,75 @@
+"""deduplicate, on a keyed stream: the first record of a key passes, others are dropped for a while.
+
+Source of the idea: Spark's ``dropDuplicatesWithinWatermark``, and deduplication in Flink's SQL.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._errors import OperatorError, shorten_record
+from pillarbox._operators.frame.function_operator import under_keys
+from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._state import ValueState, ValueStateDescriptor
+from pillarbox._time.internal_timer_service import VOID_NAMESPACE
+from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._types import Types
+
+__all__ = ["DeduplicateOperator"]
+
+
+class DeduplicateOperator(KeyedOperator):
+    """Emits a record unless its key is remembered: until event time has passed a record's time by ``within`` (ms)."""
+
+    def __init__(self, context: OperatorContext, keying: Keying, within: int) -> None:
+        super().__init__(context, None, "", keying)
+        self._within = within
+        self._timers = self.time_services.get_internal_timer_service("forget", self)
+        # In batch mode, where event time does not go on and the records of a key come by time: when to forget the key.
+        self._forget_at: int | None = None
+        self._seen: ValueState[bool] = self.backend.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
+
+    def process_records(self, records: Records) -> None:
+        """Hand on those of a run that are the first of their key. A columnar run stays columnar."""
+        stamps = records.timestamps
+        first: list[int] = []
+        for position in under_keys(self.backend, self.keying.keys_of(records), iter(range(len(records)))):
+            timestamp = None if stamps is None else stamps[position]
+            if timestamp is None:
+                raise OperatorError(
+                    f"operator {self.name!r}: the record {shorten_record(records.values[position])} has no timestamp,"
+                    " so it is not known for how long to remember its key: put assign_timestamps_and_watermarks(...)"
+                    " before key_by(...)"
+                )
+            if self._seen.value() is None or (self._forget_at is not None and timestamp > self._forget_at):
+                self._seen.update(True)
+                if self.context.batch:
+                    self._forget_at = timestamp + self._within
+                self._timers.register_event_time_timer(VOID_NAMESPACE, min(timestamp + self._within, MAX_WATERMARK))
+                first.append(position)
+        if len(first) == len(records):
+            self.output.process_records(records)
+        elif first and isinstance(records, ArrowRecords):
+            self.output.process_records(records.take(np.array(first)))
+        elif first:
+            assert stamps is not None
+            values = records.values
+            self.output.process_records(Records([values[n] for n in first], [stamps[n] for n in first]))
+
+    def end_key(self) -> None:
+        """Forget the key that has ended."""
+        super().end_key()
+        self._forget_at = None
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """Forget the current key."""
+        self._seen.clear()
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        """There are no such timers."""
+        raise AssertionError("deduplicate sets no processing-time timers")

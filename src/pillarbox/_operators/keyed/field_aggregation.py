@@ -1,0 +1,100 @@
+"""sum, min, max, min_by and max_by, on a keyed stream: a rolling fold of one field of the records.
+
+Source of the behaviour: Flink's ``SumAggregator`` and ``ComparableAggregator``.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from operator import add, gt, lt
+from typing import Any, Literal
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.functions.basic import ReduceFunction
+from pillarbox._rows import Row
+
+__all__ = ["FieldAggregation", "Method"]
+
+# They can be added, but that is no sum.
+_NO_NUMBERS = (str, bytes, tuple, list)
+
+Method = Literal["sum", "min", "max", "min_by", "max_by"]
+
+
+class FieldAggregation(ReduceFunction[Any]):
+    """Folds the records of a key by one field.
+
+    ``sum``, ``min`` and ``max`` put their result into the field of the key's first record; ``min_by`` and ``max_by``
+    choose a whole record, of equal ones the earlier.
+
+    Args:
+        field: the position of the field in tuples and rows, or its name in rows, dictionaries and objects. Position 0
+            of a record that has no positions is the record itself.
+
+    Raises:
+        ProgramError: ``field`` is neither a position nor a name.
+    """
+
+    def __init__(self, method: Method, field: int | str) -> None:
+        is_position = type(field) is int and field >= 0
+        if not is_position and not (type(field) is str and field):
+            raise ProgramError(f"{method}() takes the position of a field, from 0, or its name, not {shorten(field)}")
+        self._method = method
+        self._field = field
+        self._better = gt if method.startswith("max") else lt
+
+    @property
+    def name(self) -> str:
+        """What it folds, as the program has it."""
+        return f"{self._method}({self._field!r})"
+
+    def reduce(self, value1: Any, value2: Any, /) -> Any:
+        """Return the result so far and a record folded into one."""
+        mine, other = self._get(value1), self._get(value2)
+        if self._method == "sum":
+            if isinstance(mine, _NO_NUMBERS):
+                raise TypeError(f"sum({self._field!r}): {shorten(mine)} is no number")
+            return self._set(value1, add(mine, other))
+        if not self._better(other, mine):
+            return value1
+        return value2 if self._method.endswith("_by") else self._set(value1, other)
+
+    def _get(self, record: Any) -> Any:
+        field = self._field
+        if isinstance(field, int):
+            if isinstance(record, (tuple, list)):
+                if field < len(record):
+                    return record[field]
+                raise LookupError(f"{self._method}({field}): the record has {len(record)} fields, counted from 0")
+            if field == 0:
+                return record
+            raise LookupError(f"{self._method}({field}): the record has no positions: give the name of a field")
+        if isinstance(record, (Row, dict)):
+            return record[field]
+        if isinstance(record, (tuple, list)) and not hasattr(record, "_fields"):
+            kind = type(record).__name__
+            raise LookupError(
+                f"{self._method}({field!r}): a {kind} has no names: give the position of the field, from 0"
+            )
+        return getattr(record, field)
+
+    def _set(self, record: Any, value: Any) -> Any:
+        """Return the record with another value of the field; the record stays as it is."""
+        field = self._field
+        if isinstance(record, tuple):
+            position = field if isinstance(field, int) else type(record)._fields.index(field)  # type: ignore[attr-defined]
+            changed = (*record[:position], value, *record[position + 1 :])
+            make = getattr(type(record), "_make", None)
+            return changed if make is None else make(changed)
+        if isinstance(record, (list, dict)):
+            fields: Any = record.copy()
+            fields[field] = value
+            return fields
+        if isinstance(field, int):
+            return value
+        if dataclasses.is_dataclass(record) and not isinstance(record, type):
+            return dataclasses.replace(record, **{field: value})
+        changed_object = copy.copy(record)
+        setattr(changed_object, field, value)
+        return changed_object

@@ -1,0 +1,151 @@
+"""process, on a keyed stream: keyed state and timers. The heart of most programs.
+
+Source of the behaviour: Flink's ``KeyedProcessOperator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any, NoReturn
+
+from pillarbox._elements import Records
+from pillarbox._errors import failed, raise_from_user_code, shorten
+from pillarbox._operators.frame.collector import Collector
+from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, TimeDomain, TimerService
+from pillarbox._state import KeyedStateBackend
+from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimerService
+
+__all__ = ["KeyedProcessOperator"]
+
+
+class _TimerService(TimerService):
+    """The user's view of an internal timer service: the current key, no namespace."""
+
+    def __init__(self, internal: InternalTimerService) -> None:
+        self._internal = internal
+        # One call less on the hottest path: the user's method is the timers' own.
+        self.register_event_time_timer = internal.event_timers.register  # type: ignore[method-assign]
+        self.delete_event_time_timer = internal.event_timers.delete  # type: ignore[method-assign]
+
+    def current_processing_time(self) -> int:
+        return self._internal.current_processing_time()
+
+    def current_watermark(self) -> int:
+        return self._internal.current_watermark
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        raise AssertionError("set in __init__")
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        raise AssertionError("set in __init__")
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self._internal.register_processing_time_timer(VOID_NAMESPACE, timestamp)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        self._internal.delete_processing_time_timer(VOID_NAMESPACE, timestamp)
+
+
+class _Context(KeyedProcessFunction.OnTimerContext):
+    """One object for all records and timers: the operator sets what changes."""
+
+    def __init__(self, collector: Collector, timers: TimerService, backend: KeyedStateBackend) -> None:
+        self._collector = collector
+        self._timers = timers
+        self._backend = backend
+        self.current: int | None = None
+        self.emitted: int | None = None
+        self.domain = TimeDomain.EVENT_TIME
+
+    def timestamp(self) -> int | None:
+        return self.current
+
+    def timer_service(self) -> TimerService:
+        return self._timers
+
+    def get_current_key(self) -> Any:
+        return self._backend.key
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        self._collector.collect_side(tag, value, self.emitted)
+
+    def time_domain(self) -> TimeDomain:
+        return self.domain
+
+
+class KeyedProcessOperator(KeyedOperator):
+    """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state at hand.
+
+    Attributes:
+        user_timers: the clocks and timers of the current key.
+    """
+
+    def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
+        super().__init__(context, function, "process_element", keying)
+        timers = self.time_services.get_internal_timer_service("user-timers", self, by_user=True, may_run_on=True)
+        self.user_timers: TimerService = _TimerService(timers)
+        self._collector: Collector = Collector(context)
+        self._ctx: Any = _Context(self._collector, self.user_timers, self.backend)
+
+    def process_records(self, records: Records) -> None:
+        """Process a run, each record under its key."""
+        self.process_run(records, self.keying, self.call)
+
+    def process_run(self, records: Records, keying: Keying, call: Callable[..., Any]) -> None:
+        """Apply ``call`` to a run, each record under its key."""
+        backend, ctx, collector = self.backend, self._ctx, self._collector
+        rows = backend.rows
+        values = records.values
+        keys = keying.keys_of(records)
+        pending = iter(values)
+        stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
+        with Pass(self, values, pending, pending, timeless=records.timestamps is None):
+            for value, key, timestamp in zip(pending, keys, stamps):
+                # set_current_key, in line: this is the hottest loop of all.
+                backend.row = rows[key]
+                backend.key = key
+                ctx.current = ctx.emitted = timestamp
+                results = call(value, ctx)
+                if results is not None:
+                    collector.collect(results, timestamp)
+        collector.flush()
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """Call ``on_timer``; what it emits carries the timer's timestamp (T7)."""
+        ctx = self._ctx
+        ctx.current = ctx.emitted = timestamp
+        ctx.domain = TimeDomain.EVENT_TIME
+        try:
+            results = self.function.on_timer(timestamp, ctx)
+            if results is not None:
+                self._collector.collect(results, timestamp)
+        except BaseException as error:
+            self._timer_failed(timestamp, error)
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        """Call ``on_timer``; what it emits carries no timestamp (T7)."""
+        ctx = self._ctx
+        ctx.current, ctx.emitted = timestamp, None
+        ctx.domain = TimeDomain.PROCESSING_TIME
+        try:
+            results = self.function.on_timer(timestamp, ctx)
+            if results is not None:
+                self._collector.collect(results, None)
+        except BaseException as error:
+            self._timer_failed(timestamp, error)
+
+    def _timer_failed(self, timestamp: int, error: BaseException) -> NoReturn:
+        key = self.backend.key
+        timer = f"the {self._ctx.domain.value} timer at {timestamp} of key {shorten(key)}"
+        raise_from_user_code(
+            error,
+            f"operator {self.name!r} {failed(error)} in {timer}",
+            operator=self.name,
+            subtask=self.context.subtask,
+            key=key,
+        )

@@ -1,0 +1,92 @@
+"""reduce, on a keyed stream: a rolling fold that emits the new value after every record; in batch mode, the last one.
+
+Source of the behaviour: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``; but there the last
+value has the timestamp 2**63 - 1, and here that of its last record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._operators.frame.collector import settled
+from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.keyed.field_aggregation import FieldAggregation
+from pillarbox._operators.stateless.typed_results import OfOneType
+from pillarbox._state import ValueState, ValueStateDescriptor
+from pillarbox._types import TypeInformation
+
+__all__ = ["ReduceOperator"]
+
+# In batch mode, results are handed on when there are this many.
+_MANY = 1024
+
+
+class ReduceOperator(KeyedOperator):
+    """Applies ``f(previous, value) -> value`` per key; the first record of a key is emitted as it is.
+
+    Where a field is folded, that of the first record is looked at, too: else a bad one would make all others fail.
+
+    Args:
+        declared: the type of the records, if it is one of ``Types``.
+    """
+
+    own_states: Collection[str] = ("reduced",)
+
+    def __init__(
+        self, context: OperatorContext, function: Any, keying: Keying, declared: TypeInformation[Any] | None = None
+    ) -> None:
+        super().__init__(context, function, "reduce", keying)
+        where = f"operator {self.name!r}: a result"
+        self._fold = self.call if declared is None else OfOneType(self.call, declared, where)
+        self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor("reduced"))
+        # In batch mode: whether the key at hand has a value, and the time of its last record.
+        self._has_value = False
+        self._timestamp: int | None = None
+        self._final = Records([], [])
+
+    def process_records(self, records: Records) -> None:
+        """Fold the records of a run into the state of their keys."""
+        call, state = self._fold, self._state
+        check = call if isinstance(self.function, FieldAggregation) else None
+        out: list[Any] = []
+        with self.each(records, self.keying) as values:
+            for value in values:
+                previous = state.value()
+                if previous is not None:
+                    reduced = call(previous, value)
+                    if reduced is None:
+                        raise TypeError(
+                            "the reduce function returned None, which forgets all before: does it return its result?"
+                        )
+                else:
+                    reduced = value
+                    if check is not None:
+                        check(value, value)
+                state.update(reduced)
+                out.append(settled(reduced))
+        if not self.context.batch:
+            self.output.process_records(Records(out, records.timestamps))
+        elif len(records):
+            self._has_value = True
+            self._timestamp = None if records.timestamps is None else records.timestamps[-1]
+
+    def end_key(self) -> None:
+        """Emit the value of the key that has ended, unless all of its records are dead letters."""
+        super().end_key()
+        if not self._has_value:
+            return
+        self._has_value = False
+        self._final.values.append(self._state.value())
+        self._final.timestamps.append(self._timestamp)  # type: ignore[union-attr]
+        if len(self._final) >= _MANY:
+            self.end_input()
+
+    def end_input(self) -> None:
+        """Hand on what is left, in batch mode."""
+        final, self._final = self._final, Records([], [])
+        if len(final):
+            self.output.process_records(final)

@@ -1,0 +1,29 @@
+"""Hands on the first records of a task, and no others: what a limited number of results is taken from."""
+
+from __future__ import annotations
+
+from pillarbox._elements import Records
+from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
+
+__all__ = ["LimitOperator"]
+
+
+class LimitOperator(StreamOperator):
+    """Hands on ``limit`` records."""
+
+    def __init__(self, context: OperatorContext, limit: int) -> None:
+        super().__init__(context)
+        self._left = limit
+
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether all of them have come."""
+        return not self._left
+
+    def process_records(self, records: Records) -> None:
+        """Hand on the part of a run that is within the limit."""
+        if len(records) > self._left:
+            records = records.slice(0, self._left)
+        if len(records):
+            self._left -= len(records)
+            self.output.process_records(records)

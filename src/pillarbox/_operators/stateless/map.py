@@ -1,0 +1,51 @@
+"""map: one record in, one out; the timestamp stays."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._operators.frame.collector import FIRST_LOOK, IMMUTABLE, hand_on, next_look, settled
+from pillarbox._operators.frame.function_operator import FunctionOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorContext
+
+__all__ = ["MapOperator"]
+
+
+class MapOperator(FunctionOperator):
+    """Applies ``f(value) -> value``; with ``keying``, under the key of each record."""
+
+    def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
+        super().__init__(context, function, "map", keying)
+
+    def process_records(self, records: Records) -> None:
+        """Apply the function to a run."""
+        call = self.call
+        timestamps = records.timestamps
+        out: list[Any] = []
+        done = 0
+        look = FIRST_LOOK
+        with self.each(records, self.keying) as values:
+            while look:
+                append = out.append
+                for value in islice(values, look - len(out)):
+                    result = call(value)
+                    # At once: the next call may change the result of this one.
+                    if type(result) not in IMMUTABLE:
+                        try:
+                            hash(result)
+                        except Exception:
+                            result = settled(result)
+                    append(result)
+                if len(out) < look:
+                    break
+                look = next_look(out)
+                if not look:
+                    end = done + len(out)
+                    hand_on(self.output, out, None if timestamps is None else timestamps[done:end])
+                    out, done, look = [], end, FIRST_LOOK
+        if out:
+            rest = timestamps if not done or timestamps is None else timestamps[done:]
+            self.output.process_records(Records(out, rest))

@@ -1,0 +1,51 @@
+"""Ends of a program inside the task: columns of a DataFrame, printed lines."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
+from pillarbox._operators.frame.user_code import raise_at_record
+from pillarbox._types import RowEncoder
+
+__all__ = ["ColumnsOperator", "PrintOperator"]
+
+
+class ColumnsOperator(StreamOperator):
+    """Turns records into the typed columns of an output DataFrame."""
+
+    def __init__(self, context: OperatorContext, encoder: RowEncoder) -> None:
+        super().__init__(context)
+        self.encoder = encoder
+
+    def process_records(self, records: Records) -> None:
+        """Encode a run; a run that is columnar already, with the same columns, stays as it is."""
+        if isinstance(records, ArrowRecords) and records.batch.schema.equals(self.encoder.arrow_schema):
+            self.output.process_records(ArrowRecords(records.batch))
+        elif len(records):
+            self.output.process_records(ArrowRecords(self.encoder.encode(records.values)))
+
+
+class PrintOperator(StreamOperator):
+    """Prints each record on the standard output of the process that runs the task."""
+
+    def __init__(self, context: OperatorContext, identifier: str = "") -> None:
+        super().__init__(context)
+        self.identifier = identifier
+
+    def process_records(self, records: Records) -> None:
+        """Print a run, as Flink's print sink does: ``identifier:subtask> record``; one subtask has no number."""
+        parallelism = self.context.parallelism or self.context.job_parallelism
+        subtask = str(self.context.subtask + 1) if parallelism > 1 else ""
+        prefix = ":".join(part for part in (self.identifier, subtask) if part)
+        lead = f"{prefix}> " if prefix else ""
+        pending = iter(records.values)
+        try:
+            lines = [f"{lead}{value}\n" for value in pending]
+        except BaseException as error:  # a record's own __str__
+            place: dict[str, Any] = {"operator": self.name, "subtask": self.context.subtask}
+            raise_at_record(error, f"operator {self.name!r}", records.values, pending, **place)
+        sys.stdout.write("".join(lines))
+        sys.stdout.flush()

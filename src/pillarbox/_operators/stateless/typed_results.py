@@ -1,0 +1,80 @@
+"""The outputs of operators whose results have a declared type: results are converted to it before they are handed on.
+
+In PyFlink a serializer of the type does that: behind it a result of a ROW has the names of its columns, FLOAT has 32
+bits, and a value that does not fit fails the job. What ``reduce`` keeps meanwhile has the type of its records, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._errors import TypeMismatchError
+from pillarbox._operators.frame.operator import Discard, Input
+from pillarbox._operators.stateless.sinks import ColumnsOperator
+from pillarbox._types import TypeInformation, converter
+
+__all__ = ["OfOneType", "typed"]
+
+
+class _TypedOutput:
+    """Converts results; watermarks and the rest go by."""
+
+    def __init__(self, output: Input, declared: TypeInformation[Any], operator: str) -> None:
+        self._output = output
+        self._operator = operator
+        self._convert = converter(declared, f"operator {operator!r}: a result")
+        self.process_watermark = output.process_watermark
+        self.process_status = output.process_status
+
+    def process_records(self, records: Records) -> None:
+        """Convert a run, and hand it on."""
+        convert, pending = self._convert, iter(records.values)
+        converted: list[Any] = []
+        try:
+            # One by one, so that the record that does not fit is known.
+            converted.extend(map(convert, pending))
+        except TypeMismatchError as error:
+            error.at(operator=self._operator, record=records.values[len(converted)])
+            raise
+        self._output.process_records(Records(converted, records.timestamps))
+
+
+class OfOneType:
+    """Folds two records of a declared type: what the function returns is converted where it is of another class.
+
+    So the next call gets a row with the names of its columns, as each record of the stream is one, and not only the
+    results that leave the operator.
+
+    Args:
+        function: the user's.
+        declared: the type of the records.
+        where: where the results come from: errors begin with it.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any], declared: TypeInformation[Any], where: str) -> None:
+        self._parts = function, declared, where
+        self._function = function
+        self._convert = converter(declared, where)
+
+    def __call__(self, value1: Any, value2: Any) -> Any:
+        """Return both folded into one."""
+        result = self._function(value1, value2)
+        return result if type(result) is type(value2) else self._convert(result)
+
+    def __reduce__(self) -> Any:
+        return OfOneType, self._parts
+
+
+def typed(output: Input, declared: TypeInformation[Any] | None, operator: str) -> Input:
+    """Return an output that converts results to a declared type; ``output`` itself where nothing is to be converted.
+
+    Columns of a DataFrame are made of results as they are: these are converted there.
+
+    Args:
+        operator: the operator's name, for errors.
+    """
+    if declared is None or isinstance(output, (ColumnsOperator, Discard)):
+        return output
+    return _TypedOutput(output, declared, operator)

@@ -1,0 +1,212 @@
+"""The window assigner: it says which windows an element belongs to. Source of the behaviour: Flink's.
+
+An assigner is part of the program and keeps nothing itself. All times are epoch milliseconds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._generics import Generic, In, WindowOut
+from pillarbox._operators.functions.basic import RuntimeContext
+from pillarbox._operators.windowing.api.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
+from pillarbox._operators.windowing.api.windows import TimeWindow
+from pillarbox._time.timestamps import MAX_WATERMARK
+
+__all__ = [
+    "EventTimeAssigner",
+    "MergeCallback",
+    "MergingWindowAssigner",
+    "ProcessingTimeAssigner",
+    "TimedAssigner",
+    "WindowAssigner",
+    "assign_function",
+    "check_assigner",
+]
+
+
+class WindowAssigner(ABC, Generic[In, WindowOut]):
+    """Assigns windows to elements.
+
+    Attributes:
+        window_type: the class of its windows: a ``NamedTuple``, as their fields are what is kept in the state.
+
+    Example:
+        >>> class Odds(WindowAssigner):
+        ...     window_type = CountWindow  # or a NamedTuple of one's own
+        ...
+        ...     def assign_windows(self, element, timestamp, context):
+        ...         return [CountWindow(element % 2)]
+        ...
+        ...     def get_default_trigger(self):
+        ...         return CountTrigger.of(2)
+        ...
+        ...     def is_event_time(self):
+        ...         return False
+        >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
+        >>> numbers.window(Odds()).reduce(lambda a, b: a + b).execute_and_collect()
+        [2, 4]
+    """
+
+    class WindowAssignerContext(ABC):
+        """The context of an assigner: the clock."""
+
+        @abstractmethod
+        def get_current_processing_time(self) -> int:
+            """Return the wall clock's time, in epoch milliseconds."""
+
+        @abstractmethod
+        def get_runtime_context(self) -> RuntimeContext:
+            """Return where state of the current key is had from (of the key, not of a window)."""
+
+    window_type: Callable[..., Any] = TimeWindow
+
+    def open(self, context: WindowAssignerContext, /) -> None:
+        """Declare the states that it keeps, before the first element."""
+
+    @abstractmethod
+    def assign_windows(self, element: Any, timestamp: int | None, context: WindowAssignerContext, /) -> Iterable[Any]:
+        """Return the windows of an element. If a window is in it twice, it gets the element twice.
+
+        Args:
+            timestamp: when the element happened, in epoch milliseconds; None if that is not known.
+        """
+
+    @abstractmethod
+    def get_default_trigger(self, env: Any, /) -> Trigger:
+        """Return the trigger that is used unless the program names another one.
+
+        Args:
+            env: the program's environment; an assigner that has no use for it may leave the parameter out.
+        """
+
+    @abstractmethod
+    def is_event_time(self) -> bool:
+        """Return whether its windows end by event time."""
+
+
+class MergeCallback(ABC, Generic[In]):
+    """Is told which windows become one."""
+
+    @abstractmethod
+    def merge(self, to_be_merged: Iterable[Any], merge_result: Any, /) -> None:
+        """Replace windows by the one that covers them all."""
+
+
+_MergeCallback: TypeAlias = MergeCallback
+
+
+class MergingWindowAssigner(WindowAssigner[In, WindowOut], Generic[In, WindowOut]):
+    """An assigner whose windows may merge, as sessions do.
+
+    Example:
+        >>> class OneAtATime(MergingWindowAssigner):
+        ...     def assign_windows(self, element, timestamp, context):
+        ...         return [TimeWindow(timestamp, timestamp + 5_000)]
+        ...
+        ...     def get_default_trigger(self):
+        ...         return EventTimeTrigger.create()
+        ...
+        ...     def is_event_time(self):
+        ...         return True
+        ...
+        ...     def merge_windows(self, windows, callback):
+        ...         windows = sorted(windows)  # all that a key has: as long as one is there, others are part of it
+        ...         if len(windows) > 1:
+        ...             callback.merge(windows, TimeWindow(windows[0].start, max(window.end for window in windows)))
+        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
+        >>> numbers = env.from_collection([1, 2, 9]).assign_timestamps_and_watermarks(at).key_by(lambda n: "all")
+        >>> numbers.window(OneAtATime()).reduce(lambda a, b: a + b).execute_and_collect()
+        [12]
+    """
+
+    MergeCallback: TypeAlias = _MergeCallback
+
+    @abstractmethod
+    def merge_windows(self, windows: Iterable[Any], callback: MergeCallback, /) -> None:
+        """Tell ``callback`` which of a key's windows are to be merged, and into which one."""
+
+
+class TimedAssigner(WindowAssigner):
+    """Windows of one of the clocks."""
+
+    @abstractmethod
+    def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
+        """Return when an element happened, by the windows' clock."""
+
+
+def check_assigner(assigner: WindowAssigner) -> None:
+    """Refuse an assigner whose windows are of no class of windows.
+
+    Raises:
+        ProgramError: its ``window_type`` is no ``NamedTuple`` with a ``max_timestamp()``.
+    """
+    kind: Any = assigner.window_type
+    if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "max_timestamp")):
+        raise ProgramError(
+            f"{assigner!r}: window_type is the class of its windows, a NamedTuple with a method max_timestamp(), not"
+            f" {shorten(kind)}"
+        )
+
+
+def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
+    """Return ``assign_windows``; that of a user's own assigner is watched, so that an error says what is wrong."""
+    assign = assigner.assign_windows
+    # (A function that was made by exec() may be of no module.)
+    if str(type(assigner).assign_windows.__module__).startswith(__name__.partition(".")[0] + "."):
+        return assign
+    kind: Any = assigner.window_type
+
+    def watched(element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> list[Any]:
+        windows = assign(element, timestamp, context)
+        if isinstance(windows, kind) or not isinstance(windows, Iterable):
+            raise TypeError(f"{assigner!r}.assign_windows() returned {shorten(windows)}: it returns a list of windows")
+        assigned = list(windows)
+        for window in assigned:
+            if not isinstance(window, kind):
+                raise TypeError(
+                    f"{assigner!r}.assign_windows() returned {shorten(window)} as a window: by its window_type, its"
+                    f" windows are of the class {kind.__name__}"
+                )
+        return assigned
+
+    return watched
+
+
+class EventTimeAssigner(TimedAssigner):
+    """Windows of event time."""
+
+    def get_default_trigger(self, env: Any = None, /) -> Trigger:
+        return EventTimeTrigger.create()
+
+    def is_event_time(self) -> bool:
+        return True
+
+    def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
+        if timestamp is None:
+            raise ProgramError(
+                f"{type(self).__name__} got an element without a timestamp: put"
+                " assign_timestamps_and_watermarks(...) before the window, or use windows of processing time"
+            )
+        if timestamp >= MAX_WATERMARK:
+            raise ProgramError(
+                f"{type(self).__name__} got an element with the timestamp 2**63 - 1, which is that of results of count"
+                " windows and global windows: put assign_timestamps_and_watermarks(...) between these windows"
+            )
+        return timestamp
+
+
+class ProcessingTimeAssigner(TimedAssigner):
+    """Windows of processing time: by the clock of the machine when the element comes."""
+
+    def get_default_trigger(self, env: Any = None, /) -> Trigger:
+        return ProcessingTimeTrigger.create()
+
+    def is_event_time(self) -> bool:
+        return False
+
+    def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
+        return context.get_current_processing_time()

@@ -1,0 +1,174 @@
+"""The contexts of triggers, assigners and window functions: one object of each for all windows of an operator."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.frame.collector import Collector
+from pillarbox._operators.functions.basic import OutputTag, RuntimeContext
+from pillarbox._operators.functions.metric_group import MetricGroup, UserMetrics
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.evictors import Evictor
+from pillarbox._operators.windowing.api.functions import (
+    KeyedStateStore,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+)
+from pillarbox._operators.windowing.api.triggers import Trigger
+from pillarbox._state import KeyedStateBackend, StateDescriptor
+from pillarbox._time.internal_timer_service import InternalTimerService
+
+__all__ = ["AssignerContext", "FiringContext", "TriggerContext"]
+
+
+def _scoped(descriptor: StateDescriptor, scope: str) -> StateDescriptor:
+    """Return a descriptor whose name clashes with no other's."""
+    scoped = copy.copy(descriptor)
+    scoped.name = f"{scope}/{descriptor.name}"
+    scoped.former_names = tuple(f"{scope}/{name}" for name in descriptor.former_names)
+    return scoped
+
+
+class _States:
+    """States that are asked for at any time: of triggers, and of window functions."""
+
+    def __init__(self, backend: KeyedStateBackend, scope: str, *, namespaced: bool) -> None:
+        self._backend = backend
+        self._scope = scope
+        self._namespaced = namespaced
+        self._known: dict[tuple[str, str], Any] = {}
+
+    def get(self, descriptor: StateDescriptor) -> Any:
+        if not isinstance(descriptor, StateDescriptor):
+            raise ProgramError(f"a state is asked for by its descriptor, not by {shorten(descriptor)}")
+        state = self._known.get((descriptor.name, descriptor.kind))
+        if state is None:
+            scoped = _scoped(descriptor, self._scope)
+            state = self._backend.get_state(scoped, namespaced=self._namespaced, late=True)
+            self._known[descriptor.name, descriptor.kind] = state
+        return state
+
+
+class TriggerContext(Trigger.OnMergeContext):
+    """One object for all windows: the operator sets what changes."""
+
+    def __init__(self, backend: KeyedStateBackend, timers: InternalTimerService, metrics: UserMetrics) -> None:
+        self._states = _States(backend, "trigger", namespaced=True)
+        self._metrics = metrics
+        self._timers = timers
+        self.namespace: Any = ()
+        self.merged: list[Any] = []
+
+    def get_current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def get_current_watermark(self) -> int:
+        return self._timers.current_watermark
+
+    def register_event_time_timer(self, time: int) -> None:
+        self._timers.register_event_time_timer(self.namespace, time)
+
+    def register_processing_time_timer(self, time: int) -> None:
+        self._timers.register_processing_time_timer(self.namespace, time)
+
+    def delete_event_time_timer(self, time: int) -> None:
+        self._timers.delete_event_time_timer(self.namespace, time)
+
+    def delete_processing_time_timer(self, time: int) -> None:
+        self._timers.delete_processing_time_timer(self.namespace, time)
+
+    def get_metric_group(self) -> MetricGroup:
+        return MetricGroup(self._metrics)
+
+    def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
+        return self._states.get(state_descriptor)
+
+    def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
+        state = self._states.get(state_descriptor)
+        merge = getattr(state, "merge_namespaces", None)
+        if merge is None:
+            raise ProgramError(
+                f"a trigger merges the {state_descriptor.kind} state {state_descriptor.name!r}: only list, reducing and"
+                " aggregating states can be merged"
+            )
+        merge(self.namespace, [tuple(part) for part in self.merged if tuple(part) != self.namespace])
+
+
+class AssignerContext(WindowAssigner.WindowAssignerContext):
+    """Of assigners: the clock, and state of the key."""
+
+    def __init__(self, timers: InternalTimerService, runtime_context: RuntimeContext) -> None:
+        self._timers = timers
+        self._runtime_context = runtime_context
+
+    def get_current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def get_runtime_context(self) -> RuntimeContext:
+        return self._runtime_context
+
+
+class _Store(KeyedStateStore):
+    """States of a window function."""
+
+    def __init__(self, states: _States) -> None:
+        get = states.get
+        self.get_state = get  # type: ignore[method-assign]
+        self.get_list_state = get  # type: ignore[method-assign]
+        self.get_map_state = get  # type: ignore[method-assign]
+        self.get_reducing_state = get  # type: ignore[method-assign]
+        self.get_aggregating_state = get  # type: ignore[method-assign]
+
+    def get_state(self, descriptor: Any, /) -> Any:
+        raise AssertionError("set in __init__")
+
+    get_list_state = get_map_state = get_reducing_state = get_aggregating_state = get_state
+
+
+class FiringContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction.Context[Any], Evictor.EvictorContext):
+    """One object for all windows: the operator sets what changes."""
+
+    def __init__(
+        self, backend: KeyedStateBackend, timers: InternalTimerService, collector: Collector, merging: bool
+    ) -> None:
+        self._backend = backend
+        self._timers = timers
+        self._collector = collector
+        self._window_state = None if merging else _Store(_States(backend, "window", namespaced=True))
+        self._global_state = _Store(_States(backend, "global", namespaced=False))
+        self._window: Any = None
+        self._timestamp = 0
+
+    def enter(self, window: Any, timestamp: int) -> None:
+        """Make a window the one at hand."""
+        self._window = window
+        self._timestamp = timestamp
+
+    def window(self) -> Any:
+        return self._window
+
+    def current_processing_time(self) -> int:
+        return self._timers.current_processing_time()
+
+    def current_watermark(self) -> int:
+        return self._timers.current_watermark
+
+    get_current_processing_time = current_processing_time
+    get_current_watermark = current_watermark
+
+    def window_state(self) -> KeyedStateStore:
+        if self._window_state is None:
+            raise ProgramError(
+                "window_state() is asked for, but the windows may merge, so nothing belongs to one of them: use"
+                " global_state(), or keep it in the elements"
+            )
+        self._backend.set_current_namespace(tuple(self._window))
+        return self._window_state
+
+    def global_state(self) -> KeyedStateStore:
+        return self._global_state
+
+    def output(self, tag: OutputTag[Any], value: Any, /) -> None:
+        self._collector.collect_side(tag, value, self._timestamp)

@@ -1,0 +1,165 @@
+"""Triggers that fire again and again while a window is open. Source of the behaviour: Flink's of the same names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pillarbox._errors import ProgramError
+from pillarbox._operators.windowing.api.triggers import Trigger, TriggerResult
+from pillarbox._state import ReducingStateDescriptor
+from pillarbox._time.duration import DurationLike, positive_millis
+from pillarbox._time.timestamps import MAX_WATERMARK
+
+__all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger"]
+
+
+class _ContinuousTrigger(Trigger):
+    """Fires at full intervals, counted from the epoch, as long as the window lasts."""
+
+    def __init__(self, interval: DurationLike) -> None:
+        self.interval: int = positive_millis(interval, f"{type(self).__name__}.of(): the interval")
+        # The next time to fire at. Where windows merge, the earliest counts.
+        self._next = ReducingStateDescriptor("fire-time", min)
+
+    def can_merge(self) -> bool:
+        return True
+
+    def _after(self, time: int) -> int:
+        return time - time % self.interval + self.interval
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.of({self.interval} ms)"
+
+
+class ContinuousEventTimeTrigger(_ContinuousTrigger):
+    """Fires whenever event time has passed another full interval, and at the end of the window.
+
+    The first time is counted from the first element's timestamp. At the end of the data all intervals that are left are
+    fired, though nothing new came; in global windows, which have no last one, only the next, and then the window's end.
+    (Intervals before 1970 begin below: PyFlink's way, Java's round up.)
+    """
+
+    uses_processing_time: bool | None = False
+
+    @staticmethod
+    def of(interval: DurationLike) -> ContinuousEventTimeTrigger:
+        """Return a trigger that fires at every ``interval`` of event time.
+
+        Raises:
+            ProgramError: an interval below one millisecond.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
+            >>> numbers = env.from_collection(range(5)).assign_timestamps_and_watermarks(at).key_by(lambda n: "all")
+            >>> windows = numbers.window(TumblingEventTimeWindows.of("5 seconds"))
+            >>> windows = windows.trigger(ContinuousEventTimeTrigger.of("2 seconds"))
+            >>> windows.reduce(lambda a, b: a + b).execute_and_collect()  # at 2 and 4 seconds, and at the end
+            [10, 10, 10]
+        """
+        return ContinuousEventTimeTrigger(interval)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        end = window.max_timestamp()
+        if end <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(end)
+        pending = ctx.get_partitioned_state(self._next)
+        if pending.get() is None:
+            if timestamp is None:
+                raise ProgramError(
+                    f"{self!r} got an element without a timestamp: put assign_timestamps_and_watermarks(...) before"
+                    " the window"
+                )
+            self._register(self._after(timestamp), window, ctx, pending)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        if time == window.max_timestamp():
+            return TriggerResult.FIRE
+        pending = ctx.get_partitioned_state(self._next)
+        if pending.get() != time:
+            return TriggerResult.CONTINUE
+        pending.clear()
+        if not ctx.get_current_watermark() == window.max_timestamp() == MAX_WATERMARK:
+            self._register(time + self.interval, window, ctx, pending)
+        return TriggerResult.FIRE
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        ctx.merge_partitioned_state(self._next)
+        pending = ctx.get_partitioned_state(self._next).get()
+        if pending is not None:
+            ctx.register_event_time_timer(pending)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        pending = ctx.get_partitioned_state(self._next)
+        time = pending.get()
+        if time is not None:
+            ctx.delete_event_time_timer(time)
+            pending.clear()
+        ctx.delete_event_time_timer(window.max_timestamp())
+
+    def _register(self, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
+        time = min(time, window.max_timestamp())
+        pending.add(time)
+        ctx.register_event_time_timer(time)
+
+
+class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
+    """Fires whenever the wall clock has passed another full interval, as long as there is the window."""
+
+    uses_processing_time: bool | None = True
+
+    @staticmethod
+    def of(interval: DurationLike) -> ContinuousProcessingTimeTrigger:
+        """Return a trigger that fires at every ``interval`` of processing time, as long as there is the window.
+
+        Raises:
+            ProgramError: an interval below one millisecond.
+
+        Example:
+            >>> windows = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> windows = windows.trigger(ContinuousProcessingTimeTrigger.of("1 hour"))
+            >>> windows.reduce(max).execute_and_collect()  # the input has ended before that
+            []
+        """
+        return ContinuousProcessingTimeTrigger(interval)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        pending = ctx.get_partitioned_state(self._next)
+        if pending.get() is None:
+            now = ctx.get_current_processing_time()
+            self._register(now, self._after(now), window, ctx, pending)
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        pending = ctx.get_partitioned_state(self._next)
+        if pending.get() != time:
+            return TriggerResult.CONTINUE
+        pending.clear()
+        self._register(time, time + self.interval, window, ctx, pending)
+        return TriggerResult.FIRE
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        # Timers of merged windows are gone with them.
+        ctx.merge_partitioned_state(self._next)
+        pending = ctx.get_partitioned_state(self._next).get()
+        if pending is not None:
+            ctx.register_processing_time_timer(pending)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        pending = ctx.get_partitioned_state(self._next)
+        time = pending.get()
+        if time is not None:
+            ctx.delete_processing_time_timer(time)
+            pending.clear()
+
+    def _register(self, now: int, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
+        # At the window's end as well. A window of event time may still be there when the clock has passed that.
+        if now < window.max_timestamp() < time:
+            time = window.max_timestamp()
+        pending.add(time)
+        ctx.register_processing_time_timer(time)

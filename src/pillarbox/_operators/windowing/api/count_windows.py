@@ -1,0 +1,176 @@
+"""Windows without a clock: the global one, and windows of a number of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.triggers import (
+    CountTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    PurgingTrigger,
+    Trigger,
+)
+from pillarbox._operators.windowing.api.windows import CountWindow, GlobalWindow
+from pillarbox._state import ValueStateDescriptor
+from pillarbox._types import Types
+
+__all__ = [
+    "CountSlidingWindowAssigner",
+    "CountTumblingWindowAssigner",
+    "CountWindowAssigner",
+    "GlobalWindows",
+    "count_windows",
+]
+
+
+class GlobalWindows(WindowAssigner):
+    """One window a key, that never ends: give it a trigger."""
+
+    window_type: Callable[..., Any] = GlobalWindow
+
+    fires_at_end: bool = False
+    """Whether windows fire, without a trigger of the program's, when event time ends."""
+
+    @staticmethod
+    def create() -> GlobalWindows:
+        """Return the assigner.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> numbers.trigger(CountTrigger.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
+            [1, 6]
+        """
+        return GlobalWindows()
+
+    @staticmethod
+    def create_with_end_of_stream_trigger() -> GlobalWindows:
+        """Return the assigner, with windows that fire once: when all of the input has come, and event time has ended.
+
+        That is for collections and batch DataFrames. A streaming query has no such end, unless it is drained.
+
+        Example:
+            >>> words = env.from_collection(["to", "be", "or", "so", "not"]).key_by(len)
+            >>> all_of_a_length = words.window(GlobalWindows.create_with_end_of_stream_trigger())
+            >>> all_of_a_length.reduce(max).execute_and_collect()
+            ['to', 'not']
+        """
+        assigner = GlobalWindows()
+        assigner.fires_at_end = True
+        return assigner
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
+    ) -> list[GlobalWindow]:
+        return [GlobalWindow()]
+
+    def get_default_trigger(self, env: Any = None, /) -> Trigger:
+        return PurgingTrigger.of(EventTimeTrigger()) if self.fires_at_end else NeverTrigger()
+
+    def is_event_time(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "GlobalWindows.create_with_end_of_stream_trigger()" if self.fires_at_end else "GlobalWindows()"
+
+
+def _count(value: int, asked_by: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ProgramError(f"{asked_by} is a number of elements from 1, not {shorten(value)}")
+    return value
+
+
+class CountWindowAssigner(WindowAssigner):
+    """Windows of a number of elements of a key. The count is state of the key."""
+
+    window_type: Callable[..., Any] = CountWindow
+
+    def __init__(self, size: int, slide: int) -> None:
+        name = f"{type(self).__name__}.of()"
+        self.size: int = _count(size, f"{name}: the size")
+        self.slide: int = _count(slide, f"{name}: the slide")
+        self._counted = ValueStateDescriptor("window-count", Types.LONG())
+
+    def open(self, context: WindowAssigner.WindowAssignerContext, /) -> None:
+        context.get_runtime_context().get_state(self._counted)
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
+    ) -> Sequence[CountWindow]:
+        counted = context.get_runtime_context().get_state(self._counted)
+        place: int = counted.value() or 0
+        counted.update(place + 1)
+        # The windows that the element is in have the numbers first..last: number n holds the places from n * slide on.
+        last = place // self.slide
+        first = max(0, (place - self.size) // self.slide + 1)
+        return [CountWindow(number) for number in range(first, last + 1)]
+
+    def get_default_trigger(self, env: Any = None, /) -> Trigger:
+        return PurgingTrigger.of(CountTrigger.of(self.size))
+
+    def is_event_time(self) -> bool:
+        return False
+
+
+class CountTumblingWindowAssigner(CountWindowAssigner):
+    """Windows of ``window_size`` elements of a key, one after the other. One that is not full does not fire."""
+
+    def __init__(self, window_size: int) -> None:
+        super().__init__(window_size, window_size)
+
+    @staticmethod
+    def of(window_size: int) -> CountTumblingWindowAssigner:
+        """Return the assigner.
+
+        Raises:
+            ProgramError: a size below 1.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
+            >>> numbers.window(CountTumblingWindowAssigner.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
+            [1, 5]
+        """
+        return CountTumblingWindowAssigner(window_size)
+
+    def __repr__(self) -> str:
+        return f"CountTumblingWindowAssigner({self.size})"
+
+
+class CountSlidingWindowAssigner(CountWindowAssigner):
+    """Windows of ``window_size`` elements of a key, that start every ``window_slide`` elements. Only full ones fire.
+
+    That is PyFlink's way. Java's also fires the first, smaller ones: a global window with ``CountTrigger.of(slide)``
+    and ``CountEvictor.of(size)``.
+    """
+
+    def __init__(self, window_size: int, window_slide: int) -> None:
+        super().__init__(window_size, window_slide)
+
+    @staticmethod
+    def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
+        """Return the assigner.
+
+        Raises:
+            ProgramError: a size or slide below 1.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
+            >>> numbers.window(CountSlidingWindowAssigner.of(3, 1)).reduce(lambda a, b: a + b).execute_and_collect()
+            [3, 6, 9]
+        """
+        return CountSlidingWindowAssigner(window_size, window_slide)
+
+    def __repr__(self) -> str:
+        return f"CountSlidingWindowAssigner({self.size}, {self.slide})"
+
+
+def count_windows(size: int, slide: int) -> CountWindowAssigner:
+    """Return the assigner of ``count_window(size, slide)``, where a slide of 0 stands for the size."""
+    _count(size, "count_window(): the size")
+    if slide == 0 and slide is not False:
+        return CountTumblingWindowAssigner.of(size)
+    _count(slide, "count_window(): the slide")
+    return CountSlidingWindowAssigner.of(size, slide)

@@ -1,0 +1,194 @@
+"""Window functions, which users implement, with PyFlink's names, and their contexts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from pillarbox._generics import Generic, In, Key, Out, V, WindowOut, WindowT
+from pillarbox._operators.functions.basic import Function, OutputTag, SideOutput
+from pillarbox._state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+
+__all__ = [
+    "AllWindowFunction",
+    "KeyedStateStore",
+    "ProcessAllWindowFunction",
+    "ProcessWindowFunction",
+    "WindowFunction",
+]
+
+
+class KeyedStateStore(ABC):
+    """Where a window function gets state from: of the window at hand, or of all windows of the key."""
+
+    @abstractmethod
+    def get_state(self, descriptor: ValueStateDescriptor[V], /) -> ValueState[V]:
+        """Return a value state."""
+
+    @abstractmethod
+    def get_list_state(self, descriptor: ListStateDescriptor[V], /) -> ListState[V]:
+        """Return a list state."""
+
+    @abstractmethod
+    def get_map_state(self, descriptor: MapStateDescriptor[Any, V], /) -> MapState[Any, V]:
+        """Return a map state."""
+
+    @abstractmethod
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor[V], /) -> ReducingState[V]:
+        """Return a reducing state."""
+
+    @abstractmethod
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[Any, Any, V], /) -> AggregatingState[Any, V]:
+        """Return an aggregating state."""
+
+
+class WindowContext(ABC, Generic[WindowOut]):
+    """The window at hand. All times are epoch milliseconds."""
+
+    @abstractmethod
+    def window(self) -> WindowOut:
+        """Return the window."""
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """Return the wall clock's time."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """Return the operator's event-time clock: -2**63 before the first watermark."""
+
+    @abstractmethod
+    def window_state(self) -> KeyedStateStore:
+        """Return the store of states that belong to this key and window.
+
+        They stay from one firing to the next. Remove them in ``clear``: what is left there would stay for ever.
+
+        Raises:
+            ProgramError: the windows may merge, so that nothing belongs to one of them.
+        """
+
+    @abstractmethod
+    def global_state(self) -> KeyedStateStore:
+        """Return the store of states that belong to this key, in all windows. They stay when windows end."""
+
+    @abstractmethod
+    def output(self, tag: OutputTag[V], value: V, /) -> None:
+        """Emit a value to a side output, with the largest timestamp of the window.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+        """
+
+
+class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
+    """Turns the elements of a key's window into any number of results.
+
+    Example:
+        >>> class Largest(WindowFunction):
+        ...     def apply(self, key, window, inputs):
+        ...         yield key, window.id, max(inputs)
+        >>> words = env.from_collection(["to", "be", "or", "not"]).key_by(len).count_window(3)
+        >>> words.apply(Largest()).execute_and_collect()
+        [(2, 0, 'to')]
+    """
+
+    @abstractmethod
+    def apply(self, key: Key, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
+        """Handle a window that fires.
+
+        Args:
+            key: the key.
+            window: the window.
+            inputs: its elements in the order in which they came; behind ``reduce`` or ``aggregate`` the one result.
+
+        Returns:
+            The results, or None; most functions ``yield`` them.
+        """
+
+
+class AllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
+    """Turns the elements of a window over a whole stream into any number of results.
+
+    Example:
+        >>> class Largest(AllWindowFunction):
+        ...     def apply(self, window, inputs):
+        ...         yield window.id, max(inputs)
+        >>> env.from_collection([1, 5, 2, 3]).count_window_all(2).apply(Largest()).execute_and_collect()
+        [(0, 5), (1, 3)]
+    """
+
+    @abstractmethod
+    def apply(self, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
+        """Handle a window that fires: see :meth:`WindowFunction.apply`."""
+
+
+class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
+    """Turns the elements of a key's window into any number of results, with state and clocks at hand.
+
+    Example:
+        >>> class Numbered(ProcessWindowFunction):
+        ...     def process(self, key, context, elements):
+        ...         windows = context.global_state().get_state(ValueStateDescriptor("windows"))
+        ...         windows.update((windows.value() or 0) + 1)
+        ...         yield key, windows.value(), elements
+        >>> words = env.from_collection(["to", "be", "or", "so"]).key_by(len).count_window(2)
+        >>> words.process(Numbered()).execute_and_collect()
+        [(2, 1, ('to', 'be')), (2, 2, ('or', 'so'))]
+    """
+
+    class Context(WindowContext[WindowOut], Generic[WindowOut]):
+        """The window at hand; valid during the call only."""
+
+    @abstractmethod
+    def process(
+        self, key: Key, context: ProcessWindowFunction.Context[Any], elements: Iterable[In], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a window that fires.
+
+        Args:
+            key: the key.
+            context: the window, clocks, state and side outputs.
+            elements: its elements in the order in which they came; behind ``reduce`` or ``aggregate`` the one result.
+
+        Returns:
+            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        """
+
+    def clear(self, context: ProcessWindowFunction.Context[Any], /) -> None:
+        """Remove the states of a window that is over (``context.window_state()``)."""
+
+
+class ProcessAllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
+    """Turns the elements of a window over a whole stream into any number of results, with state and clocks at hand.
+
+    Example:
+        >>> class Numbered(ProcessAllWindowFunction):
+        ...     def process(self, context, elements):
+        ...         yield context.window().id, elements
+        >>> env.from_collection([1, 5, 2, 3]).count_window_all(2).process(Numbered()).execute_and_collect()
+        [(0, (1, 5)), (1, (2, 3))]
+    """
+
+    class Context(WindowContext[WindowOut], Generic[WindowOut]):
+        """The window at hand; valid during the call only."""
+
+    @abstractmethod
+    def process(
+        self, context: ProcessAllWindowFunction.Context[Any], elements: Iterable[In], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a window that fires: see :meth:`ProcessWindowFunction.process`."""
+
+    def clear(self, context: ProcessAllWindowFunction.Context[Any], /) -> None:
+        """Remove the states of a window that is over (``context.window_state()``)."""

@@ -1,0 +1,209 @@
+"""Sessions: windows of activity, which merge where they meet. Source of the behaviour: Flink's assigners."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.windowing.api.assigner import (
+    EventTimeAssigner,
+    MergeCallback,
+    MergingWindowAssigner,
+    ProcessingTimeAssigner,
+    TimedAssigner,
+    WindowAssigner,
+)
+from pillarbox._operators.windowing.api.windows import TimeWindow
+from pillarbox._time.duration import DurationLike, positive_millis
+
+__all__ = [
+    "DynamicEventTimeSessionWindows",
+    "DynamicProcessingTimeSessionWindows",
+    "EventTimeSessionWindows",
+    "ProcessingTimeSessionWindows",
+    "SessionWindowTimeGapExtractor",
+    "merges_what_meets",
+]
+
+
+class SessionWindowTimeGapExtractor(ABC):
+    """Computes the gap after each element that ends its session.
+
+    Example:
+        >>> class Gap(SessionWindowTimeGapExtractor):
+        ...     def extract(self, element):
+        ...         return 5_000 if element == "buy" else 60_000
+        >>> EventTimeSessionWindows.with_dynamic_gap(Gap()).assign_windows("buy", 90_000, None)
+        [TimeWindow(start=90000, end=95000)]
+    """
+
+    @abstractmethod
+    def extract(self, element: Any, /) -> int:
+        """Return the gap in milliseconds; it has to be above zero."""
+
+
+class _Sessions(TimedAssigner, MergingWindowAssigner):
+    """Windows of activity: they end when nothing came for the gap."""
+
+    @abstractmethod
+    def _gap(self, element: Any) -> int:
+        """Return the gap after an element, in milliseconds."""
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
+    ) -> list[TimeWindow]:
+        time = self._time(timestamp, context)
+        return [TimeWindow(time, time + self._gap(element))]
+
+    def merge_windows(self, windows: Iterable[TimeWindow], callback: MergeCallback, /) -> None:
+        # Windows that overlap or touch are one session.
+        group: list[TimeWindow] = []
+        cover: TimeWindow | None = None
+        for window in sorted(windows):
+            if cover is not None and cover.intersects(window):
+                group.append(window)
+                cover = cover.cover(window)
+                continue
+            if cover is not None and len(group) > 1:
+                callback.merge(group, cover)
+            group, cover = [window], window
+        if cover is not None and len(group) > 1:
+            callback.merge(group, cover)
+
+
+def merges_what_meets(assigner: MergingWindowAssigner[Any, Any]) -> bool:
+    """Return whether just those windows are merged that overlap or touch: nobody has changed how sessions merge."""
+    return type(assigner).merge_windows is _Sessions.merge_windows
+
+
+class _FixedGap(_Sessions):
+    """Sessions with one gap for all elements."""
+
+    def __init__(self, gap: DurationLike) -> None:
+        self.gap: int = positive_millis(gap, f"{type(self).__name__}.with_gap(): the gap")
+
+    def _gap(self, element: Any) -> int:
+        return self.gap
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.gap} ms)"
+
+
+class _DynamicGap(_Sessions):
+    """Sessions whose gap each element says itself."""
+
+    def __init__(self, extractor: SessionWindowTimeGapExtractor | Callable[[Any], int]) -> None:
+        extract = getattr(extractor, "extract", extractor)
+        if not callable(extract):
+            raise ProgramError(
+                f"{type(self).__name__}: with_dynamic_gap() takes a function or SessionWindowTimeGapExtractor, not"
+                f" {shorten(extractor)}"
+            )
+        self.extractor = extractor
+        self._extract: Callable[[Any], int] = extract
+
+    def _gap(self, element: Any) -> int:
+        return positive_millis(self._extract(element), f"{self!r}: the gap that the function returned")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({shorten(self.extractor)})"
+
+
+class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
+    """Sessions of event time: elements of a key that are less than a gap apart, or just a gap, are together."""
+
+    @staticmethod
+    def with_gap(size: DurationLike) -> EventTimeSessionWindows:
+        """Return an assigner of sessions that end when no element came for ``size``.
+
+        Raises:
+            ProgramError: a gap below one millisecond.
+
+        Example:
+            >>> EventTimeSessionWindows.with_gap("30 seconds").assign_windows("click", 90_000, None)
+            [TimeWindow(start=90000, end=120000)]
+        """
+        return EventTimeSessionWindows(size)
+
+    @staticmethod
+    def with_dynamic_gap(
+        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
+    ) -> DynamicEventTimeSessionWindows:
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+
+        Example:
+            >>> sessions = EventTimeSessionWindows.with_dynamic_gap(lambda click: 5_000 if click == "buy" else 60_000)
+            >>> sessions.assign_windows("buy", 90_000, None)
+            [TimeWindow(start=90000, end=95000)]
+        """
+        return DynamicEventTimeSessionWindows(extractor)
+
+
+class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
+    """Sessions of processing time."""
+
+    @staticmethod
+    def with_gap(size: DurationLike) -> ProcessingTimeSessionWindows:
+        """Return an assigner of sessions that end when no element came for ``size``.
+
+        Raises:
+            ProgramError: a gap below one millisecond.
+
+        Example:
+            >>> clicks = env.from_collection(["a", "b"]).key_by(len)
+            >>> sessions = clicks.window(ProcessingTimeSessionWindows.with_gap("30 seconds"))
+            >>> sessions.reduce(max).execute_and_collect()  # the clock has not passed the end of any
+            []
+        """
+        return ProcessingTimeSessionWindows(size)
+
+    @staticmethod
+    def with_dynamic_gap(
+        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
+    ) -> DynamicProcessingTimeSessionWindows:
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+
+        Example:
+            >>> clicks = env.from_collection(["look", "buy"]).key_by(lambda click: "ann")
+            >>> gap = ProcessingTimeSessionWindows.with_dynamic_gap(lambda click: 5_000 if click == "buy" else 60_000)
+            >>> clicks.window(gap).reduce(max).execute_and_collect()  # the clock has not passed the end
+            []
+        """
+        return DynamicProcessingTimeSessionWindows(extractor)
+
+
+class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
+    """Sessions of event time whose gap each element says itself."""
+
+    @staticmethod
+    def with_dynamic_gap(
+        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
+    ) -> DynamicEventTimeSessionWindows:
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+
+        Example:
+            >>> gap = DynamicEventTimeSessionWindows.with_dynamic_gap(lambda click: 5_000 if click == "buy" else 60_000)
+            >>> gap.assign_windows("buy", 90_000, None)
+            [TimeWindow(start=90000, end=95000)]
+        """
+        return DynamicEventTimeSessionWindows(extractor)
+
+
+class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
+    """Sessions of processing time whose gap each element says itself."""
+
+    @staticmethod
+    def with_dynamic_gap(
+        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
+    ) -> DynamicProcessingTimeSessionWindows:
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+
+        Example:
+            >>> gap = DynamicProcessingTimeSessionWindows.with_dynamic_gap(lambda click: 5_000)
+            >>> clicks = env.from_collection(["look", "buy"]).key_by(lambda click: "ann")
+            >>> clicks.window(gap).reduce(max).execute_and_collect()  # the clock has not passed the end
+            []
+        """
+        return DynamicProcessingTimeSessionWindows(extractor)

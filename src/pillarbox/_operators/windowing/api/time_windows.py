@@ -1,0 +1,237 @@
+"""Windows of fixed lengths: tumbling, sliding and cumulating. Source of the behaviour: Flink's assigners.
+
+Offsets move the windows' starts, which else are counted from the epoch, or from local midnight where there is a time
+zone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pillarbox._errors import ProgramError
+from pillarbox._operators.windowing.api.assigner import (
+    EventTimeAssigner,
+    ProcessingTimeAssigner,
+    TimedAssigner,
+    WindowAssigner,
+)
+from pillarbox._operators.windowing.api.window_starts import Days, Milliseconds, line, offset_millis
+from pillarbox._operators.windowing.api.windows import TimeWindow
+from pillarbox._time.duration import DurationLike, positive_millis
+
+__all__ = [
+    "CumulativeEventTimeWindows",
+    "CumulativeProcessingTimeWindows",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
+]
+
+
+class _Tumbling(TimedAssigner):
+    """Windows of one length, side by side."""
+
+    def __init__(self, size: DurationLike, offset: DurationLike = 0, time_zone: str | None = None) -> None:
+        name = f"{type(self).__name__}.of()"
+        self.size: int = positive_millis(size, f"{name}: the size")
+        self.offset: int = offset_millis(name, offset, self.size)
+        self.time_zone = time_zone
+        self.line: Milliseconds | Days = line(name, self.offset, time_zone, {"size": self.size})
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
+    ) -> list[TimeWindow]:
+        start = self.line.start(self._time(timestamp, context), self.size)
+        return [TimeWindow(start, self.line.plus(start, self.size, self.size))]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size} ms)"
+
+
+class TumblingEventTimeWindows(EventTimeAssigner, _Tumbling):
+    """Windows of event time of one length, side by side: each element is in one."""
+
+    @staticmethod
+    def of(size: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None) -> TumblingEventTimeWindows:
+        """Return an assigner of windows of event time, side by side.
+
+        Args:
+            size: how long a window is.
+            offset: how much later than the epoch's multiples of ``size`` the windows start; it may be negative.
+            time_zone: for windows of whole days, where midnight is: ``"Europe/Berlin"``. Days on which clocks are set
+                have 23 or 25 hours.
+
+        Raises:
+            ProgramError: a size below one millisecond, an offset as long as the size, an unknown time zone.
+
+        Example:
+            >>> TumblingEventTimeWindows.of("1 minute").assign_windows("click", 90_000, None)
+            [TimeWindow(start=60000, end=120000)]
+        """
+        return TumblingEventTimeWindows(size, offset, time_zone)
+
+
+class TumblingProcessingTimeWindows(ProcessingTimeAssigner, _Tumbling):
+    """Windows of processing time of one length, side by side."""
+
+    @staticmethod
+    def of(
+        size: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
+    ) -> TumblingProcessingTimeWindows:
+        """Return an assigner of windows of processing time; arguments as of :class:`TumblingEventTimeWindows`.
+
+        Example:
+            >>> clicks = env.from_collection(["a", "b"]).key_by(len)
+            >>> windows = clicks.window(TumblingProcessingTimeWindows.of("1 minute"))
+            >>> windows.reduce(max).execute_and_collect()  # the clock has not passed the end of any
+            []
+        """
+        return TumblingProcessingTimeWindows(size, offset, time_zone)
+
+
+class _Sliding(TimedAssigner):
+    """Windows of one length that start every slide."""
+
+    def __init__(
+        self, size: DurationLike, slide: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
+    ) -> None:
+        name = f"{type(self).__name__}.of()"
+        self.size: int = positive_millis(size, f"{name}: the size")
+        self.slide: int = positive_millis(slide, f"{name}: the slide")
+        self.offset: int = offset_millis(name, offset, self.slide)
+        self.time_zone = time_zone
+        self.line: Milliseconds | Days = line(name, self.offset, time_zone, {"size": self.size, "slide": self.slide})
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
+    ) -> list[TimeWindow]:
+        bounds = self.line.windows(self._time(timestamp, context), self.size, self.slide)
+        return [TimeWindow(start, end) for start, end in bounds]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size} ms, {self.slide} ms)"
+
+
+class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
+    """Windows of event time of one length that start every slide: an element is in several."""
+
+    @staticmethod
+    def of(
+        size: DurationLike, slide: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
+    ) -> SlidingEventTimeWindows:
+        """Return an assigner of overlapping windows of event time.
+
+        Args:
+            size: how long a window is.
+            slide: how long after one window the next one starts. Above ``size``, elements between windows are in none.
+            offset: how much later than the epoch's multiples of ``slide`` the windows start; it may be negative.
+            time_zone: for sizes and slides of whole days, where midnight is.
+
+        Raises:
+            ProgramError: a size or slide below one millisecond, an offset as long as the slide, an unknown time zone.
+
+        Example:
+            >>> SlidingEventTimeWindows.of("2 minutes", "1 minute").assign_windows("click", 90_000, None)
+            [TimeWindow(start=60000, end=180000), TimeWindow(start=0, end=120000)]
+        """
+        return SlidingEventTimeWindows(size, slide, offset, time_zone)
+
+
+class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
+    """Windows of processing time of one length that start every slide."""
+
+    @staticmethod
+    def of(
+        size: DurationLike, slide: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
+    ) -> SlidingProcessingTimeWindows:
+        """Return an assigner of windows of processing time; arguments as of :class:`SlidingEventTimeWindows`.
+
+        Example:
+            >>> clicks = env.from_collection(["a", "b"]).key_by(len)
+            >>> windows = clicks.window(SlidingProcessingTimeWindows.of("1 hour", "1 minute"))
+            >>> windows.reduce(max).execute_and_collect()  # the clock has not passed the end of any
+            []
+        """
+        return SlidingProcessingTimeWindows(size, slide, offset, time_zone)
+
+
+class _Cumulative(TimedAssigner):
+    """Windows that start together, and end one step after the other, until the longest has its full length."""
+
+    def __init__(
+        self, max_size: DurationLike, step: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
+    ) -> None:
+        name = f"{type(self).__name__}.of()"
+        self.size: int = positive_millis(max_size, f"{name}: the largest size")
+        self.step: int = positive_millis(step, f"{name}: the step")
+        if self.size % self.step:
+            raise ProgramError(
+                f"{name}: the largest size has to be a multiple of the step: {self.size} ms is none of {self.step} ms"
+            )
+        self.offset: int = offset_millis(name, offset, self.size)
+        self.time_zone = time_zone
+        self.line: Milliseconds | Days = line(
+            name, self.offset, time_zone, {"largest size": self.size, "step": self.step}
+        )
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
+    ) -> list[TimeWindow]:
+        time = self._time(timestamp, context)
+        starts = self.line
+        start = starts.start(time, self.size)
+        # (Of a day that a time zone left out, begin and end are one.)
+        lengths = range(self.step, self.size + 1, self.step)
+        ends = dict.fromkeys(starts.plus(start, length, self.size) for length in lengths)
+        return [TimeWindow(start, end) for end in ends if end > time]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.size} ms, {self.step} ms)"
+
+
+class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
+    """Windows of event time that start together and end step by step: the day so far, every hour.
+
+    Source of the behaviour: Flink SQL's ``CUMULATE``.
+    """
+
+    @staticmethod
+    def of(
+        max_size: DurationLike, step: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
+    ) -> CumulativeEventTimeWindows:
+        """Return an assigner of cumulating windows of event time.
+
+        Args:
+            max_size: how long the longest window is: a multiple of ``step``.
+            step: how much longer each window is than the one before.
+            offset: how much later than the epoch's multiples of ``max_size`` the windows start; it may be negative.
+            time_zone: for sizes and steps of whole days, where midnight is.
+
+        Raises:
+            ProgramError: a size or step below one millisecond, or not a multiple; an offset as long as the size; an
+                unknown time zone.
+
+        Example:
+            >>> CumulativeEventTimeWindows.of("3 minutes", "1 minute").assign_windows("click", 90_000, None)
+            [TimeWindow(start=0, end=120000), TimeWindow(start=0, end=180000)]
+        """
+        return CumulativeEventTimeWindows(max_size, step, offset, time_zone)
+
+
+class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
+    """Windows of processing time that start together and end step by step."""
+
+    @staticmethod
+    def of(
+        max_size: DurationLike, step: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
+    ) -> CumulativeProcessingTimeWindows:
+        """Return an assigner of windows of processing time; arguments as of :class:`CumulativeEventTimeWindows`.
+
+        Example:
+            >>> clicks = env.from_collection(["a", "b"]).key_by(len)
+            >>> windows = clicks.window(CumulativeProcessingTimeWindows.of("1 day", "1 hour"))
+            >>> windows.reduce(max).execute_and_collect()  # the clock has not passed the end of any
+            []
+        """
+        return CumulativeProcessingTimeWindows(max_size, step, offset, time_zone)

@@ -1,0 +1,404 @@
+"""Triggers: when a window's function is called. Source of the behaviour: Flink's triggers of the same names.
+
+One trigger object serves all windows of an operator, so it keeps nothing itself: what it has to remember of a window is
+state, which it asks its context for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._generics import Generic, In, WindowT
+from pillarbox._operators.functions.metric_group import MetricGroup
+from pillarbox._state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
+
+__all__ = [
+    "CountTrigger",
+    "DeltaTrigger",
+    "EventTimeTrigger",
+    "NeverTrigger",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
+    "Trigger",
+    "TriggerResult",
+    "asked_trigger",
+]
+
+
+class TriggerResult(Enum):
+    """The answers of a trigger: the action on a window."""
+
+    CONTINUE = "nothing"
+    FIRE = "call the function, keep the elements"
+    PURGE = "drop the elements"
+    FIRE_AND_PURGE = "call the function, then drop the elements"
+
+    def is_fire(self) -> bool:
+        """Return whether the window's function is called."""
+        return self is TriggerResult.FIRE or self is TriggerResult.FIRE_AND_PURGE
+
+    def is_purge(self) -> bool:
+        """Return whether the window's elements are dropped."""
+        return self is TriggerResult.PURGE or self is TriggerResult.FIRE_AND_PURGE
+
+
+class Trigger(ABC, Generic[In, WindowT]):
+    """Decides when a window's function is called, and when its elements are dropped.
+
+    Example:
+        >>> class AtZero(Trigger):
+        ...     def on_element(self, element, timestamp, window, ctx):
+        ...         return TriggerResult.FIRE_AND_PURGE if element == 0 else TriggerResult.CONTINUE
+        ...
+        ...     def clear(self, window, ctx):
+        ...         pass  # it keeps nothing
+        >>> numbers = env.from_collection([3, 4, 0, 5, 0, 6]).key_by(lambda n: "all").window(GlobalWindows.create())
+        >>> numbers.trigger(AtZero()).reduce(lambda a, b: a + b).execute_and_collect()
+        [7, 5]
+    """
+
+    class TriggerContext(ABC):
+        """Clocks, timers and state of the window at hand. All times are epoch milliseconds."""
+
+        @abstractmethod
+        def get_current_processing_time(self) -> int:
+            """Return the wall clock's time."""
+
+        @abstractmethod
+        def get_current_watermark(self) -> int:
+            """Return the operator's event-time clock: -2**63 before the first watermark."""
+
+        @abstractmethod
+        def register_event_time_timer(self, time: int) -> None:
+            """Call ``on_event_time`` for this window once the watermark reaches ``time``."""
+
+        @abstractmethod
+        def register_processing_time_timer(self, time: int) -> None:
+            """Call ``on_processing_time`` for this window once the wall clock has passed ``time``."""
+
+        @abstractmethod
+        def delete_event_time_timer(self, time: int) -> None:
+            """Remove such a timer; nothing happens when there is none."""
+
+        @abstractmethod
+        def delete_processing_time_timer(self, time: int) -> None:
+            """Remove such a timer; nothing happens when there is none."""
+
+        @abstractmethod
+        def get_metric_group(self) -> MetricGroup:
+            """Return the group in which the trigger's metrics are made, as of a function of the operator."""
+
+        @abstractmethod
+        def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
+            """Return the state of a descriptor, of the current key and window."""
+
+    class OnMergeContext(TriggerContext):
+        """The context of the window that others were merged into."""
+
+        @abstractmethod
+        def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
+            """Move the state of a descriptor from the merged windows to this one: its elements are added up.
+
+            Raises:
+                ProgramError: it is a value or map state, which cannot be merged.
+            """
+
+    uses_processing_time: bool | None = None
+    """Whether it sets processing-time timers, for which a streaming query runs epochs also when there is no data. None:
+    that is looked up in its code."""
+
+    @abstractmethod
+    def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext, /) -> TriggerResult:
+        """Decide for an element that was added to the window."""
+
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
+        """Decide where event time has reached ``time``: a timer of this trigger, or that which ends the window.
+
+        By default nothing is done.
+        """
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
+        """Decide where the wall clock has reached ``time``: a timer of this trigger, or that which ends the window.
+
+        By default nothing is done.
+        """
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        """Return whether it works with windows that merge: then it defines ``on_merge``."""
+        return False
+
+    def on_merge(self, window: Any, ctx: OnMergeContext, /) -> None:
+        """Carry state and timers of merged windows over to the window that holds them now."""
+        raise ProgramError(f"{type(self).__name__} cannot merge windows: define can_merge() and on_merge()")
+
+    @abstractmethod
+    def clear(self, window: Any, ctx: TriggerContext, /) -> None:
+        """Remove what is kept of a window that is over, or was merged into another: state and timers."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class EventTimeTrigger(Trigger):
+    """Fires when the watermark reaches the end of the window; at once, if it is there already (T8)."""
+
+    uses_processing_time: bool | None = False
+
+    @staticmethod
+    def create() -> EventTimeTrigger:
+        """Return the trigger.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
+            >>> numbers = env.from_collection(range(5)).assign_timestamps_and_watermarks(at).key_by(lambda n: "all")
+            >>> windows = numbers.window(TumblingEventTimeWindows.of("3 seconds"))
+            >>> windows.trigger(EventTimeTrigger.create()).reduce(lambda a, b: a + b).execute_and_collect()
+            [3, 7]
+        """
+        return EventTimeTrigger()
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        end = window.max_timestamp()
+        if end <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(end)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        # A merged window that is over already is fired by the element that comes next.
+        if window.max_timestamp() > ctx.get_current_watermark():
+            ctx.register_event_time_timer(window.max_timestamp())
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        ctx.delete_event_time_timer(window.max_timestamp())
+
+
+class ProcessingTimeTrigger(Trigger):
+    """Fires when the wall clock has passed the end of the window."""
+
+    uses_processing_time: bool | None = True
+
+    @staticmethod
+    def create() -> ProcessingTimeTrigger:
+        """Return the trigger.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
+            >>> windows = numbers.window(TumblingProcessingTimeWindows.of("1 hour"))
+            >>> windows.trigger(ProcessingTimeTrigger.create()).reduce(max).execute_and_collect()  # not over yet
+            []
+        """
+        return ProcessingTimeTrigger()
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        ctx.register_processing_time_timer(window.max_timestamp())
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.FIRE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        if window.max_timestamp() > ctx.get_current_processing_time():
+            ctx.register_processing_time_timer(window.max_timestamp())
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        ctx.delete_processing_time_timer(window.max_timestamp())
+
+
+class NeverTrigger(Trigger):
+    """Never fires: of global windows, unless they are given another trigger.
+
+    Example:
+        >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").count_window(2)
+        >>> numbers.trigger(NeverTrigger()).reduce(max).execute_and_collect()
+        []
+    """
+
+    uses_processing_time: bool | None = False
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        """Nothing is kept."""
+
+
+def _sum(a: int, b: int) -> int:
+    return a + b
+
+
+class CountTrigger(Trigger):
+    """Fires each time that ``window_size`` elements have come to a window. What is left at its end is not fired."""
+
+    uses_processing_time: bool | None = False
+
+    def __init__(self, window_size: int) -> None:
+        if isinstance(window_size, bool) or not isinstance(window_size, int) or window_size < 1:
+            raise ProgramError(f"CountTrigger.of() takes a number of elements from 1, not {shorten(window_size)}")
+        self.window_size = window_size
+        self._count = ReducingStateDescriptor("count", _sum)
+
+    @staticmethod
+    def of(window_size: int) -> CountTrigger:
+        """Return a trigger that fires at every ``window_size`` elements.
+
+        Raises:
+            ProgramError: a number below 1.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> numbers.trigger(CountTrigger.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
+            [1, 6]
+        """
+        return CountTrigger(window_size)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        count = ctx.get_partitioned_state(self._count)
+        count.add(1)
+        if count.get() < self.window_size:
+            return TriggerResult.CONTINUE
+        count.clear()
+        return TriggerResult.FIRE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        ctx.merge_partitioned_state(self._count)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        ctx.get_partitioned_state(self._count).clear()
+
+    def __repr__(self) -> str:
+        return f"CountTrigger.of({self.window_size})"
+
+
+class DeltaTrigger(Trigger):
+    """Fires when an element is further than a threshold from the one at which it fired last (or the first one)."""
+
+    uses_processing_time: bool | None = False
+
+    def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float]) -> None:
+        if not callable(delta_function):
+            raise ProgramError(f"DeltaTrigger.of() takes a function of two elements, not {shorten(delta_function)}")
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or threshold != threshold:
+            raise ProgramError(f"DeltaTrigger.of(): the threshold is a number, not {shorten(threshold)}")
+        self.threshold = threshold
+        self.delta_function = delta_function
+        self._last = ValueStateDescriptor("last-element")
+
+    @staticmethod
+    def of(threshold: float, delta_function: Callable[[Any, Any], float]) -> DeltaTrigger:
+        """Return a trigger that fires where ``delta_function(last, element)`` is above ``threshold``.
+
+        Raises:
+            ProgramError: the threshold is no number, or the function is none.
+
+        Example:
+            >>> numbers = env.from_collection([1, 2, 9, 10]).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> far = DeltaTrigger.of(5, lambda last, element: abs(element - last))
+            >>> numbers.trigger(far).reduce(lambda a, b: a + b).execute_and_collect()
+            [12]
+        """
+        return DeltaTrigger(threshold, delta_function)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        last = ctx.get_partitioned_state(self._last)
+        before = last.value()
+        if before is None:
+            last.update(element)
+            return TriggerResult.CONTINUE
+        if self.delta_function(before, element) > self.threshold:
+            last.update(element)
+            return TriggerResult.FIRE
+        return TriggerResult.CONTINUE
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        ctx.get_partitioned_state(self._last).clear()
+
+    def __repr__(self) -> str:
+        return f"DeltaTrigger.of({self.threshold})"
+
+
+class PurgingTrigger(Trigger):
+    """Drops a window's elements whenever another trigger fires it. Per-window state stays until the window's end."""
+
+    def __init__(self, nested_trigger: Trigger) -> None:
+        if not isinstance(nested_trigger, Trigger):
+            raise ProgramError(f"PurgingTrigger.of() takes a trigger, not {shorten(nested_trigger)}")
+        self.trigger = nested_trigger
+        self.uses_processing_time: bool | None = nested_trigger.uses_processing_time
+
+    @staticmethod
+    def of(nested_trigger: Trigger) -> PurgingTrigger:
+        """Return a trigger that fires as ``nested_trigger`` does, and drops the elements each time.
+
+        Raises:
+            ProgramError: ``nested_trigger`` is none.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> windows = numbers.trigger(PurgingTrigger.of(CountTrigger.of(2)))
+            >>> windows.reduce(lambda a, b: a + b).execute_and_collect()
+            [1, 5]
+        """
+        return PurgingTrigger(nested_trigger)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        return self._purging(self.trigger.on_element(element, timestamp, window, ctx))
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return self._purging(self.trigger.on_event_time(time, window, ctx))
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return self._purging(self.trigger.on_processing_time(time, window, ctx))
+
+    def can_merge(self) -> bool:
+        return self.trigger.can_merge()
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        self.trigger.on_merge(window, ctx)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        self.trigger.clear(window, ctx)
+
+    @staticmethod
+    def _purging(result: TriggerResult) -> TriggerResult:
+        return TriggerResult.FIRE_AND_PURGE if result is TriggerResult.FIRE else result
+
+    def __repr__(self) -> str:
+        return f"PurgingTrigger.of({self.trigger!r})"
+
+
+def asked_trigger(trigger: Trigger) -> Trigger:
+    """Return the trigger that decides: that in a :class:`PurgingTrigger`, or itself."""
+    while isinstance(trigger, PurgingTrigger):
+        trigger = trigger.trigger
+    return trigger
