@@ -80,7 +80,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from pillarbox import Function, StreamExecutionEnvironment
-from pillarbox._runtime.spark.session import local_session
+from pillarbox._runtime.spark.settings.session import local_session
 
 SUBTASKS = 2
 # Records per second.

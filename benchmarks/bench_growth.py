@@ -50,7 +50,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from pillarbox._runtime.spark.session import local_session
+from pillarbox._runtime.spark.settings.session import local_session
 
 HALF_AN_HOUR = 30 * 60_000
 SUBTASKS = (1, 2)

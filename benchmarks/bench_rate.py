@@ -28,7 +28,7 @@ find_pillarbox()
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
-from pillarbox._runtime.spark.session import local_session
+from pillarbox._runtime.spark.settings.session import local_session
 
 SLOTS = (2, 8)
 # The part of a second's requests by which a share may exceed the limit after a pause (docs/async.md).

@@ -55,7 +55,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
-from pillarbox._runtime.spark.session import local_session
+from pillarbox._runtime.spark.settings.session import local_session
 
 SIDES = {"pillarbox": "pillarbox", "spark": "transformWithStateInPandas"}
 KEYS = 10

@@ -74,7 +74,7 @@ from benchmarks.support import (
     task_reports,
 )
 from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
-from pillarbox._runtime.spark.session import local_session
+from pillarbox._runtime.spark.settings.session import local_session
 
 MINUTE = 60_000
 BATCH_SPAN = 5 * MINUTE

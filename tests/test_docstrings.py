@@ -23,7 +23,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     WindowedStream,
 )
-from pillarbox._datastream.stream import Stream
+from pillarbox._datastream.streams.stream import Stream
 from pillarbox.testing import harness_for, row
 
 SOURCE = Path(pillarbox.__file__).parent

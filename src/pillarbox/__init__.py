@@ -37,7 +37,7 @@ else:
         try:
             return globals()[name]
         except KeyError:
-            missing = import_module("pillarbox._datastream.missing")
+            missing = import_module("pillarbox._datastream.checks.missing")
             error = missing.missing_class(name) or AttributeError(f"module {__name__!r} has no attribute {name!r}")
             raise error from None
 

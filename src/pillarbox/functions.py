@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pillarbox._datastream import AsyncCache, AsyncRetryStrategy, Function, RuntimeContext, StreamExecutionEnvironment
-from pillarbox._datastream.windowed_stream import Windowed
+from pillarbox._datastream.windows.windowed_stream import Windowed
 from pillarbox._errors import OperatorError, ProgramError, describe, shorten, shorten_record
 from pillarbox._operators.async_io.function import CombiningFunction
 from pillarbox._operators.async_io.loop.host import is_coroutine_function, is_generator_function

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from pillarbox import KeyedProcessFunction
-from pillarbox._datastream.code_search import mentions
+from pillarbox._datastream.checks.code_search import mentions
 
 
 def set_timer(timers):

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment
-from pillarbox._runtime.spark.session import local_session
+from pillarbox._runtime.spark.settings.session import local_session
 from pillarbox._state.savepoint import files
 from pillarbox.testing import ProgramTestHarness, row
 from tests.faults.everything_job import stream

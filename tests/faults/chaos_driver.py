@@ -36,8 +36,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import pillarbox
 from pillarbox import CheckpointMismatchError
-from pillarbox._runtime.spark.inspection import inspect_checkpoint
-from pillarbox._runtime.spark.session import local_session
+from pillarbox._runtime.spark.checkpoint.inspection import inspect_checkpoint
+from pillarbox._runtime.spark.settings.session import local_session
 from pillarbox._state.savepoint import LocalSavepoint
 from tests.faults import async_job, columns_job, job, rolling_job, second_job
 from tests.faults.chaos_sinks import ChaosSink, LoggedFiles

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from pillarbox._runtime.spark.session import local_session
+from pillarbox._runtime.spark.settings.session import local_session
 from tests.faults.job import Faults, FileSink, build, read_fixed_epochs
 
 

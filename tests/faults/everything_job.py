@@ -33,7 +33,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox._runtime.spark.session import local_session
+from pillarbox._runtime.spark.settings.session import local_session
 from tests.faults.job import (
     NO_FAULTS,
     Epoch,

@@ -18,7 +18,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._runtime.spark.session import local_session
+from pillarbox._runtime.spark.settings.session import local_session
 
 
 class Count(KeyedProcessFunction):

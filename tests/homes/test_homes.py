@@ -21,10 +21,10 @@ from pyspark import TaskContext
 
 from pillarbox import KeyedProcessFunction, OperatorError, StreamExecutionEnvironment, ValueStateDescriptor
 from pillarbox._elements import Buffer, decode
-from pillarbox._runtime.spark._processor import Processor
-from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS
 from pillarbox._runtime.spark.homes.settings import IDLE, MODE, MOST
-from pillarbox._runtime.spark.output import BATCH_TIMESTAMP
+from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS
+from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP
+from pillarbox._runtime.spark.worker.processor import Processor
 from tests.homes.conftest import Executor, wait_until
 from tests.runtime.spark_of_dicts import Handle, Query, Times, context_of_task, rows_of
 

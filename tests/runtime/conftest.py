@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox._runtime.spark import residency
+from pillarbox._runtime.spark.worker import residency
 
 
 @pytest.fixture(autouse=True)

@@ -18,15 +18,15 @@ from pillarbox._elements import TaskReport, decode, report_of_text
 from pillarbox._graph import SinkTransformation, output_target
 from pillarbox._graph.targets import spark_hash
 from pillarbox._runtime.shipping import ship
-from pillarbox._runtime.spark._processor import Processor
-from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.homes.settings import MODE
-from pillarbox._runtime.spark.layouts import ProgramLayout
-from pillarbox._runtime.spark.output import BATCH_TIMESTAMP, BufferOutput
-from pillarbox._runtime.spark.residency import DRAIN_PROPERTY
-from pillarbox._runtime.spark.source_host import SourceHost
-from pillarbox._runtime.spark.task_host import TaskHost
+from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
+from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, BufferOutput
+from pillarbox._runtime.spark.worker.layouts import ProgramLayout
+from pillarbox._runtime.spark.worker.processor import Processor
+from pillarbox._runtime.spark.worker.residency import DRAIN_PROPERTY
+from pillarbox._runtime.spark.worker.source_host import SourceHost
+from pillarbox._runtime.spark.worker.task_host import TaskHost
 
 
 def context_of_task(partition: int, attempt: int, properties: dict[str, str]) -> TaskContext:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from pillarbox import CheckpointMismatchError
-from pillarbox._runtime.spark.any_names import map_in_arrow
-from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles, Stateful
+from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles, Stateful
+from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 
 TWO_LEVELS = {"operators": [{"uid": "a", "level": 1}, {"uid": "b", "level": 1}, {"uid": "c", "level": 2}]}
 

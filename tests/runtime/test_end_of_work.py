@@ -8,7 +8,7 @@ import pytest
 
 from pillarbox import TaskReport
 from pillarbox._elements import text_of_report
-from pillarbox._runtime.spark.query import EndOfWork, Reports
+from pillarbox._runtime.spark.running.query import EndOfWork, Reports
 
 # 2026-11-21T20:00:00.000Z, and a second later.
 TEN = 1795291200000

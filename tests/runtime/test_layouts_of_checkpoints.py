@@ -10,8 +10,8 @@ import pytest
 
 from pillarbox import CheckpointMismatchError
 from pillarbox._graph import CODES, Layout
-from pillarbox._runtime.spark import description as module
-from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.checkpoint import description as module
+from pillarbox._runtime.spark.checkpoint.description import Description
 
 COMPILED = [Layout(16, 128)]
 NOTE = {"codes": CODES, "layouts": [[8, 64]], "number": 1}

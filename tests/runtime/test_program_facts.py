@@ -9,7 +9,7 @@ from typing import Any
 from pillarbox import MapFunction
 from pillarbox._graph import Layout
 from pillarbox._graph.description import describe_programs
-from pillarbox._runtime.spark import start
+from pillarbox._runtime.spark.starting import start
 from pillarbox.testing import ProgramTestHarness
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pillarbox import CheckpointMismatchError, ProgramError, SavepointError, stop_with_savepoint
-from pillarbox._runtime.spark import requests
-from pillarbox._runtime.spark.requests import RequestWatch, request_stop
-from pillarbox._runtime.spark.started import StartedQuery
+from pillarbox._runtime.spark.running import requests
+from pillarbox._runtime.spark.running.requests import RequestWatch, request_stop
+from pillarbox._runtime.spark.running.started import StartedQuery
 
 NO_SPARK: Any = None
 

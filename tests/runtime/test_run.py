@@ -13,8 +13,8 @@ import pytest
 
 import pillarbox
 from pillarbox import ProgramError
-from pillarbox._runtime.spark import ending
-from pillarbox._runtime.spark.started import StartedQuery, find, remember, running
+from pillarbox._runtime.spark.running import ending
+from pillarbox._runtime.spark.running.started import StartedQuery, find, remember, running
 
 
 class Query:

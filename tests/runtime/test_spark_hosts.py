@@ -19,12 +19,12 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox._runtime.spark import residency, restore_host
-from pillarbox._runtime.spark.layouts import ProgramLayout
-from pillarbox._runtime.spark.output import BufferOutput
-from pillarbox._runtime.spark.residency import Residency
-from pillarbox._runtime.spark.restore_host import Router
-from pillarbox._runtime.spark.source_host import SourceHost
+from pillarbox._runtime.spark.rows.output import BufferOutput
+from pillarbox._runtime.spark.worker import residency, restore_host
+from pillarbox._runtime.spark.worker.layouts import ProgramLayout
+from pillarbox._runtime.spark.worker.residency import Residency
+from pillarbox._runtime.spark.worker.restore_host import Router
+from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint import FileDigest, OperatorTable, Table

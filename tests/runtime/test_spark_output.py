@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, encode, report_of_text
 from pillarbox._errors import ExchangeError
 from pillarbox._graph import DataFrameSource, output_target
-from pillarbox._runtime.spark import buffer_rows
-from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows, as_rows, batch_settings, has_narrow_rows
-from pillarbox._runtime.spark.output import BufferOutput, ColumnOutput
+from pillarbox._runtime.spark.rows import buffer_rows
+from pillarbox._runtime.spark.rows.buffer_rows import (
+    BUFFER_COLUMNS,
+    BufferRows,
+    as_rows,
+    batch_settings,
+    has_narrow_rows,
+)
+from pillarbox._runtime.spark.rows.output import BufferOutput, ColumnOutput
 from pillarbox._task import REPORT_TARGET
 
 COLUMNS = pa.schema([("n", pa.int64()), ("name", pa.string())])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox._runtime.spark import start
+from pillarbox._runtime.spark.starting import start
 
 
 class Session:

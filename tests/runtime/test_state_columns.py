@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import ConfigurationError, ProgramError, Row, TypeMismatchError, Types
-from pillarbox._runtime.spark.checkpoint_files import each_log
-from pillarbox._runtime.spark.rescale import rescale
-from pillarbox._runtime.spark.state_columns import (
+from pillarbox._runtime.spark.checkpoint.checkpoint_files import each_log
+from pillarbox._runtime.spark.checkpoint.rescale import rescale
+from pillarbox._runtime.spark.checkpoint.state_columns import (
     StateColumn,
     StateEncoder,
     key_type,

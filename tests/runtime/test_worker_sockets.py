@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pillarbox._runtime.spark import worker_sockets
-from pillarbox._runtime.spark.worker_sockets import acknowledge_at_once
+from pillarbox._runtime.spark.worker import worker_sockets
+from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 
 
 def open_files() -> set[str]:

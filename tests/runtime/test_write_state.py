@@ -16,8 +16,8 @@ from pillarbox import (
     ValueStateDescriptor,
     write_state,
 )
-from pillarbox._runtime.spark import savepoint
-from pillarbox._runtime.spark.savepoint import OpenSavepoint
+from pillarbox._runtime.spark.savepoint import savepoint
+from pillarbox._runtime.spark.savepoint.savepoint import OpenSavepoint
 from pillarbox._state.savepoint import LocalSavepoint
 from pillarbox.testing import ProgramTestHarness, row
 

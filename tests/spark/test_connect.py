@@ -310,7 +310,7 @@ def looked_after(spark, folder: Path):
 
 def operated(spark, checkpoint):
     """What can be seen of a checkpoint, and what is said to somebody who wants another parallelism."""
-    from pillarbox._runtime.spark.inspection import inspect_checkpoint
+    from pillarbox._runtime.spark.checkpoint.inspection import inspect_checkpoint
 
     state = pillarbox.read_state(spark, checkpoint, "alarms").selectExpr("key", "seen::long")
     (alarms,) = inspect_checkpoint(spark, checkpoint)["operators"]
@@ -355,7 +355,7 @@ class AtTheEnd(KeyedProcessFunction):
 
 def stopped_and_drained(spark, folder: Path):
     """A query is stopped with a savepoint, goes on, and is drained; the output so far, and what savepoints say."""
-    from pillarbox._runtime.spark.savepoint import open_savepoint
+    from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 
     def start(rows, **trigger):
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)

@@ -18,10 +18,10 @@ from click.testing import CliRunner
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
 from pillarbox._cli import commands
-from pillarbox._runtime.spark import query as query_module
-from pillarbox._runtime.spark.description import Description
-from pillarbox._runtime.spark.ending import Gate, end_between_epochs
-from pillarbox._runtime.spark.requests import request_stop
+from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.running import query as query_module
+from pillarbox._runtime.spark.running.ending import Gate, end_between_epochs
+from pillarbox._runtime.spark.running.requests import request_stop
 
 pytestmark = pytest.mark.spark
 

@@ -21,12 +21,13 @@ from pillarbox import (
     savepoint,
     write_state,
 )
-from pillarbox._runtime.spark import first_epoch, session, start
-from pillarbox._runtime.spark import rescale as rescale_module
-from pillarbox._runtime.spark import savepoint as savepoint_module
-from pillarbox._runtime.spark.inspection import inspect_checkpoint
-from pillarbox._runtime.spark.plan import plan_first_epoch
-from pillarbox._runtime.spark.start import spark_version
+from pillarbox._runtime.spark.checkpoint import rescale as rescale_module
+from pillarbox._runtime.spark.checkpoint.inspection import inspect_checkpoint
+from pillarbox._runtime.spark.plan.plan import plan_first_epoch
+from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
+from pillarbox._runtime.spark.settings import session
+from pillarbox._runtime.spark.starting import first_epoch, start
+from pillarbox._runtime.spark.starting.start import spark_version
 
 pytestmark = pytest.mark.spark
 

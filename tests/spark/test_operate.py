@@ -27,8 +27,8 @@ from pillarbox import (
     read_state,
 )
 from pillarbox._cli import commands
-from pillarbox._runtime.spark.description import Description
-from pillarbox._runtime.spark.rescale import rescale
+from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint.rescale import rescale
 
 pytestmark = pytest.mark.spark
 

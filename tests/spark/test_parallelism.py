@@ -11,8 +11,8 @@ import pytest
 import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment, WatermarkStrategy
 from pillarbox._graph import Layout
-from pillarbox._runtime.spark.description import Description
-from pillarbox._runtime.spark.start import _PROVIDER
+from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.starting.start import _PROVIDER
 
 pytestmark = pytest.mark.spark
 

@@ -26,10 +26,10 @@ from pillarbox import (
     sum_,
 )
 from pillarbox._cli import commands
-from pillarbox._runtime.spark import savepoint as savepoint_module
-from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles
-from pillarbox._runtime.spark.description import Description
-from pillarbox._runtime.spark.savepoint import _sources, open_savepoint
+from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles
+from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
+from pillarbox._runtime.spark.savepoint.savepoint import _sources, open_savepoint
 from pillarbox._state import LogIdentity, MemoryChunkStore
 from pillarbox._state.savepoint import LocalSavepoint, restore_logs
 from tests.runtime.test_savepoints_by_columns import content

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox import ConfigurationError
-from pillarbox._runtime.spark import session
+from pillarbox._runtime.spark.settings import session
 
 
 class FakeConf(dict[str, str]):

@@ -28,7 +28,7 @@ from pillarbox import (
     metrics,
 )
 from pillarbox._graph.targets import spark_hash, subtask_codes
-from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.checkpoint.description import Description
 from tests.spark.streams import Rows, stream_of
 
 

@@ -24,8 +24,8 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox._runtime.spark.metrics import metrics
-from pillarbox._runtime.spark.start import metrics_names
+from pillarbox._runtime.spark.plan.metrics import metrics
+from pillarbox._runtime.spark.starting.start import metrics_names
 
 LATER = 3_600_000
 

@@ -22,11 +22,11 @@ from pillarbox import (
     WindowFunction,
     stop_with_savepoint,
 )
-from pillarbox._runtime.spark import query as query_module
-from pillarbox._runtime.spark import stop as stop_module
-from pillarbox._runtime.spark.description import Description
-from pillarbox._runtime.spark.requests import request_stop
-from pillarbox._runtime.spark.savepoint import open_savepoint
+from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.running import query as query_module
+from pillarbox._runtime.spark.running import stop as stop_module
+from pillarbox._runtime.spark.running.requests import request_stop
+from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 
 KEYS = 7
 

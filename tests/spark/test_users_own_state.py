@@ -9,7 +9,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
-from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles
+from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles
 
 pytestmark = pytest.mark.spark
 

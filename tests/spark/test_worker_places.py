@@ -12,11 +12,11 @@ from pyspark import cloudpickle
 from pillarbox import ConfigurationError
 from pillarbox._graph import Layout
 from pillarbox._operators.async_io.loop.libraries import import_library
-from pillarbox._runtime.spark._processor import Processor
 from pillarbox._runtime.spark.homes.relay import Homes
-from pillarbox._runtime.spark.layouts import ProgramLayout
-from pillarbox._runtime.spark.output import BufferOutput
-from pillarbox._runtime.spark.task_host import TaskHost
+from pillarbox._runtime.spark.rows.output import BufferOutput
+from pillarbox._runtime.spark.worker.layouts import ProgramLayout
+from pillarbox._runtime.spark.worker.processor import Processor
+from pillarbox._runtime.spark.worker.task_host import TaskHost
 
 BLOCK = """
 import sys
@@ -30,10 +30,10 @@ sys.meta_path.insert(0, Block())
 """
 
 KEYED = """
-import pillarbox._runtime.spark.output
-import pillarbox._runtime.spark._processor
-import pillarbox._runtime.spark.source_host
-import pillarbox._runtime.spark.task_host
+import pillarbox._runtime.spark.rows.output
+import pillarbox._runtime.spark.worker.processor
+import pillarbox._runtime.spark.worker.source_host
+import pillarbox._runtime.spark.worker.task_host
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from pillarbox._runtime.shipping import ship
 

@@ -61,7 +61,7 @@ def outcome(directory: str, *cards: str) -> list[Any]:
 
 
 def test_state_of_a_table_and_a_part_of_it(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr("pillarbox._runtime.spark.savepoint._BYTES_IN_FILE", 1)  # so each row gets a file
+    monkeypatch.setattr("pillarbox._runtime.spark.savepoint.savepoint._BYTES_IN_FILE", 1)  # so each row gets a file
     begin, one, edited = (f"{tmp_path}/{name}" for name in ("begin", "one", "edited"))
     history = spark.sql(HISTORY)
     write_state(history, begin, "count", key="card", states=STATES, timers="due")

@@ -39,7 +39,8 @@ from pillarbox import (
     first_,
     sum_,
 )
-from pillarbox._datastream import DataStream, columnar_joins
+from pillarbox._datastream import DataStream
+from pillarbox._datastream.columns import columnar_joins
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.columnar.columnar_operator import ColumnarOperator

@@ -169,8 +169,8 @@ def inspect(
     To see what a change of a program would do, run the changed program once on a checkpoint of its own, as in a test,
     and pass that checkpoint by --against: the exit code is 1 if the program could not resume from CHECKPOINT.
     """
-    from pillarbox._runtime.spark.inspection import changes_to, inspect_checkpoint, inspect_savepoint
-    from pillarbox._runtime.spark.savepoint import is_savepoint
+    from pillarbox._runtime.spark.checkpoint.inspection import changes_to, inspect_checkpoint, inspect_savepoint
+    from pillarbox._runtime.spark.savepoint.savepoint import is_savepoint
 
     with open_session(f"Reading {checkpoint}") as spark:
         if is_savepoint(spark, checkpoint):
@@ -223,10 +223,10 @@ def state(
 
     If --output is interrupted, run the same command again: it starts from scratch, and overwrites the incomplete DIR.
     """
+    from pillarbox._runtime.spark.checkpoint.state_reader import read_state
     from pillarbox._runtime.spark.facts import reader
     from pillarbox._runtime.spark.failures import unwrapped_failures
-    from pillarbox._runtime.spark.places import new_folder
-    from pillarbox._runtime.spark.state_reader import read_state
+    from pillarbox._runtime.spark.settings.places import new_folder
 
     with open_session(f"Reading the state of {uid}") as spark, unwrapped_failures():
         rows = read_state(spark, checkpoint, uid, epoch)
@@ -266,7 +266,7 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     If the command is interrupted, no query starts on the checkpoint until you run the same command again. The command
     needs Spark 4.2 or newer; the query may run on an older one afterwards.
     """
-    from pillarbox._runtime.spark.rescale import rescale as change
+    from pillarbox._runtime.spark.checkpoint.rescale import rescale as change
 
     with open_session(f"Changing the parallelism to {parallelism}") as spark:
         changed = change(spark, checkpoint, parallelism)
@@ -320,9 +320,9 @@ def savepoint(
     the driver sees it. If the command is killed, run it again: it waits for its earlier request. A query that is
     started again ignores a request for which no command waits any more.
     """
-    from pillarbox._runtime.spark.requests import request_stop
-    from pillarbox._runtime.spark.savepoint import open_savepoint
-    from pillarbox._runtime.spark.savepoint import savepoint as write
+    from pillarbox._runtime.spark.running.requests import request_stop
+    from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
+    from pillarbox._runtime.spark.savepoint.savepoint import savepoint as write
 
     if drain and not stop:
         raise click.UsageError("--drain needs --stop: a query that keeps running is not drained")
@@ -384,8 +384,8 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
     pillarbox.start(...). The request is withdrawn if no driver accepts it in time. If the command is killed, run it
     again: it waits for its earlier request. pillarbox.run(query), in the program, does the same at SIGTERM.
     """
-    from pillarbox._runtime.spark.description import Description
-    from pillarbox._runtime.spark.requests import request_stop
+    from pillarbox._runtime.spark.checkpoint.description import Description
+    from pillarbox._runtime.spark.running.requests import request_stop
 
     with open_session(f"Stopping the query of {checkpoint}") as spark:
         request_stop(

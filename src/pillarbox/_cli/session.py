@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pillarbox._runtime.spark.session import check_java, check_packages
+from pillarbox._runtime.spark.settings.session import check_java, check_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,22 +1,26 @@
-"""The public API: streams, functions and the environment, with PyFlink's names."""
+"""The public API: streams, functions and the environment, with PyFlink's names.
 
-from pillarbox._datastream.all_windowed_stream import AllWindowedStream
-from pillarbox._datastream.async_data_stream import AsyncDataStream
-from pillarbox._datastream.broadcast_stream import BroadcastConnectedStream, BroadcastStream
-from pillarbox._datastream.connected_streams import ConnectedStreams
-from pillarbox._datastream.data_stream import DataStream
-from pillarbox._datastream.environment import StreamExecutionEnvironment
-from pillarbox._datastream.execution_mode import RuntimeExecutionMode
-from pillarbox._datastream.joined_streams import (
+Start with `environment/environment.py`, then `streams/data_stream.py`. A method checks what it is given (`checks`),
+and adds a step to the program of `_graph`. Weak spot: streams name each other, as the API does.
+"""
+
+from pillarbox._datastream.connected.broadcast_stream import BroadcastConnectedStream, BroadcastStream
+from pillarbox._datastream.connected.connected_streams import ConnectedStreams
+from pillarbox._datastream.connected.joined_streams import (
     CoGroupedStreams,
     CoGroupedWindows,
     IntervalJoin,
     JoinedStreams,
     JoinedWindows,
 )
-from pillarbox._datastream.keyed_stream import KeyedStream
-from pillarbox._datastream.results import CollectedResults, DataStreamSink
-from pillarbox._datastream.windowed_stream import WindowedStream
+from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
+from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode
+from pillarbox._datastream.streams.async_data_stream import AsyncDataStream
+from pillarbox._datastream.streams.data_stream import DataStream
+from pillarbox._datastream.streams.keyed_stream import KeyedStream
+from pillarbox._datastream.streams.results import CollectedResults, DataStreamSink
+from pillarbox._datastream.windows.all_windowed_stream import AllWindowedStream
+from pillarbox._datastream.windows.windowed_stream import WindowedStream
 from pillarbox._operators.async_io.cache import AsyncCache
 from pillarbox._operators.async_io.fallback import AsyncFallback, fallback
 from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFailure, AsyncFunction

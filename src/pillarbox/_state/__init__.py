@@ -1,4 +1,9 @@
-"""Keyed state: descriptors, key groups, the heap backend and the state log."""
+"""Keyed state: descriptors, key groups, the heap backend and the state log.
+
+`keys` and `types` are at the bottom, then `heap` and `chunks`, `log`, `inspect`, `savepoint`. Start with
+`descriptors.py`, then `backend.py`: keyed state as operators see it. All state belongs to the mailbox thread. Weak
+spot: `log` knows `heap`, as a log's entries are rows of the heap.
+"""
 
 from pillarbox._state.backend import FoldedWindows, KeyedStateBackend, SlotSpec
 from pillarbox._state.chunks.head import LogIdentity

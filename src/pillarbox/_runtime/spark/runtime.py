@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._graph import CollectionSource, Program
 from pillarbox._runtime.local import LocalRuntime
-from pillarbox._runtime.spark.plan import collect_objects, plan_for_each_batch, plan_output
-from pillarbox._runtime.spark.session import default_parallelism, task_slots, time_zone
+from pillarbox._runtime.spark.plan.plan import collect_objects, plan_for_each_batch, plan_output
+from pillarbox._runtime.spark.settings.session import default_parallelism, task_slots, time_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -58,8 +58,8 @@ _NEEDED = (
     "pillarbox._api",  # functions of the user's refer to it
     "pillarbox.functions",
     "pillarbox.async_retry_predicates",
-    "pillarbox._runtime.spark.source_host",
-    "pillarbox._runtime.spark.task_host",
+    "pillarbox._runtime.spark.worker.source_host",
+    "pillarbox._runtime.spark.worker.task_host",
 )
 
 _log = logging.getLogger("pillarbox")

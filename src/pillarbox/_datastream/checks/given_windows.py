@@ -1,0 +1,119 @@
+"""The parts of a window program that a user gives: assigner, trigger, window function; checked."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from pillarbox._datastream.checks.code_search import event_time_use
+from pillarbox._datastream.checks.given_functions import check_parameters
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._graph import EventTimeUse
+from pillarbox._operators.windowing.api.assigner import (
+    EventTimeAssigner,
+    MergingWindowAssigner,
+    WindowAssigner,
+    check_assigner,
+)
+from pillarbox._operators.windowing.api.continuous_triggers import ContinuousEventTimeTrigger
+from pillarbox._operators.windowing.api.count_windows import GlobalWindows
+from pillarbox._operators.windowing.api.functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
+from pillarbox._operators.windowing.api.triggers import Trigger, asked_trigger
+
+__all__ = ["check_fires", "check_merging", "check_window_function", "default_trigger", "event_time_of"]
+
+_FUNCTIONS = (WindowFunction, AllWindowFunction, ProcessWindowFunction, ProcessAllWindowFunction)
+
+
+def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
+    """Return the trigger of an assigner.
+
+    Args:
+        env: the program's environment, for assigners that ask for it.
+
+    Raises:
+        ProgramError: it is no assigner, or has none.
+    """
+    if not isinstance(assigner, WindowAssigner):
+        hint = "one"
+        if isinstance(assigner, type):
+            made = next((f".{name}" for name in ("of", "with_gap", "create") if hasattr(assigner, name)), "")
+            hint = f"an instance: {assigner.__name__}{made}(...)"
+        raise ProgramError(
+            f"a window is made by a window assigner, such as TumblingEventTimeWindows.of('1 minute'), not by"
+            f" {shorten(assigner)}: pass {hint}"
+        )
+    check_assigner(assigner)
+    make: Any = assigner.get_default_trigger
+    trigger = make(env) if inspect.signature(make).parameters else make()
+    if not isinstance(trigger, Trigger):
+        raise ProgramError(f"{assigner!r}: get_default_trigger() returned {shorten(trigger)}: it returns a Trigger")
+    return trigger
+
+
+def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
+    """Refuse a trigger that cannot merge where windows do.
+
+    Raises:
+        ProgramError: it cannot.
+    """
+    cannot = not trigger.can_merge() or type(asked_trigger(trigger)).on_merge is Trigger.on_merge
+    if isinstance(assigner, MergingWindowAssigner) and cannot:
+        raise ProgramError(f"{assigner!r} makes windows that merge, and {trigger!r} cannot merge: it has no on_merge()")
+
+
+def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:
+    """Refuse windows that would never fire.
+
+    Args:
+        has_trigger: whether the program names a trigger.
+
+    Raises:
+        ProgramError: they would not.
+    """
+    if isinstance(assigner, GlobalWindows) and not assigner.fires_at_end and not has_trigger:
+        raise ProgramError(
+            f"{assigner!r} never end, so nothing would ever come out: say when, with trigger(...), for instance"
+            " PurgingTrigger.of(CountTrigger.of(100)), or GlobalWindows.create_with_end_of_stream_trigger()"
+        )
+
+
+def event_time_of(assigner: WindowAssigner, trigger: Trigger) -> EventTimeUse:
+    """Return how windows use event time."""
+    if isinstance(assigner, EventTimeAssigner):
+        return EventTimeUse.TIMESTAMPS
+    asked = asked_trigger(trigger)
+    if assigner.is_event_time() or isinstance(asked, ContinuousEventTimeTrigger):
+        return EventTimeUse.TIMERS
+    return event_time_use(asked)
+
+
+def check_window_function(func: Any, wanted: tuple[type, ...], name: type, asked_by: str, stream: str) -> None:
+    """Refuse what is no window function of the wanted kinds.
+
+    Args:
+        name: the kind that the message names.
+        asked_by: the method that it was given to.
+        stream: the class of the stream.
+
+    Raises:
+        ProgramError: it is none.
+    """
+    for kind in wanted:
+        if isinstance(func, kind):
+            check_parameters(func, kind, asked_by)
+            return
+    if isinstance(func, type):
+        raise ProgramError(f"{asked_by} got the class {func.__name__}: pass an instance: {func.__name__}()")
+    kinds = [kind.__name__ for kind in _FUNCTIONS if isinstance(func, kind)]
+    given = f"{type(func).__name__}, which is {_a(kinds[0])}" if kinds else shorten(func)
+    raise ProgramError(f"{asked_by} of {stream} takes {_a(name.__name__)}, not {given}")
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"

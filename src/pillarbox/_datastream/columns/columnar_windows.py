@@ -1,0 +1,175 @@
+"""Aggregates of columns on a windowed stream: the checks, and the two operators that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyspark.sql.types as spark
+
+from pillarbox._datastream.columns.schemas import check_column_names, check_key_type, encoder_of, known_schema
+from pillarbox._datastream.streams.data_stream import DataStream
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._graph import EventTimeUse
+from pillarbox._operators.columnar.accumulators import is_collated
+from pillarbox._operators.columnar.aggregates import ColumnAggregate
+from pillarbox._operators.columnar.key_columns import grouped_fields
+from pillarbox._operators.columnar.panes import columnar_panes
+from pillarbox._operators.columnar.partials import ALL, Columns
+from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
+from pillarbox._operators.columnar.program import ColumnarProgram
+from pillarbox._operators.columnar.session_operator import ColumnarSessionOperator
+from pillarbox._operators.columnar.window_operator import ColumnarWindowOperator
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
+from pillarbox._operators.windowing.api.triggers import EventTimeTrigger
+
+if TYPE_CHECKING:
+    from pillarbox._datastream.streams.keyed_stream import KeyedStream
+
+__all__ = ["aggregate_columns", "check_options"]
+
+_KEYS = (
+    spark.ByteType,
+    spark.ShortType,
+    spark.IntegerType,
+    spark.LongType,
+    spark.FloatType,
+    spark.DoubleType,
+    spark.DecimalType,
+    spark.StringType,
+    spark.BinaryType,
+    spark.BooleanType,
+    spark.DateType,
+    spark.TimestampType,
+    spark.TimestampNTZType,
+    spark.TimeType,
+    spark.DayTimeIntervalType,
+)
+_INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python objects"
+
+
+def check_options(assigner: WindowAssigner, trigger: Any, evictor: Any, late_tag: Any, error_tag: Any = None) -> None:
+    """Check that windows are of a kind whose aggregates can be of columns.
+
+    Raises:
+        ProgramError: they are not.
+    """
+    if columnar_panes(assigner) is None and type(assigner) is not EventTimeSessionWindows:
+        raise ProgramError(
+            f"aggregates of columns are for tumbling, sliding, cumulating and session windows of event time, not for"
+            f" {assigner!r}: {_INSTEAD}"
+        )
+    if type(trigger) is not EventTimeTrigger:
+        raise ProgramError(f"aggregates of columns fire at the end of a window, not by {trigger!r}: {_INSTEAD}")
+    if evictor is not None:
+        raise ProgramError(
+            f"aggregates of columns keep no elements that evictor({shorten(evictor)}) could take out: {_INSTEAD}"
+        )
+    if late_tag is not None:
+        raise ProgramError(
+            "aggregates of columns count late rows (late_records_dropped in the metrics), and cannot send them to a"
+            f" side output: {_INSTEAD}"
+        )
+    if error_tag is not None:
+        raise ProgramError(
+            f"aggregates of columns call no function that could raise, so there are no dead letters: {_INSTEAD}"
+        )
+
+
+def aggregate_columns(
+    stream: KeyedStream[Any, Any],
+    assigner: WindowAssigner,
+    lateness: int,
+    aggregates: Mapping[str, Any],
+    *,
+    by_key: bool,
+) -> DataStream[Any]:
+    """Return the results of aggregates of columns.
+
+    Args:
+        by_key: whether each key has windows of its own.
+
+    Raises:
+        ProgramError: an aggregate is none, or a column is not there or of the wrong type; the keys are no columns, or
+            the columns are not known.
+    """
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, ColumnAggregate):
+            raise ProgramError(
+                f"aggregate({name}=...) takes an aggregate of columns, such as sum_('amount'), not {shorten(aggregate)}"
+            )
+    schema = _schema(stream)
+    keys = [spark.StructField(ALL, spark.LongType(), nullable=False)]
+    if by_key:
+        keys = [schema[name] for name in _key_columns(stream, schema)]
+    wanted = dict.fromkeys(column for aggregate in aggregates.values() for column in aggregate.columns)
+    for name, aggregate in aggregates.items():
+        for column in aggregate.columns:
+            if column not in schema.names:
+                raise ProgramError(
+                    f"aggregate({name}={aggregate!r}): there is no column {column!r}; the columns are"
+                    f" {', '.join(schema.names)}"
+                )
+    grouped = [field.name for field in grouped_fields(keys)]
+    named = {key.name for key in keys}
+    check_column_names([*grouped, *(name for name in wanted if name not in named)], "key_by() and aggregate()")
+    inputs = [schema[name] for name in wanted if name not in grouped]
+    sessions = isinstance(assigner, EventTimeSessionWindows)
+    columns = Columns(spark.StructType(keys), spark.StructType(inputs), dict(aggregates), sessions)
+    results = columns.result_type()
+    check_column_names(results.names, "aggregate()")
+    name = f"window.aggregate: {', '.join(aggregates)}"
+    program = ColumnarProgram(assigner, columns, lateness, encoder_of(stream, schema, name))
+    env = stream._env
+    partials = DataStream[Any](env, stream._plain_step())._apply(
+        "window.partials", None, OperatorFactory(partial(PreAggregateOperator, program=program))
+    )
+    keyed = partials.key_by(grouped)
+    keyed._keying.nan_is_key = True
+    if by_key and stream._step.key_types is not None:  # type: ignore[attr-defined]
+        keyed._step.key_types = [field.dataType.simpleString() for field in columns.grouped()]  # type: ignore[attr-defined]
+    kind = ColumnarSessionOperator if sessions else ColumnarWindowOperator
+    make = partial(kind, keying=keyed._keying, program=program)
+    factory = OperatorFactory(make, keyed=True)
+    return keyed._apply("window.aggregate", None, factory, results, event_time=EventTimeUse.TIMESTAMPS).name(name)
+
+
+def _schema(stream: KeyedStream[Any, Any]) -> spark.StructType:
+    schema = known_schema(stream._plain_step())
+    if schema is None:
+        raise ProgramError(
+            f"aggregates of columns need to know the columns, and {stream._plain_step().name!r} declares none: put"
+            " the window after from_dataframe(), or declare the output_type of the function before it (the type_info"
+            " of a collection)"
+        )
+    return schema
+
+
+def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tuple[str, ...]:
+    keying = stream._keying
+    if keying.columns is None:
+        raise ProgramError(
+            "aggregates of columns need a key that is one column or several: key_by('card') or key_by('card', 'shop'),"
+            " not a function"
+        )
+    for name in keying.columns:
+        if name not in schema.names:
+            raise ProgramError(f"key_by(): there is no column {name!r}; the columns are {', '.join(schema.names)}")
+        kind = schema[name].dataType
+        if not _is_grouped(kind):
+            raise ProgramError(
+                f"key_by(): aggregates of columns cannot group by {name!r}, which is {kind.simpleString()}: key by"
+                " columns that are made of its parts, or cast it, such as to STRING"
+            )
+    check_key_type(keying, schema)
+    return keying.columns
+
+
+def _is_grouped(kind: spark.DataType) -> bool:
+    """Return whether Spark groups by values of this type, and pillarbox as Spark does."""
+    if isinstance(kind, spark.StructType):
+        return all(_is_grouped(field.dataType) for field in kind.fields)
+    return isinstance(kind, _KEYS) and not is_collated(kind)

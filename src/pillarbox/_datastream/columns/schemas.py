@@ -1,0 +1,216 @@
+"""Checks of columns while a program is being built: wrong ones are refused there and then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import ConfigurationError, ProgramError
+from pillarbox._graph import (
+    DataFrameSource,
+    OperatorTransformation,
+    PartitionTransformation,
+    SourceTransformation,
+    Transformation,
+    UnionTransformation,
+)
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._types import RowEncoder, TypeInformation, resolve_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+    from pillarbox._datastream.streams.keyed_stream import KeyedStream
+
+__all__ = [
+    "check_column_names",
+    "check_field",
+    "check_key_columns",
+    "check_key_type",
+    "check_readable",
+    "check_timestamp_column",
+    "declared_type",
+    "encoder_of",
+    "key_types",
+    "known_schema",
+]
+
+
+def check_column_names(names: Sequence[str], where: str) -> None:
+    """Check that each column has a name of its own.
+
+    Raises:
+        ProgramError: two have the same.
+    """
+    doubled = next((name for name, times in Counter(names).items() if times > 1), None)
+    if doubled is not None:
+        raise ProgramError(f"{where}: {names.count(doubled)} columns are called {doubled!r}: rename them")
+
+
+def check_readable(schema: StructType) -> None:
+    """Check that Arrow has values for the columns of a DataFrame.
+
+    Raises:
+        ProgramError: it has none for one.
+    """
+    for field in schema.fields:
+        if _has_months(field.dataType):
+            raise ProgramError(
+                f"from_dataframe(): the column {field.name!r} is {field.dataType.simpleString()}, and intervals of"
+                " months cannot be read in Python: leave it out, or cast it to STRING"
+            )
+
+
+def _has_months(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType, YearMonthIntervalType
+
+    if isinstance(kind, StructType):
+        return any(_has_months(field.dataType) for field in kind.fields)
+    if isinstance(kind, MapType):
+        return _has_months(kind.keyType) or _has_months(kind.valueType)
+    return _has_months(kind.elementType) if isinstance(kind, ArrayType) else isinstance(kind, YearMonthIntervalType)
+
+
+def check_timestamp_column(step: Transformation, column: str | None) -> None:
+    """Check that the column that event time is taken from is there, and holds a time, as far as ``step`` shows.
+
+    Raises:
+        ProgramError: it is not, or does not.
+    """
+    if column is None or not isinstance(step, DataFrameSource):
+        return
+    from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType, TimestampType
+
+    schema = step.dataframe.schema
+    if column not in schema.names:
+        raise ProgramError(
+            f"there is no timestamp column {column!r} in {step.name!r}; the columns are {', '.join(schema.names)}"
+        )
+    kind = schema[column].dataType
+    if not isinstance(kind, (TimestampType, TimestampNTZType, DateType, LongType, IntegerType)):
+        raise ProgramError(
+            f"column {column!r} of {step.name!r} is {kind.simpleString()}, which is not a timestamp: use a"
+            " timestamp, a date, or epoch milliseconds as bigint; or a function as timestamp assigner"
+        )
+
+
+def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> None:
+    """Check that the columns of a key are there, and can be one, as far as ``step`` shows.
+
+    Raises:
+        ProgramError: one is not, or its values have no hash.
+    """
+    if columns is None or not isinstance(step, SourceTransformation) or step.columns is None:
+        return
+    for column in columns:
+        if column not in step.columns:
+            raise ProgramError(
+                f"key_by(): there is no column {column!r} in {step.name!r}; the columns are {', '.join(step.columns)}"
+            )
+        kind = step.dataframe.schema[column].dataType if isinstance(step, DataFrameSource) else None
+        if kind is not None and not _can_be_key(kind):
+            raise ProgramError(
+                f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, which cannot be hashed:"
+                " key by a function that returns a string, a number, a date, or a tuple of them"
+            )
+
+
+def check_field(step: Transformation, field: int | str, method: str) -> None:
+    """Check that the column by which ``method`` folds records is there, as far as ``step`` shows.
+
+    Raises:
+        ProgramError: it is not.
+    """
+    source = _source_of(step)
+    columns = source.columns if isinstance(source, SourceTransformation) else None
+    if columns is None or (field in columns if isinstance(field, str) else field < len(columns)):
+        return
+    raise ProgramError(
+        f"{method}(): there is no column {field!r} in {source.name!r}; the columns are {', '.join(columns)}"
+    )
+
+
+def _source_of(step: Transformation) -> Transformation:
+    """Return the step that has made the records: those between do not change them."""
+    while isinstance(step, PartitionTransformation) or (
+        isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter", "deduplicate", "keys")
+    ):
+        step = step.inputs[0]
+    return step
+
+
+def _can_be_key(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+
+    if isinstance(kind, StructType):
+        return all(_can_be_key(field.dataType) for field in kind)
+    return not isinstance(kind, (ArrayType, MapType, VariantType))
+
+
+def key_types(step: Transformation, keying: Keying) -> list[str] | None:
+    """Return the types of a key where they are declared, or are those of columns that are known."""
+    if keying.key_type is not None:
+        return keying.declared_types
+    columns = keying.columns
+    if columns is None:
+        return None
+    try:
+        schema = known_schema(step)
+    except (ProgramError, ConfigurationError):
+        return None  # a type that is no columns, or columns in Spark's words while there is no session to parse them
+    if schema is None or not set(columns) <= set(schema.names):
+        return None
+    return [schema[column].dataType.simpleString() for column in columns]
+
+
+def check_key_type(keying: Keying, schema: StructType) -> None:
+    """Check that the declared type of a key is that of its columns, so that no key has to be converted.
+
+    Raises:
+        ProgramError: it is another one.
+    """
+    columns = keying.columns
+    if keying.key_type is None or columns is None:
+        return
+    wanted = keying.key_type.data_type if len(columns) == 1 else keying.declared_types
+    kinds = [schema[column].dataType for column in columns]
+    if wanted == (kinds[0] if len(kinds) == 1 else [kind.simpleString() for kind in kinds]):
+        return
+    said = ", ".join(f"{column!r} {kind.simpleString().upper()}" for column, kind in zip(columns, kinds))
+    raise ProgramError(
+        f"key_by(): aggregates of columns take keys as they are, and the key_type {keying.key_type} is another type"
+        f" than that of the key's columns ({said}): leave out the key_type, or cast the columns to it before"
+    )
+
+
+def declared_type(step: Transformation) -> TypeInformation[Any] | None:
+    """Return the type of ``Types`` that a step's records are declared to have, if there is one."""
+    declared = _source_of(step).output_type
+    return declared if isinstance(declared, TypeInformation) else None
+
+
+def known_schema(step: Transformation) -> StructType | None:
+    """Return the columns of a step's records: a DataFrame's, or those that are declared; None: they are not known."""
+    found: list[StructType | None] = []
+    pending, seen = [step], set[int]()
+    while pending:
+        step = _source_of(pending.pop())
+        if id(step) in seen:
+            continue  # a union may have the same stream in many ways
+        seen.add(id(step))
+        if isinstance(step, DataFrameSource):
+            found.append(step.dataframe.schema)
+        elif isinstance(step, UnionTransformation):
+            pending += reversed(step.inputs)
+        else:
+            found.append(None if step.output_type is None else resolve_schema(step.output_type))
+    return found[0] if found.count(found[0]) == len(found) else None
+
+
+def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str) -> RowEncoder | None:
+    """Return what makes columns of a stream's records; None: there is a type that cannot be made from Python values."""
+    try:
+        return RowEncoder(schema, operator, stream._env._runtime.time_zone)
+    except ProgramError:
+        return None  # rows that no function has touched need none

@@ -1,0 +1,131 @@
+"""Broadcast streams, and streams that are connected with one. Names and meaning are PyFlink's."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._datastream.checks.code_search import event_time_use, uses_processing_time
+from pillarbox._datastream.checks.given_functions import check_instance
+from pillarbox._datastream.streams.data_stream import DataStream
+from pillarbox._datastream.streams.keyed_stream import KeyedStream
+from pillarbox._errors import MissingMethodError, ProgramError, shorten
+from pillarbox._generics import T1, T2, Generic, U
+from pillarbox._graph import PartitionTransformation
+from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
+from pillarbox._operators.dead_letters.dead_letter import OnError
+from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.functions.basic import Function
+from pillarbox._operators.functions.broadcast import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from pillarbox._operators.functions.two_streams import CoProcessFunction, KeyedCoProcessFunction
+from pillarbox._state import MapStateDescriptor
+from pillarbox._types import SchemaLike
+
+__all__ = ["BroadcastConnectedStream", "BroadcastStream"]
+
+_PROCESS = "process() of a stream and a broadcast one"
+
+
+class BroadcastStream(Generic[T1]):
+    """A stream of records of type ``T1`` of which each subtask gets every record, and the state that they fill.
+
+    Made by ``DataStream.broadcast(descriptor, ...)``; ``DataStream.connect`` takes it.
+    """
+
+    def __init__(self, stream: DataStream[T1], descriptors: tuple[MapStateDescriptor[Any, Any], ...]) -> None:
+        self._stream = stream
+        self._descriptors = descriptors
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            said = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name.startswith("_") or not hasattr(DataStream, name):
+                raise AttributeError(said, name=name, obj=self)
+            raise MissingMethodError(
+                f"{name}() cannot be asked of a broadcast stream: give it to the other one, as in"
+                " stream.connect(broadcast).process(...)"
+            )
+
+
+class BroadcastConnectedStream(Generic[T1, T2]):
+    """A stream of records of type ``T1``, keyed or not, beside a broadcast one of records of type ``T2``.
+
+    Made by ``DataStream.connect``.
+    """
+
+    def __init__(self, stream: DataStream[T1], broadcast: BroadcastStream[T2]) -> None:
+        self._stream = stream
+        self._broadcast = broadcast
+
+    def process(
+        self,
+        func: BroadcastProcessFunction[T1, T2, U] | KeyedBroadcastProcessFunction[Any, T1, T2, U],
+        output_type: SchemaLike | None = None,
+        *,
+        processing_time: bool | None = None,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
+        """Handle the records of both streams: one fills the broadcast state, the other reads it.
+
+        Event time is the minimum of both streams'; one without watermarks holds it back. A stream that is not
+        partitioned, by key or otherwise, is rebalanced: see ``DataStream.rebalance``.
+
+        Args:
+            func: on a keyed stream a ``KeyedBroadcastProcessFunction``, else a ``BroadcastProcessFunction``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            processing_time: as in ``KeyedStream.process``.
+            on_error: the same. A record of the broadcast stream is processed in each subtask, so each has a letter of
+                its own.
+
+        Raises:
+            ProgramError: ``func`` is no such function.
+
+        Example:
+            >>> WORDS = MapStateDescriptor[str, bool]("words")
+            >>> class Listed(BroadcastProcessFunction[str, str, str]):
+            ...     def process_element(self, word, ctx):
+            ...         if word in ctx.get_broadcast_state(WORDS):
+            ...             yield word
+            ...
+            ...     def process_broadcast_element(self, word, ctx):
+            ...         ctx.get_broadcast_state(WORDS).put(word, True)
+            ...         yield f"{word} is listed"
+            >>> words, listed = env.from_collection(["to"]), env.from_collection(["be"])
+            >>> words.connect(listed.broadcast(WORDS)).process(Listed()).execute_and_collect()
+            ['be is listed']
+        """
+        keyed = isinstance(self._stream, KeyedStream)
+        wanted: type[Function] = KeyedBroadcastProcessFunction if keyed else BroadcastProcessFunction
+        other: type[Function] = BroadcastProcessFunction if keyed else KeyedBroadcastProcessFunction
+        if isinstance(func, other):
+            said = "has a key" if keyed else "has no key: put key_by(...) before connect()"
+            raise ProgramError(f"{_PROCESS} got {shorten(func)}: the stream {said}, so give it a {wanted.__name__}")
+        if isinstance(func, (CoProcessFunction, KeyedCoProcessFunction)):
+            raise ProgramError(
+                f"{_PROCESS} got {type(func).__name__}, whose second stream is no broadcast one: give it a"
+                f" {wanted.__name__}, or leave broadcast(...) out"
+            )
+        methods = ("process_element", "process_broadcast_element", *(("on_timer",) if keyed else ()))
+        check_instance(func, wanted, _PROCESS, methods, many=True)
+        stream = self._stream
+        descriptors = self._broadcast._descriptors
+        if isinstance(stream, KeyedStream):
+            make: Any = partial(
+                KeyedBroadcastProcessOperator, function=func, keying=stream._keying, descriptors=descriptors
+            )
+        else:
+            make = partial(BroadcastProcessOperator, function=func, descriptors=descriptors)
+            if not isinstance(stream._step, PartitionTransformation):
+                stream = stream.rebalance()
+        timed = keyed and (uses_processing_time(func) if processing_time is None else processing_time)
+        return stream._apply(
+            "process",
+            func,
+            guarded(OperatorFactory(make, keyed=True), on_error, _PROCESS),
+            output_type,
+            uses_processing_time=timed,
+            event_time=event_time_use(func),
+            more_inputs=[self._broadcast._stream._step],
+        )

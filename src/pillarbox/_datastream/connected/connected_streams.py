@@ -1,0 +1,268 @@
+"""Two streams that share the state of one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from pillarbox._datastream.checks.code_search import event_time_use, uses_processing_time
+from pillarbox._datastream.checks.given_functions import check_instance
+from pillarbox._datastream.streams.data_stream import DataStream
+from pillarbox._datastream.streams.keyed_stream import KeyedStream
+from pillarbox._errors import ProgramError
+from pillarbox._generics import T1, T2, Generic, U
+from pillarbox._graph import KeyByTransformation, PartitionTransformation
+from pillarbox._operators.connected.two_inputs import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessOperator,
+    KeyedCoProcessOperator,
+    Keyings,
+)
+from pillarbox._operators.dead_letters.dead_letter import OnError
+from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.functions.basic import KeySelector
+from pillarbox._operators.functions.broadcast import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from pillarbox._operators.functions.two_streams import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+)
+from pillarbox._state.keys.key_note import are_other_types
+from pillarbox._types import SchemaLike, TypeInformation
+
+__all__ = ["ConnectedStreams", "check_key_types"]
+
+_PROCESS = "process() of connected streams"
+
+
+class ConnectedStreams(Generic[T1, T2]):
+    """Two streams, of records of types ``T1`` and ``T2``, for an operator that handles both.
+
+    PyFlink's class of this name, made by ``DataStream.connect``. Where both streams are keyed, before they are
+    connected or by :meth:`key_by`, records with the same key meet in the same subtask, and in the same state.
+    """
+
+    def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
+        self._first = first
+        self._second = second
+
+    def key_by(
+        self,
+        key_selector1: Callable[[T1], Any] | KeySelector[T1, Any] | str | Sequence[str],
+        key_selector2: Callable[[T2], Any] | KeySelector[T2, Any] | str | Sequence[str],
+        key_type: TypeInformation[Any] | None = None,
+    ) -> ConnectedStreams[T1, T2]:
+        """Partition both streams by key: each by a function, a ``KeySelector``, or the names of columns.
+
+        Args:
+            key_selector1: the key of the records of the first stream.
+            key_selector2: the key of those of the second; equal keys of both share their state.
+            key_type: one of ``Types``: keys of both are converted to it, and refused if they do not fit.
+
+        Raises:
+            ProgramError: a column is not there, or its values cannot be keys.
+
+        Example:
+            >>> class Both(KeyedCoProcessFunction):
+            ...     def process_element1(self, name, ctx):
+            ...         yield ctx.get_current_key(), name
+            ...
+            ...     def process_element2(self, amount, ctx):
+            ...         yield ctx.get_current_key(), amount
+            >>> names, amounts = env.from_collection(["ann"]), env.from_collection([3])
+            >>> keyed = names.connect(amounts).key_by(len, lambda amount: amount)
+            >>> sorted(keyed.process(Both()).execute_and_collect(), key=str)
+            [(3, 'ann'), (3, 3)]
+        """
+        return ConnectedStreams(
+            self._first.key_by(key_selector1, key_type=key_type),
+            self._second.key_by(key_selector2, key_type=key_type),
+        )
+
+    def map(
+        self,
+        func: CoMapFunction[T1, T2, U],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
+        """Turn each record of both streams into at most one other: None is not emitted, as in PyFlink.
+
+        Streams that are not partitioned, by key or otherwise, are rebalanced: see ``DataStream.rebalance``.
+
+        Args:
+            func: its ``map1`` gets the records of the first stream, ``map2`` those of the second. Where both streams
+                have keys, it has keyed state, which both share.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: ``func`` is no such function; the keys are of different types.
+
+        Example:
+            >>> class AsText(CoMapFunction[int, str, str]):
+            ...     def map1(self, number):
+            ...         return f"number {number}"
+            ...
+            ...     def map2(self, text):
+            ...         return text
+            >>> numbers, texts = env.from_collection([1]), env.from_collection(["two"])
+            >>> sorted(numbers.connect(texts).map(AsText()).execute_and_collect())
+            ['number 1', 'two']
+        """
+        check_instance(func, CoMapFunction, "map() of connected streams", ("map1", "map2"), many=False)
+        return self._apply_function("map", CoMapOperator, func, output_type, on_error)
+
+    def flat_map(
+        self,
+        func: CoFlatMapFunction[T1, T2, U],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
+        """Turn each record of both streams into any number of others.
+
+        Streams that are not partitioned, by key or otherwise, are rebalanced: see ``DataStream.rebalance``.
+
+        Args:
+            func: its ``flat_map1`` gets the records of the first stream, ``flat_map2`` those of the second. Where both
+                streams have keys, it has keyed state, which both share.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: ``func`` is no such function; the keys are of different types.
+
+        Example:
+            >>> class Words(CoFlatMapFunction[str, int, str]):
+            ...     def flat_map1(self, line):
+            ...         yield from line.split()
+            ...
+            ...     def flat_map2(self, number):
+            ...         yield str(number)
+            >>> lines, numbers = env.from_collection(["to be"]), env.from_collection([2])
+            >>> sorted(lines.connect(numbers).flat_map(Words()).execute_and_collect())
+            ['2', 'be', 'to']
+        """
+        methods = ("flat_map1", "flat_map2")
+        check_instance(func, CoFlatMapFunction, "flat_map() of connected streams", methods, many=True)
+        return self._apply_function("flat_map", CoFlatMapOperator, func, output_type, on_error)
+
+    def process(
+        self,
+        func: KeyedCoProcessFunction[Any, T1, T2, U] | CoProcessFunction[T1, T2, U],
+        output_type: SchemaLike | None = None,
+        *,
+        processing_time: bool | None = None,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
+        """Handle the records of both streams, with side outputs and, where both have keys, keyed state and timers.
+
+        Event time is the minimum of both streams': timers wait for the slower one. Streams that are not partitioned, by
+        key or otherwise, are rebalanced: see ``DataStream.rebalance``.
+
+        Args:
+            func: its ``process_element1`` gets the records of the first stream, ``process_element2`` those of the
+                second. A ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` runs without state or timers.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            processing_time: as in ``KeyedStream.process``.
+            on_error: the same.
+
+        Raises:
+            ProgramError: ``func`` is no such function, a stream has no key, or the keys are of different types.
+
+        Example:
+            >>> class Balance(KeyedCoProcessFunction[str, int, int, int]):
+            ...     def open(self, runtime_context):
+            ...         self.balance = runtime_context.get_state(ValueStateDescriptor[int]("balance"))
+            ...
+            ...     def process_element1(self, paid_in, ctx):
+            ...         self.balance.update((self.balance.value() or 0) + paid_in)
+            ...         yield self.balance.value()
+            ...
+            ...     def process_element2(self, paid_out, ctx):
+            ...         self.balance.update((self.balance.value() or 0) - paid_out)
+            ...         yield self.balance.value()
+            >>> paid_in = env.from_collection([50, 20]).key_by(lambda amount: "ann")
+            >>> paid_out = env.from_collection([30]).key_by(lambda amount: "ann")
+            >>> paid_in.connect(paid_out).process(Balance()).execute_and_collect()
+            [50, 70, 40]
+        """
+        methods = ("process_element1", "process_element2")
+        if isinstance(func, CoProcessFunction):
+            check_instance(func, CoProcessFunction, _PROCESS, methods, many=True)
+            factory = guarded(OperatorFactory(partial(CoProcessOperator, function=func)), on_error, _PROCESS)
+            return self._apply("process", func, factory, output_type)
+        if isinstance(func, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
+            raise ProgramError(
+                f"{_PROCESS} got {type(func).__name__}, whose second stream is a broadcast one: give its state to"
+                " broadcast(...), as in connect(rules.broadcast(MapStateDescriptor(...)))"
+            )
+        check_instance(func, KeyedCoProcessFunction, _PROCESS, (*methods, "on_timer"), many=True)
+        for stream, which in ((self._first, "first"), (self._second, "second")):
+            if not isinstance(stream, KeyedStream):
+                raise ProgramError(
+                    f"{_PROCESS}: the {which} one has no key, so it is not known which of its"
+                    " records belong together with those of the other: connect(...).key_by(first_key, second_key), or"
+                    " give it a CoProcessFunction, which has no state"
+                )
+        first, second = self._keyings("process")
+        assert first is not None and second is not None
+        make = partial(KeyedCoProcessOperator, function=func, keyings=(first, second))
+        return self._apply(
+            "process",
+            func,
+            guarded(OperatorFactory(make, keyed=True), on_error, _PROCESS),
+            output_type,
+            uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
+        )
+
+    def _apply_function(
+        self, kind: str, operator: type[CoFlatMapOperator], func: Any, output_type: Any, on_error: OnError
+    ) -> DataStream[Any]:
+        keyings = self._keyings(kind)
+        factory = OperatorFactory(partial(operator, function=func, keyings=keyings), keyed=keyings[0] is not None)
+        factory = guarded(factory, on_error, f"{kind}() of connected streams")
+        return self._apply(kind, func, factory, output_type)
+
+    def _keyings(self, method: str) -> Keyings:
+        """Return how both streams get their keys; None for both where one has none."""
+        first, second = self._first, self._second
+        if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
+            return None, None
+        check_key_types(first, second, f"{method}() of connected streams")
+        return first._keying, second._keying
+
+    def _apply(
+        self, kind: str, func: Any, factory: OperatorFactory, output_type: Any, *, uses_processing_time: bool = False
+    ) -> DataStream[Any]:
+        first, second = (
+            stream if isinstance(stream._step, PartitionTransformation) else stream.rebalance()
+            for stream in (self._first, self._second)
+        )
+        return first._apply(
+            kind,
+            func,
+            factory,
+            output_type,
+            uses_processing_time=uses_processing_time,
+            event_time=event_time_use(func),
+            more_inputs=[second._step],
+        )
+
+
+def check_key_types(first: KeyedStream[Any, Any], second: KeyedStream[Any, Any], method: str) -> None:
+    """Refuse keys that can never be equal, as far as their types are known."""
+    steps = [stream._step for stream in (first, second)]
+    one, other = (step.key_types if isinstance(step, KeyByTransformation) else None for step in steps)
+    if one is not None and other is not None and (len(one) != len(other) or are_other_types(one, other)):
+        raise ProgramError(
+            f"{method}: the keys of the first are {', '.join(one).upper()}, those of the second"
+            f" {', '.join(other).upper()}: they are never equal, so no records would meet; key both by the same type"
+        )

@@ -1,0 +1,479 @@
+"""Joins of two streams. Names and meaning are those of Flink's Java API, in Python's spelling; PyFlink has none."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from pillarbox._datastream.checks.given_functions import check_function, name_of
+from pillarbox._datastream.columns.columnar_joins import join_columns, sides_of_rows
+from pillarbox._datastream.connected.connected_streams import check_key_types
+from pillarbox._datastream.streams.data_stream import DataStream
+from pillarbox._datastream.streams.keyed_stream import KeyedStream
+from pillarbox._datastream.windows.windowed_stream import Windowed
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._generics import T1, T2, Generic, U, V
+from pillarbox._graph import EventTimeUse
+from pillarbox._operators.columnar.joins.process_join import ColumnarProcessJoinOperator
+from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
+from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
+from pillarbox._operators.functions.basic import KeySelector, OutputTag, SideOutput
+from pillarbox._operators.functions.joins import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
+from pillarbox._operators.joins.co_group import CoGroups, CoGroupWindowOperator, FlatPairs, Pairs
+from pillarbox._operators.joins.interval_join import Interval, IntervalJoinOperator
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.evictors import Evictor
+from pillarbox._operators.windowing.api.functions import WindowFunction
+from pillarbox._operators.windowing.api.triggers import Trigger
+from pillarbox._operators.windowing.base_operator import WindowProgram
+from pillarbox._operators.windowing.contents import AllElements
+from pillarbox._time.duration import DurationLike, to_millis
+from pillarbox._types import SchemaLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams", "JoinedWindows"]
+
+
+class _Pair(Generic[T1, T2]):
+    """Two streams whose keys are being told."""
+
+    _method: str
+
+    def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
+        self._first = first
+        self._second = second
+
+    def where(
+        self,
+        key_selector: Callable[[T1], Any] | KeySelector[T1, Any] | str | Sequence[str],
+        *,
+        on_error: OnError = "fail",
+    ) -> Self:
+        """Set the key of the first stream: a function, a ``KeySelector``, or the name or names of columns.
+
+        Args:
+            key_selector: as in ``DataStream.key_by``.
+            on_error: the fate of a record that has no key, as in ``DataStream.key_by``: ``"fail"`` fails the task; an
+                ``OutputTag`` sends a :class:`DeadLetter` to that side output (:meth:`get_side_output`), and the record
+                joins nothing.
+
+        Raises:
+            ProgramError: a column is not there, or its values cannot be keys.
+        """
+        check_on_error(on_error, "where()")
+        changed = copy.copy(self)
+        changed._first = self._first.key_by(key_selector, on_error=on_error)
+        return changed
+
+    def equal_to(
+        self,
+        key_selector: Callable[[T2], Any] | KeySelector[T2, Any] | str | Sequence[str],
+        *,
+        on_error: OnError = "fail",
+    ) -> Self:
+        """Set the key of the second stream, likewise: records with equal keys belong together.
+
+        Args:
+            key_selector: as in ``DataStream.key_by``.
+            on_error: as in :meth:`where`.
+
+        Raises:
+            ProgramError: a column is not there, or its values cannot be keys.
+        """
+        check_on_error(on_error, "equal_to()")
+        changed = copy.copy(self)
+        changed._second = self._second.key_by(key_selector, on_error=on_error)
+        return changed
+
+    def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
+        """Return the dead letters of records that have no key, of both streams.
+
+        Args:
+            tag: the ``on_error`` of :meth:`where`, of :meth:`equal_to`, or of both.
+
+        Raises:
+            ProgramError: it is no ``OutputTag``, or neither of them has one.
+
+        Example:
+            >>> BAD = OutputTag[DeadLetter]("bad")
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda text: 0)
+            >>> one = env.from_collection(["1", "2"]).assign_timestamps_and_watermarks(at)
+            >>> two = env.from_collection(["2", "x"]).assign_timestamps_and_watermarks(at)
+            >>> pairs = one.join(two).where(int, on_error=BAD).equal_to(int, on_error=BAD)
+            >>> pairs.get_side_output(BAD).map(lambda letter: letter.value).execute_and_collect()
+            ['x']
+        """
+        guarded_ones = [
+            stream for stream in (self._first, self._second) if isinstance(stream, KeyedStream) and stream._has_sides
+        ]
+        if not guarded_ones:
+            raise ProgramError(
+                f"{self._method}() has no side outputs before where(key, on_error=tag), or equal_to(key, on_error=tag);"
+                " get side outputs of its results from the stream that apply(...) returns"
+            )
+        first, *more = (stream.get_side_output(tag) for stream in guarded_ones)
+        return first.union(*more) if more else first
+
+    def _keyed(self) -> tuple[KeyedStream[Any, T1], KeyedStream[Any, T2]]:
+        first, second = self._first, self._second
+        if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
+            missing = "where(...)" if not isinstance(first, KeyedStream) else "equal_to(...)"
+            raise ProgramError(
+                f"{self._method}(): say which records belong together: {missing} is missing, as in"
+                f" one.{self._method}(two).where(key).equal_to(key).window(...)"
+            )
+        check_key_types(first, second, f"{self._method}()")
+        return first, second
+
+
+class JoinedStreams(_Pair[T1, T2], Generic[T1, T2]):
+    """Two streams, of records of types ``T1`` and ``T2``, of which pairs with equal keys and windows are made.
+
+    Made by ``DataStream.join``.
+    """
+
+    _method = "join"
+
+    def window(self, assigner: WindowAssigner) -> JoinedWindows[T1, T2]:
+        """Divide both streams into windows.
+
+        Args:
+            assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+
+        Raises:
+            ProgramError: it is no ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
+        """
+        return JoinedWindows(*self._keyed(), assigner)
+
+
+class CoGroupedStreams(_Pair[T1, T2], Generic[T1, T2]):
+    """Two streams, of records of types ``T1`` and ``T2``; those with equal keys and windows are handled together.
+
+    Made by ``DataStream.co_group``.
+    """
+
+    _method = "co_group"
+
+    def window(self, assigner: WindowAssigner) -> CoGroupedWindows[T1, T2]:
+        """Divide both streams into windows.
+
+        Args:
+            assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+
+        Raises:
+            ProgramError: it is no ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
+        """
+        return CoGroupedWindows(*self._keyed(), assigner)
+
+
+class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
+    """The windows of two streams."""
+
+    _method: str
+    _applied = WindowFunction
+    _processed = WindowFunction
+
+    def __init__(self, first: KeyedStream[Any, T1], second: KeyedStream[Any, T2], assigner: WindowAssigner) -> None:
+        super().__init__(first, assigner)
+        self._keyings = (first._keying, second._keying)
+        self._more_inputs = [second._step]
+
+    def _make(self, program: WindowProgram) -> Callable[[OperatorContext], StreamOperator]:
+        return partial(CoGroupWindowOperator, keyings=self._keyings, program=program)
+
+    def trigger(self, trigger: Trigger) -> Self:
+        """Set when a window is looked at, in place of the assigner's default; its elements are (0 or 1, record).
+
+        Raises:
+            ProgramError: it is no ``Trigger``; windows merge, and it cannot.
+        """
+        self._set_trigger(trigger)
+        return self
+
+    def evictor(self, evictor: Evictor) -> Self:
+        """Set what takes elements out of a window before or after its function is called: they are (0 or 1, record).
+
+        Raises:
+            ProgramError: it is no ``Evictor``.
+        """
+        self._set_evictor(evictor)
+        return self
+
+    def allowed_lateness(self, lateness: DurationLike) -> Self:
+        """Keep windows for a while after their end: a record that comes then has its window handled anew, as a whole.
+
+        Args:
+            lateness: how long event time may be past the end of a window; as an int, milliseconds. 0 by default.
+
+        Raises:
+            ProgramError: it is no duration, or the windows are not of event time.
+        """
+        self._set_lateness(lateness)
+        return self
+
+    def side_output_errors(self, tag: OutputTag[Any]) -> Self:
+        """Emit a dead letter where a function raises, and go on.
+
+        That of a window has as its value the records of both streams, each as (0 or 1, record): the window goes on as
+        if nothing had been emitted.
+
+        Args:
+            tag: the side output for :class:`DeadLetter` records: ``get_side_output(tag)`` of the resulting stream.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+        """
+        self._set_error_tag(tag)
+        return self
+
+    def _apply_to_all(self, func: Any, function: WindowFunction, output_type: Any) -> DataStream[Any]:
+        contents = AllElements(evictor=self._evictor)
+        results = self._run("apply", func, contents, function, output_type, (func,))
+        return results.name(name_of(self._method, func))
+
+
+class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
+    """The windows of two streams, of whose records pairs are made. Made by ``JoinedStreams.window``."""
+
+    _method = "join"
+
+    def apply(
+        self,
+        func: Callable[[T1, T2], U] | JoinFunction[T1, T2, U] | FlatJoinFunction[T1, T2, U],
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[U]:
+        """Call a function with each pair of records that have the same key and window, when the window ends.
+
+        Args:
+            func: ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` any number.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+
+        Raises:
+            ProgramError: ``func`` is no such function.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> one = env.from_collection([("a", 1_000), ("a", 61_000)]).assign_timestamps_and_watermarks(at)
+            >>> two = env.from_collection([("a", 2_000), ("b", 3_000)]).assign_timestamps_and_watermarks(at)
+            >>> pairs = one.join(two).where(lambda event: event[0]).equal_to(lambda event: event[0])
+            >>> windows = pairs.window(TumblingEventTimeWindows.of("1 minute"))
+            >>> windows.apply(lambda a, b: (a[1], b[1])).execute_and_collect()
+            [(1000, 2000)]
+        """
+        flat = isinstance(func, FlatJoinFunction)
+        check_function(func, FlatJoinFunction if flat else JoinFunction, "apply", "join", many=flat)
+        call: Any = func.join if isinstance(func, (JoinFunction, FlatJoinFunction)) else func
+        return self._apply_to_all(func, (FlatPairs if flat else Pairs)(call), output_type)
+
+
+class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
+    """The windows of two streams, whose records are handled together. Made by ``CoGroupedStreams.window``."""
+
+    _method = "co_group"
+
+    def apply(
+        self,
+        func: Callable[[Sequence[T1], Sequence[T2]], Iterable[U] | None] | CoGroupFunction[T1, T2, U],
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[U]:
+        """Call a function with the records of a key in a window, when the window ends; one stream may have none.
+
+        Args:
+            func: ``f(firsts, seconds)`` returns or yields the results; or a ``CoGroupFunction``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+
+        Raises:
+            ProgramError: ``func`` is no such function.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> one = env.from_collection([("a", 1_000), ("a", 2_000)]).assign_timestamps_and_watermarks(at)
+            >>> two = env.from_collection([("a", 2_000), ("b", 3_000)]).assign_timestamps_and_watermarks(at)
+            >>> groups = one.co_group(two).where(lambda event: event[0]).equal_to(lambda event: event[0])
+            >>> windows = groups.window(TumblingEventTimeWindows.of("1 minute"))
+            >>> windows.apply(lambda ones, twos: [(len(ones), len(twos))]).execute_and_collect()
+            [(2, 1), (0, 1)]
+        """
+        check_function(func, CoGroupFunction, "apply", "co_group", many=True)
+        call: Any = func.co_group if isinstance(func, CoGroupFunction) else func
+        return self._apply_to_all(func, CoGroups(call), output_type)
+
+
+class IntervalJoin(Generic[T1, T2]):
+    """Two keyed streams, of records of types ``T1`` and ``T2``, of which pairs with near event times are made.
+
+    Made by ``KeyedStream.interval_join``.
+    """
+
+    def __init__(self, left: KeyedStream[Any, T1], right: KeyedStream[Any, T2]) -> None:
+        self._streams = (left, right)
+        self._bounds: tuple[int, int] | None = None
+        self._exclusive = (0, 0)
+        self._late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None] = (None, None)
+
+    def between(self, lower: DurationLike, upper: DurationLike) -> IntervalJoin[T1, T2]:
+        """Set how far apart the event times of a pair may be: ``left + lower <= right <= left + upper``.
+
+        Args:
+            lower: how much later than the left record the right one is at least, as ``"-5 seconds"``; an int:
+                milliseconds.
+            upper: how much later at most.
+
+        Raises:
+            ProgramError: one is no duration, or ``lower`` is more than ``upper``.
+        """
+        bounds = tuple(
+            to_millis(bound, f"between(): {name}", allow_negative=True)
+            for name, bound in (("lower", lower), ("upper", upper))
+        )
+        if bounds[0] > bounds[1]:
+            raise ProgramError(
+                f"between(): the lower bound, {shorten(lower)}, is above the upper one, {shorten(upper)}: no pair would"
+                " be near enough; give the smaller one first"
+            )
+        return self._changed(_bounds=bounds)
+
+    def lower_bound_exclusive(self) -> IntervalJoin[T1, T2]:
+        """Leave out pairs that are exactly as far apart as the lower bound."""
+        return self._changed(_exclusive=(1, self._exclusive[1]))
+
+    def upper_bound_exclusive(self) -> IntervalJoin[T1, T2]:
+        """Leave out pairs that are exactly as far apart as the upper bound."""
+        return self._changed(_exclusive=(self._exclusive[0], 1))
+
+    def side_output_left_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
+        """Emit late records of the left stream to a side output; else they are dropped and counted.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+        """
+        return self._changed(_late_tags=(_checked_tag(tag, "left"), self._late_tags[1]))
+
+    def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
+        """Emit late records of the right stream to a side output; else they are dropped and counted.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+        """
+        return self._changed(_late_tags=(self._late_tags[0], _checked_tag(tag, "right")))
+
+    def _changed(self, **attributes: Any) -> IntervalJoin[T1, T2]:
+        changed = copy.copy(self)
+        vars(changed).update(attributes)
+        return changed
+
+    def process(
+        self,
+        func: ProcessJoinFunction[T1, T2, U]
+        | Callable[[T1, T2, ProcessJoinFunction.Context], Iterable[U | SideOutput] | None],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
+        """Call a function with each pair, when its second record comes.
+
+        Of two streams of DataFrames' rows that are keyed by columns, pairs are found by columns, when event time moves
+        on or the micro-batch ends: only rows with a partner become Python objects.
+
+        Each side keeps its records until event time, the minimum of both streams', has passed that of their last
+        possible partner. A record that comes behind event time is late: it is dropped, and counted in the metrics
+        (``late_records_dropped``), or goes to a side output.
+
+        Args:
+            func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            on_error: the fate of a record at which ``func`` raises, for any of its pairs: ``"fail"`` fails the task; an
+                ``OutputTag`` sends a :class:`DeadLetter` to that side output, in the place of all pairs of the record
+                that came last, which is not kept.
+
+        Raises:
+            ProgramError: ``func`` is no such function, or there are no bounds.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> sent = env.from_collection([("a", 1_000), ("a", 9_000)]).assign_timestamps_and_watermarks(at)
+            >>> answered = env.from_collection([("a", 3_500)]).assign_timestamps_and_watermarks(at)
+            >>> both = sent.key_by(lambda e: e[0]).interval_join(answered.key_by(lambda e: e[0]))
+            >>> pairs = both.between("0 seconds", "5 seconds")
+            >>> pairs.process(lambda left, right, ctx: [(left, right)]).execute_and_collect()
+            [(('a', 1000), ('a', 3500))]
+        """
+        check_function(func, ProcessJoinFunction, "process", "process_element", many=True)
+        left, right = self._streams
+        interval = self._interval("process")
+        sides = sides_of_rows(left, right, self._late_tags)
+        make: Callable[[OperatorContext], StreamOperator]
+        # One that goes on when its function raises gets record by record, which columns are no help for.
+        if sides is None or on_error != "fail":
+            keyings = (left._keying, right._keying)
+            make = partial(
+                IntervalJoinOperator, function=func, keyings=keyings, interval=interval, late_tags=self._late_tags
+            )
+        else:
+            make = partial(
+                ColumnarProcessJoinOperator, keying=left._keying, sides=sides, interval=interval, function=func
+            )
+        # A record is kept when its pairs have been handled: the join itself has nothing to undo.
+        factory = OperatorFactory(make, keyed=True, keeps_sides=True)
+        factory = guarded(factory, on_error, "interval_join().process()", unchanged=IntervalJoinOperator.own_states)
+        return left._apply(
+            "interval_join", func, factory, output_type, event_time=EventTimeUse.TIMESTAMPS, more_inputs=[right._step]
+        )
+
+    def columns(
+        self, how: Literal["inner", "left"] = "inner", *, suffixes: tuple[str, str] | None = None
+    ) -> DataStream[Any]:
+        """Join the columns of both streams, by Arrow: no row becomes a Python object.
+
+        Both streams are of DataFrames, or of functions that declare their ``output_type``, with keys that are named
+        columns. A row whose key is null, or has a null in one of its columns, joins nothing, as in Spark; NaN equals
+        NaN, as there. Late rows are those of :meth:`process`. A pair has the later one of its two event times; a row
+        without a partner that of the last one that it might have had.
+
+        Args:
+            how: ``"inner"``: pairs; ``"left"``: also rows of the left stream without a partner, with nulls in the place
+                of one, as soon as event time has passed the last one that might have come.
+            suffixes: what is put behind the names of columns that both sides have: of the left one's, and of the right
+                one's, such as ``("", "_right")``. By default such columns are refused. Key columns that are called the
+                same on both sides are there once.
+
+        Returns:
+            the columns of the left stream, then those of the right one.
+
+        Raises:
+            ProgramError: there are no bounds; the columns are not known; a key is no column, or of another type than
+                that of the other side; both sides have a column of the same name.
+
+        Example:
+            >>> event = Types.ROW_NAMED(["id", "at"], [Types.STRING(), Types.LONG()])
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+            >>> sent = env.from_collection([("a", 1_000), ("a", 9_000)], event).assign_timestamps_and_watermarks(at)
+            >>> answered = env.from_collection([("a", 3_500)], event).assign_timestamps_and_watermarks(at)
+            >>> pairs = sent.key_by("id").interval_join(answered.key_by("id")).between("0 seconds", "5 seconds")
+            >>> rows = pairs.columns("left", suffixes=("", "_answered")).execute_and_collect()
+            >>> sorted(tuple(row) for row in rows)
+            [('a', 1000, 3500), ('a', 9000, None)]
+        """
+        return join_columns(*self._streams, self._interval("columns"), how, suffixes, self._late_tags)
+
+    def _interval(self, method: str) -> Interval:
+        """Return the bounds, both inclusive."""
+        if self._bounds is None:
+            raise ProgramError(
+                f"interval_join(): say how near: interval_join(other).between(lower, upper).{method}(...)"
+            )
+        interval = Interval(self._bounds[0] + self._exclusive[0], self._bounds[1] - self._exclusive[1])
+        if interval.lower > interval.upper:
+            raise ProgramError(f"interval_join(): no pair lies between {interval.lower} and {interval.upper} ms")
+        return interval
+
+
+def _checked_tag(tag: Any, side: str) -> OutputTag[Any]:
+    if not isinstance(tag, OutputTag):
+        raise ProgramError(f"side_output_{side}_late_data() takes an OutputTag, not {shorten(tag)}")
+    return tag

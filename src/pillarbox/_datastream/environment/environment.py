@@ -1,0 +1,492 @@
+"""Where a program starts: sources, parallelism, running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
+
+from pillarbox._datastream.checks.missing import missing_in_environment
+from pillarbox._datastream.checks.operator_settings import check_parallelism
+from pillarbox._datastream.columns.schemas import check_column_names, check_readable
+from pillarbox._datastream.environment.class_aliases import ClassAliases
+from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode, is_batch
+from pillarbox._datastream.environment.starts_from_savepoint import StartsFromSavepoint
+from pillarbox._datastream.streams.data_stream import DataStream
+from pillarbox._errors import ProgramError, check_kind, check_text, shorten
+from pillarbox._generics import T
+from pillarbox._graph import (
+    CollectionSource,
+    DataFrameSource,
+    Program,
+    SinkTransformation,
+    Transformation,
+    compile_program,
+)
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.stateless.limit import LimitOperator
+from pillarbox._rows import Row
+from pillarbox._runtime.base import Runtime
+from pillarbox._runtime.local import LocalJob, LocalRuntime, Savepoint
+from pillarbox._state.keys.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
+from pillarbox._time import ProcessingTimeService
+from pillarbox._time.duration import DurationLike, positive_millis
+from pillarbox._types import SchemaLike, TypeInformation, converter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = ["StreamExecutionEnvironment"]
+
+
+class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
+    """Builds programs and runs them: on Spark where they read DataFrames, in this process otherwise.
+
+    Example:
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> env.from_collection(["to", "be"]).map(str.upper).execute_and_collect()
+        ['TO', 'BE']
+
+    With a DataFrame on both sides::
+
+        env = StreamExecutionEnvironment.get_execution_environment(spark)
+        counts = env.from_dataframe(events).key_by("card").process(CountPerCard())
+        counts.to_dataframe("card STRING, n LONG").writeStream.format("console").start()
+    """
+
+    def __init__(self, spark: SparkSession | None = None) -> None:
+        super().__init__()
+        self._spark = spark
+        self._parallelism: int | None = None
+        self._max_parallelism: int | None = None
+        self._chaining = True
+        self._auto_rescale = False
+        self._mode = RuntimeExecutionMode.STREAMING
+        self._latency_interval: int | None = None
+        self._steps: list[Transformation] = []
+        self._sinks: list[SinkTransformation] = []
+        # Ends that became DataFrames, by name: the plan shows them.
+        self._outputs: dict[str, SinkTransformation] = {}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise missing_in_environment(self, name)
+
+    @staticmethod
+    def get_execution_environment(spark: SparkSession | None = None) -> StreamExecutionEnvironment:
+        """Return a new environment.
+
+        Args:
+            spark: the session to run on; by default that of the DataFrames that the program reads.
+
+        Raises:
+            ProgramError: it is no session: the settings that Flink's method takes are the session's.
+
+        Example:
+            >>> StreamExecutionEnvironment.get_execution_environment().from_collection([1]).execute_and_collect()
+            [1]
+        """
+        if spark is not None and not hasattr(spark, "createDataFrame"):
+            raise ProgramError(f"get_execution_environment() takes a SparkSession, or nothing, not {shorten(spark)}")
+        return StreamExecutionEnvironment(spark)
+
+    # -- settings --
+
+    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+        """Set how many subtasks of operators behind a shuffle run at a time: Spark's partitions.
+
+        That of a stopped query can be changed, up to the max parallelism, by :func:`pillarbox.rescale`, ``pillarbox
+        rescale``, or :meth:`set_auto_rescale`; else a query keeps the one of its first start. An operator may have
+        fewer subtasks, or more (:meth:`DataStream.set_parallelism`).
+
+        Args:
+            parallelism: the number, from 1 to the max parallelism.
+
+        Returns:
+            The environment.
+
+        Raises:
+            ProgramError: it is not a whole number from 1.
+
+        Example:
+            >>> env.set_parallelism(4).get_parallelism()
+            4
+        """
+        self._parallelism = check_parallelism(parallelism)
+        return self
+
+    def get_parallelism(self) -> int:
+        """Return how many subtasks behind a shuffle run at a time.
+
+        Where it was not set it is Spark's ``spark.sql.shuffle.partitions`` if that was set, at most 128; otherwise the
+        number of cores of the cluster, at most 16; 1 without Spark. A checkpoint keeps the one of its first start.
+
+        Example:
+            >>> env.get_parallelism()
+            1
+        """
+        return self._runtime.parallelism if self._parallelism is None else self._parallelism
+
+    @property
+    def _runtime(self) -> Runtime:
+        """Where the program runs: in the session that it was given, or that of a DataFrame that it reads."""
+        frames = (step.dataframe for step in self._steps if isinstance(step, DataFrameSource))
+        spark = self._spark or next((frame.sparkSession for frame in frames), None)
+        if spark is None:
+            return LocalRuntime()
+        from pillarbox._runtime.spark.runtime import SparkRuntime
+
+        return SparkRuntime(spark)
+
+    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+        """Set the number of key groups, the shares of all keys: so many subtasks can ever run at a time.
+
+        A streaming query has a subtask for each key group, in as many partitions of Spark's as the parallelism says.
+        So more of them cost little, but not nothing. A checkpoint keeps the number of its first start; a program that
+        sets none goes on with that.
+
+        Args:
+            max_parallelism: the number, from the parallelism to 32768.
+
+        Returns:
+            The environment.
+
+        Raises:
+            ProgramError: it is not such a number.
+
+        Example:
+            >>> env.set_max_parallelism(1024).get_max_parallelism()
+            1024
+        """
+        if not isinstance(max_parallelism, int) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
+            raise ProgramError(
+                f"max parallelism is a whole number from 1 to {MAX_MAX_PARALLELISM}, not {shorten(max_parallelism)}"
+            )
+        self._max_parallelism = max_parallelism
+        return self
+
+    def get_max_parallelism(self) -> int:
+        """Return the number of key groups.
+
+        Where it was not set it is twice the parallelism, at most 128; or the highest parallelism of an operator, if
+        that is more. A checkpoint keeps the number of its first start.
+
+        Example:
+            >>> env.set_parallelism(4).get_max_parallelism()
+            8
+        """
+        return self._max_parallelism or default_max_parallelism(self.get_parallelism())
+
+    def measure_mailbox_latency(self, interval: DurationLike = "1 second") -> StreamExecutionEnvironment:
+        """Let each task measure how long timers, completed requests and checkpoints wait for their turn.
+
+        A task handles one run of records at a time; mails wait in its mailbox meanwhile. While an epoch runs, a
+        probe is put there at an interval, and ``TaskReport.mailbox_latency_ms`` says how long probes waited. Where it
+        is long, functions take long for a run of records. It takes a timer thread in each task.
+
+        Args:
+            interval: how long after a probe had its turn the next one comes; as an int, milliseconds.
+
+        Returns:
+            The environment.
+
+        Raises:
+            ProgramError: it is no duration of a millisecond or more.
+
+        Example:
+            >>> env.measure_mailbox_latency("500 ms") is env
+            True
+        """
+        self._latency_interval = positive_millis(interval, "measure_mailbox_latency(): the interval")
+        return self
+
+    def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
+        """Set how programs are run: as streams, or key by key, which takes bounded sources.
+
+        In batch mode a task holds the state of one key at a time, ``reduce``, ``sum`` and the like emit the last result
+        of a key alone, all timers of a key fire when its records have come, and there are no watermarks before the end.
+
+        Args:
+            execution_mode: ``STREAMING``, the default, ``BATCH``, or ``AUTOMATIC``: ``BATCH`` if all sources are
+                bounded: collections and batch DataFrames.
+
+        Returns:
+            The environment.
+
+        Raises:
+            ProgramError: it is no ``RuntimeExecutionMode``; (when a program is run) it is ``BATCH``, and a source is a
+                streaming DataFrame.
+
+        Example:
+            >>> numbers = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection([3, 4, 10, 20])
+            >>> sorted(numbers.key_by(lambda n: n < 10).sum().execute_and_collect())
+            [7, 30]
+        """
+        if not isinstance(execution_mode, RuntimeExecutionMode):
+            raise ProgramError(
+                f"set_runtime_mode() takes RuntimeExecutionMode.STREAMING, BATCH or AUTOMATIC, not"
+                f" {shorten(execution_mode)}"
+            )
+        self._mode = execution_mode
+        return self
+
+    def disable_operator_chaining(self) -> StreamExecutionEnvironment:
+        """Let each operator run in tasks of its own, as ``disable_chaining()`` does for one.
+
+        Each is a level of the Spark plan then, behind a shuffle: that is for finding out which one is slow.
+
+        Returns:
+            The environment.
+
+        Example:
+            >>> _ = env.disable_operator_chaining().from_collection([1]).map(str).map(len).print()
+            >>> len(env.get_execution_graph().levels)
+            4
+        """
+        self._chaining = False
+        return self
+
+    def is_chaining_enabled(self) -> bool:
+        """Return whether operators may run in one task: unless ``disable_operator_chaining()`` was called.
+
+        Example:
+            >>> env.is_chaining_enabled()
+            True
+        """
+        return self._chaining
+
+    def set_auto_rescale(self, enabled: bool = True) -> StreamExecutionEnvironment:
+        """Let :func:`pillarbox.start` change the parallelism of a checkpoint to that of the program, where they differ.
+
+        It does so before the query starts, as :func:`pillarbox.rescale`, and logs it. If the last epoch of the query is
+        not committed, a run of that epoch alone finishes it first. It takes a classic session of Spark 4.2 or newer.
+
+        Args:
+            enabled: False: the query runs with the parallelism that the checkpoint has, as without this call.
+
+        Returns:
+            The environment.
+
+        Example:
+            >>> env = env.set_parallelism(4).set_auto_rescale(True)
+        """
+        self._auto_rescale = bool(enabled)
+        return self
+
+    # -- sources --
+
+    def from_dataframe(self, df: DataFrame, name: str = "dataframe") -> DataStream[Row]:
+        """Read a DataFrame; its rows reach functions as light named tuples.
+
+        Args:
+            df: a streaming or batch DataFrame.
+            name: the source's name: in plans, metrics and errors; and by it a start from a savepoint knows the source,
+                as it does operators by their uid (:meth:`from_savepoint`).
+
+        Raises:
+            ProgramError: it is no Spark DataFrame, two of its columns have the same name, or one is of a type that
+                Python cannot read.
+
+        Example:
+            >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
+            >>> rows = env.from_dataframe(spark.sql("SELECT 'ann' AS card, 5 AS amount"))
+            >>> rows.map(lambda row: (row.card, row["amount"], row)).execute_and_collect()
+            [('ann', 5, Row(card='ann', amount=5))]
+        """
+        if not hasattr(df, "mapInArrow"):
+            raise ProgramError(f"from_dataframe() takes a Spark DataFrame, not {shorten(df)}")
+        check_text(name, "from_dataframe(): the source's name")
+        check_column_names(df.columns, "from_dataframe()")
+        check_readable(df.schema)
+        step = DataFrameSource(self._next(), name, [], dataframe=df, columns=tuple(df.columns))
+        return DataStream(self, self._add(step))
+
+    @overload
+    def from_collection(self, collection: Iterable[T], type_info: None = None) -> DataStream[T]: ...
+    @overload
+    def from_collection(self, collection: Iterable[Any], type_info: TypeInformation[T]) -> DataStream[T]: ...
+    def from_collection(
+        self, collection: Iterable[Any], type_info: TypeInformation[Any] | None = None
+    ) -> DataStream[Any]:
+        """Read a Python collection, in its order.
+
+        Args:
+            collection: the elements; any iterable that ends, but not a string.
+            type_info: one of ``Types``. Elements are converted to it, as in PyFlink: values of a ROW become named rows,
+                FLOAT is rounded to 32 bits. By default they stay as they are.
+
+        Raises:
+            ProgramError: ``collection`` is no iterable, or a string.
+            TypeMismatchError: an element does not fit its type; the message names the element and the field.
+
+        Example:
+            >>> env.from_collection(range(3)).execute_and_collect()
+            [0, 1, 2]
+            >>> payment = Types.ROW_NAMED(["card", "amount"], [Types.STRING(), Types.LONG()])
+            >>> env.from_collection([("ann", 5)], payment).map(lambda row: row.amount).execute_and_collect()
+            [5]
+        """
+        if not isinstance(collection, Iterable) or isinstance(collection, (str, bytes)):
+            raise ProgramError(f"from_collection() takes a list or another iterable, not {shorten(collection)}")
+        elements = list(collection)
+        if type_info is not None:
+            convert = converter(type_info, "from_collection(): element")
+            elements = [convert(element, position) for position, element in enumerate(elements)]
+        step = CollectionSource(self._next(), "collection", [], type_info, collection=elements)
+        return DataStream(self, self._add(step))
+
+    # -- running --
+
+    def get_execution_graph(self) -> Program:
+        """Return the program's plan: ``str()`` of it is text, ``to_mermaid()`` a diagram.
+
+        Example:
+            >>> _ = env.from_collection([1]).map(str).print()
+            >>> print(env.get_execution_graph())
+            Program 'program': parallelism 1, max parallelism 2
+            Level 0 (sources)
+              [0] collection -> map: str -> print
+        """
+        sinks = [*self._sinks, *self._outputs.values()]
+        if not sinks:
+            # Show what there is so far: every stream that nothing takes yet.
+            taken = {upstream for step in self._steps for upstream in step.inputs}
+            sinks = [
+                SinkTransformation(self._next() + i, "sink", [step], output=f"stream {i}")
+                for i, step in enumerate(s for s in self._steps if s not in taken)
+            ]
+        return self._compile("program", sinks)
+
+    def execute(self, job_name: str = "pillarbox") -> None:
+        """Run the program's own sinks, such as ``print()``, to the end of its bounded sources.
+
+        Each runs once: a second call runs the sinks that were added since.
+
+        Args:
+            job_name: the program's name, for people.
+
+        Raises:
+            ProgramError: there is no sink to run.
+            OperatorError: a function raised.
+
+        Example:
+            >>> _ = env.from_collection(["to", "be"]).print()
+            >>> env.execute("words")
+            to
+            be
+        """
+        program = self._compile(job_name, self._sinks)
+        # As in Flink: the next execute() runs the sinks that are added from here on.
+        self._sinks = []
+        for _ in self._runtime.collect(program):
+            pass
+
+    def local_job(
+        self,
+        *,
+        clock: ProcessingTimeService | None = None,
+        savepoint: Savepoint | None = None,
+        **outputs: DataStream[Any],
+    ) -> LocalJob:
+        """Return the program that leads to ``outputs`` as a job of the local runtime, to be run epoch by epoch.
+
+        Args:
+            clock: processing time; the system's by default.
+            savepoint: state to start from, as :meth:`LocalJob.savepoint` returned it; it comes before that of
+                :meth:`from_savepoint`.
+            outputs: the streams whose records each epoch returns, by name.
+
+        Example:
+            >>> with env.local_job(words=env.from_collection(["to", "be"])) as job:
+            ...     job.run()
+            {'words': ['to', 'be']}
+        """
+        for stream in outputs.values():
+            check_kind(stream, DataStream, "local_job(): an output", "a stream")
+        sinks = [
+            SinkTransformation(self._next(), name, [stream._plain_step()], uid=f"collect-{name}", output=name)
+            for name, stream in outputs.items()
+        ]
+        return LocalJob(self._compile("local job", sinks), clock=clock, savepoint=savepoint)
+
+    def for_each_batch(
+        self,
+        function: Callable[[dict[str, DataFrame], int], None],
+        outputs: Mapping[str, DataStream[Any] | tuple[DataStream[Any], SchemaLike | None]],
+    ) -> DataStreamWriter:
+        """Return the writer of one streaming query with several outputs.
+
+        Args:
+            function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id;
+                to be exactly-once, its writes must replace what it wrote for the same batch id. The outputs are
+                computed once before the call, and kept until it returns, so each may be read several times.
+            outputs: the stream of each output, by name, or stream and columns, as in :meth:`DataStream.to_dataframe`.
+
+        Raises:
+            ProgramError: there is no output, the name of one is empty, or its columns are not declared.
+            OperatorError: (while it runs) the function raised.
+
+        Example:
+            >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
+            >>> rows = env.from_dataframe(spark.readStream.format("rate").load())
+            >>> def write(outputs, batch_id):
+            ...     outputs["even"].write.mode("append").parquet("even")
+            ...     outputs["odd"].write.mode("append").parquet("odd")
+            >>> even, odd = rows.filter(lambda row: row.value % 2 == 0), rows.filter(lambda row: row.value % 2 == 1)
+            >>> columns = "timestamp TIMESTAMP, value LONG"
+            >>> writer = env.for_each_batch(write, {"even": (even, columns), "odd": (odd, columns)})
+            >>> type(writer).__name__
+            'DataStreamWriter'
+        """
+        if not callable(function):
+            raise ProgramError(f"for_each_batch() takes a function f(outputs, batch_id), not {shorten(function)}")
+        check_kind(outputs, Mapping, "for_each_batch(): outputs", "a dict of (stream, columns) by name")
+        if not outputs:
+            raise ProgramError("for_each_batch() takes at least one output")
+        schemas, sinks = {}, []
+        for name, given in outputs.items():
+            check_text(name, "for_each_batch(): the name of an output")
+            output = (given, None) if isinstance(given, DataStream) else given
+            if not isinstance(output, tuple) or len(output) != 2 or not isinstance(output[0], DataStream):
+                said = f"for_each_batch(): output {name!r} is a stream or (stream, columns), not {shorten(given)}"
+                raise ProgramError(said)
+            stream, columns = output
+            schemas[name] = stream._declared_columns(columns, f"for_each_batch(): output {name!r}")
+            sinks.append(stream._columns_sink(name, schemas[name]))
+        program = self._compile("for_each_batch", sinks)
+        return self._runtime.for_each_batch(program, schemas, function)
+
+    def _collect(self, step: Transformation, limit: int | None) -> Generator[list[Any], None, None]:
+        """Return the results of a program, in portions, while it runs."""
+        sink = SinkTransformation(self._next(), "collect", [step], uid="collect", output="collect", limit=limit)
+        if limit is not None:
+            sink.factory = OperatorFactory(partial(LimitOperator, limit=limit))
+        return self._runtime.collect(self._compile("collect", [sink]), limit)
+
+    def _compile(self, name: str, sinks: list[SinkTransformation]) -> Program:
+        program = compile_program(
+            name,
+            sinks,
+            self.get_parallelism(),
+            self._max_parallelism,
+            chaining=self._chaining,
+            batch=is_batch(self._mode, sinks),
+        )
+        program.sets_parallelism = self._parallelism is not None
+        program.auto_rescale = self._auto_rescale
+        if self._savepoint is not None:
+            self._savepoint.check(program)
+            program.savepoint = self._savepoint
+        for vertex in program.vertices:
+            vertex.latency_interval = self._latency_interval
+            vertex.moved = dict(self._moved)
+        return program
+
+    def _next(self) -> int:
+        return len(self._steps) + 1
+
+    def _add(self, step: Transformation) -> Transformation:
+        self._steps.append(step)
+        return step

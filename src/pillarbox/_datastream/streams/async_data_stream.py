@@ -1,0 +1,355 @@
+"""Asynchronous requests on a stream. Names and meaning are PyFlink's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._datastream.checks.given_functions import check_parameters
+from pillarbox._datastream.streams.data_stream import DataStream
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._generics import T, U
+from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
+from pillarbox._operators.async_io.options import AsyncOptions, BatchWaitKeywords, WaitKeywords
+from pillarbox._operators.async_io.retry import AsyncRetryStrategy
+from pillarbox._time.duration import DurationLike
+from pillarbox._types import SchemaLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["AsyncDataStream"]
+
+
+class AsyncDataStream:
+    """Applies an :class:`AsyncFunction` or an :class:`AsyncBatchFunction` to a stream.
+
+    ``DataStream.map_async`` takes plain functions. Of each method, ``timeout`` is how long a request may take, retries
+    included (an int: milliseconds), ``capacity`` the maximum number of requests under way in a partition, and
+    ``output_type`` the columns of the results, for ``to_dataframe()``. The names are PyFlink's; the options behind them
+    are those of ``map_async``.
+    """
+
+    @staticmethod
+    def ordered_wait(
+        data_stream: DataStream[T],
+        async_function: AsyncFunction[T, U],
+        timeout: DurationLike,
+        capacity: int = 100,
+        output_type: SchemaLike | None = None,
+        **options: Unpack[WaitKeywords],
+    ) -> DataStream[U]:
+        """Ask about each record; results leave in the order of the records.
+
+        Args:
+            data_stream: the records.
+            async_function: asks about each of them.
+            timeout: for each record, retries included.
+            capacity: of each subtask.
+            output_type: the columns of the results.
+            options: ``rate_limit``, ``job_rate_limit``, ``cache``, ``on_failure`` and ``on_barrier``, as of
+                ``DataStream.map_async``.
+
+        Raises:
+            ProgramError: an argument is of another kind, or an option is invalid.
+
+        Example:
+            >>> class Length(AsyncFunction[str, int]):
+            ...     async def async_invoke(self, word):
+            ...         return [len(word)]
+            >>> words = env.from_collection(["be", "not"])
+            >>> AsyncDataStream.ordered_wait(words, Length(), "5 seconds").execute_and_collect()
+            [2, 3]
+        """
+        return _apply("ordered_wait", data_stream, async_function, timeout, capacity, output_type, None, options)
+
+    @staticmethod
+    def unordered_wait(
+        data_stream: DataStream[T],
+        async_function: AsyncFunction[T, U],
+        timeout: DurationLike,
+        capacity: int = 100,
+        output_type: SchemaLike | None = None,
+        **options: Unpack[WaitKeywords],
+    ) -> DataStream[U]:
+        """Ask about each record; results leave as they come, but none crosses a watermark.
+
+        Args:
+            data_stream: the records.
+            async_function: asks about each of them.
+            timeout: for each record, retries included.
+            capacity: of each subtask.
+            output_type: the columns of the results.
+            options: ``rate_limit``, ``job_rate_limit``, ``cache``, ``on_failure`` and ``on_barrier``, as of
+                ``DataStream.map_async``.
+
+        Raises:
+            ProgramError: an argument is of another kind, or an option is invalid.
+
+        Example:
+            >>> class Length(AsyncFunction[str, int]):
+            ...     async def async_invoke(self, word):
+            ...         return [len(word)]
+            >>> words = env.from_collection(["be", "not"])
+            >>> sorted(AsyncDataStream.unordered_wait(words, Length(), "5 seconds").execute_and_collect())
+            [2, 3]
+        """
+        return _apply("unordered_wait", data_stream, async_function, timeout, capacity, output_type, None, options)
+
+    @staticmethod
+    def ordered_wait_with_retry(
+        data_stream: DataStream[T],
+        async_function: AsyncFunction[T, U],
+        timeout: DurationLike,
+        async_retry_strategy: AsyncRetryStrategy,
+        capacity: int = 100,
+        output_type: SchemaLike | None = None,
+        **options: Unpack[WaitKeywords],
+    ) -> DataStream[U]:
+        """Ask about each record, again where the strategy says so; results leave in the order of the records.
+
+        Args:
+            data_stream: the records.
+            async_function: asks about each of them.
+            timeout: for each record, retries included.
+            async_retry_strategy: when to ask again, and how long to wait before.
+            capacity: of each subtask.
+            output_type: the columns of the results.
+            options: ``rate_limit``, ``job_rate_limit``, ``cache``, ``on_failure`` and ``on_barrier``, as of
+                ``DataStream.map_async``.
+
+        Raises:
+            ProgramError: an argument is of another kind, or an option is invalid.
+
+        Example:
+            >>> class Length(AsyncFunction[str, int]):
+            ...     async def async_invoke(self, word):
+            ...         return [len(word)]
+            >>> words = env.from_collection(["be", "not"])
+            >>> lengths = AsyncDataStream.ordered_wait_with_retry(
+            ...     words, Length(), "5 seconds", AsyncRetryStrategy.fixed_delay(3, "100 ms")
+            ... )
+            >>> lengths.execute_and_collect()
+            [2, 3]
+        """
+        strategy = _checked("ordered_wait_with_retry", async_retry_strategy)
+        return _apply("ordered_wait", data_stream, async_function, timeout, capacity, output_type, strategy, options)
+
+    @staticmethod
+    def unordered_wait_with_retry(
+        data_stream: DataStream[T],
+        async_function: AsyncFunction[T, U],
+        timeout: DurationLike,
+        async_retry_strategy: AsyncRetryStrategy,
+        capacity: int = 100,
+        output_type: SchemaLike | None = None,
+        **options: Unpack[WaitKeywords],
+    ) -> DataStream[U]:
+        """Ask about each record, again where the strategy says so; results leave as they come.
+
+        Args:
+            data_stream: the records.
+            async_function: asks about each of them.
+            timeout: for each record, retries included.
+            async_retry_strategy: when to ask again, and how long to wait before.
+            capacity: of each subtask.
+            output_type: the columns of the results.
+            options: ``rate_limit``, ``job_rate_limit``, ``cache``, ``on_failure`` and ``on_barrier``, as of
+                ``DataStream.map_async``.
+
+        Raises:
+            ProgramError: an argument is of another kind, or an option is invalid.
+
+        Example:
+            >>> class Length(AsyncFunction[str, int]):
+            ...     async def async_invoke(self, word):
+            ...         return [len(word)]
+            >>> words = env.from_collection(["be", "not"])
+            >>> lengths = AsyncDataStream.unordered_wait_with_retry(
+            ...     words, Length(), "5 seconds", AsyncRetryStrategy.fixed_delay(3, "100 ms")
+            ... )
+            >>> sorted(lengths.execute_and_collect())
+            [2, 3]
+        """
+        strategy = _checked("unordered_wait_with_retry", async_retry_strategy)
+        return _apply("unordered_wait", data_stream, async_function, timeout, capacity, output_type, strategy, options)
+
+    @staticmethod
+    def ordered_wait_batch(
+        data_stream: DataStream[T],
+        async_function: AsyncBatchFunction[T, U],
+        timeout: DurationLike,
+        batch_size: int,
+        batch_timeout: DurationLike | None = None,
+        capacity: int = 100,
+        output_type: SchemaLike | None = None,
+        **options: Unpack[BatchWaitKeywords],
+    ) -> DataStream[U]:
+        """Ask about several records at a time; results leave in the order of the records.
+
+        Args:
+            data_stream: the records.
+            async_function: asks about batches of them.
+            timeout: for each batch, retries included.
+            batch_size: the maximum number of records of a batch.
+            batch_timeout: how long a smaller batch waits for more; None: until the epoch or event time goes on.
+            capacity: the maximum number of batches under way in a partition.
+            output_type: the columns of the results.
+            options: ``retry``, ``rate_limit``, ``job_rate_limit``, ``on_failure`` and ``on_barrier``, as of
+                ``DataStream.map_async``; retries, failures and timeouts are of whole batches.
+
+        Raises:
+            ProgramError: an argument is of another kind, or an option is invalid.
+
+        Example:
+            >>> class Lengths(AsyncBatchFunction[str, int]):
+            ...     async def async_invoke_batch(self, words):
+            ...         return [len(word) for word in words]
+            >>> words = env.from_collection(["be", "not", "to"])
+            >>> AsyncDataStream.ordered_wait_batch(words, Lengths(), "5 seconds", batch_size=2).execute_and_collect()
+            [2, 3, 2]
+        """
+        return _apply_batch(
+            "ordered_wait_batch",
+            data_stream,
+            async_function,
+            timeout,
+            batch_size,
+            batch_timeout,
+            capacity,
+            output_type,
+            options,
+        )
+
+    @staticmethod
+    def unordered_wait_batch(
+        data_stream: DataStream[T],
+        async_function: AsyncBatchFunction[T, U],
+        timeout: DurationLike,
+        batch_size: int,
+        batch_timeout: DurationLike | None = None,
+        capacity: int = 100,
+        output_type: SchemaLike | None = None,
+        **options: Unpack[BatchWaitKeywords],
+    ) -> DataStream[U]:
+        """Ask about several records at a time; results leave batch by batch as they come, but none crosses a watermark.
+
+        Args:
+            data_stream: the records.
+            async_function: asks about batches of them.
+            timeout: for each batch, retries included.
+            batch_size: the maximum number of records of a batch.
+            batch_timeout: how long a smaller batch waits for more; None: until the epoch or event time goes on.
+            capacity: the maximum number of batches under way in a partition.
+            output_type: the columns of the results.
+            options: as of :meth:`ordered_wait_batch`.
+
+        Raises:
+            ProgramError: an argument is of another kind, or an option is invalid.
+
+        Example:
+            >>> class Lengths(AsyncBatchFunction[str, int]):
+            ...     async def async_invoke_batch(self, words):
+            ...         return [len(word) for word in words]
+            >>> words = env.from_collection(["be", "not", "to"])
+            >>> lengths = AsyncDataStream.unordered_wait_batch(words, Lengths(), "5 seconds", batch_size=2)
+            >>> sorted(lengths.execute_and_collect())
+            [2, 2, 3]
+        """
+        return _apply_batch(
+            "unordered_wait_batch",
+            data_stream,
+            async_function,
+            timeout,
+            batch_size,
+            batch_timeout,
+            capacity,
+            output_type,
+            options,
+        )
+
+
+def _checked(method: str, strategy: AsyncRetryStrategy) -> AsyncRetryStrategy:
+    if not isinstance(strategy, AsyncRetryStrategy):
+        raise ProgramError(
+            f"{method}() takes an AsyncRetryStrategy, not {shorten(strategy)}: for example"
+            " AsyncRetryStrategy.fixed_delay(3, '100 ms')"
+        )
+    return strategy
+
+
+def _apply(
+    method: str,
+    stream: DataStream[Any],
+    function: AsyncFunction[Any, Any],
+    timeout: DurationLike,
+    capacity: int,
+    output_type: SchemaLike | None,
+    retry: AsyncRetryStrategy | None,
+    given: WaitKeywords,
+) -> DataStream[Any]:
+    if not isinstance(stream, DataStream):
+        raise ProgramError(f"{method}() takes a DataStream, not {shorten(stream)}")
+    if not isinstance(function, AsyncFunction):
+        hint = "for a plain function there is map_async() of the stream"
+        if isinstance(function, AsyncBatchFunction):
+            hint = f"for an AsyncBatchFunction there is {method}_batch()"
+        raise ProgramError(f"{method}() takes an instance of an AsyncFunction, not {shorten(function)}; {hint}")
+    check_parameters(function, AsyncFunction, f"{method}()")
+    _check_coroutine(function, "async_invoke")
+    _check_names(method, given, WaitKeywords)
+    options = AsyncOptions(method, capacity, timeout, ordered=method == "ordered_wait", retry=retry, **given)
+    return stream._apply_async(function, options, output_type)
+
+
+def _apply_batch(
+    method: str,
+    stream: DataStream[Any],
+    function: AsyncBatchFunction[Any, Any],
+    timeout: DurationLike,
+    batch_size: int,
+    batch_timeout: DurationLike | None,
+    capacity: int,
+    output_type: SchemaLike | None,
+    given: BatchWaitKeywords,
+) -> DataStream[Any]:
+    if not isinstance(stream, DataStream):
+        raise ProgramError(f"{method}() takes a DataStream, not {shorten(stream)}")
+    if not isinstance(function, AsyncBatchFunction):
+        raise ProgramError(
+            f"{method}() takes an instance of an AsyncBatchFunction, not {shorten(function)}; for a plain function"
+            " there is map_async(..., batch_size=...) of the stream"
+        )
+    check_parameters(function, AsyncBatchFunction, f"{method}()")
+    _check_coroutine(function, "async_invoke_batch")
+    _check_names(method, given, BatchWaitKeywords)
+    if batch_size is None:
+        raise ProgramError(f"{method}(): batch_size is a whole number of at least 1, not None")
+    options = AsyncOptions(
+        method,
+        capacity,
+        timeout,
+        ordered=method == "ordered_wait_batch",
+        batch_size=batch_size,
+        batch_timeout=batch_timeout,
+        **given,
+    )
+    return stream._apply_async(function, options, output_type)
+
+
+def _check_coroutine(function: Any, method: str) -> None:
+    if inspect.isasyncgenfunction(getattr(function, method)):
+        raise ProgramError(f"{type(function).__name__}.{method}() yields: let it return a list of its results")
+    if not inspect.iscoroutinefunction(getattr(function, method)):
+        raise ProgramError(f"{type(function).__name__}.{method}() has to be an async def")
+
+
+def _check_names(method: str, given: Mapping[str, Any], known: type) -> None:
+    for name in given:
+        if name not in known.__annotations__:
+            retries = f"; for retries there is {method}_with_retry(...)" if name == "retry" else ""
+            raise TypeError(
+                f"{method}() got an unexpected keyword argument {name!r}; its options are"
+                f" {', '.join(known.__annotations__)}{retries}"
+            )

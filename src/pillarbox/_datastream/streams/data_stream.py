@@ -1,0 +1,480 @@
+"""Streams, as a user transforms them. Names and meaning are PyFlink's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
+
+from pillarbox._datastream.checks.given_functions import check_function, check_requests
+from pillarbox._datastream.columns.schemas import check_key_columns, check_timestamp_column, key_types
+from pillarbox._datastream.streams.combined_stream import CombinedStream
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._generics import T1, Generic, K, U, V
+from pillarbox._graph import (
+    KeyByTransformation,
+    OperatorTransformation,
+    SideOutputTransformation,
+    Transformation,
+)
+from pillarbox._operators.async_io.cache import AsyncCache
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_io.options import AsyncKeywords, AsyncOptions, OnBarrier, OnFailure
+from pillarbox._operators.async_io.retry import AsyncRetryStrategy
+from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
+from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.dead_letters.key_guard import KeyGuardOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.functions.basic import (
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    OutputTag,
+    ProcessFunction,
+    SideOutput,
+)
+from pillarbox._operators.stateless.filter import FilterOperator
+from pillarbox._operators.stateless.flat_map import FlatMapOperator
+from pillarbox._operators.stateless.map import MapOperator
+from pillarbox._operators.stateless.process import ProcessOperator
+from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.count_windows import count_windows
+from pillarbox._operators.windowing.api.windows import CountWindow
+from pillarbox._task.partitioner import KeyGroupPartitioner
+from pillarbox._time import WatermarkStrategy
+from pillarbox._time.duration import DurationLike
+from pillarbox._types import SchemaLike, TypeInformation
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pillarbox._datastream.streams.keyed_stream import KeyedStream
+    from pillarbox._datastream.windows.all_windowed_stream import AllWindowedStream
+
+__all__ = ["DataStream"]
+
+
+class DataStream(CombinedStream[T1], Generic[T1]):
+    """A stream of records of type ``T1``.
+
+    Made by the sources of a ``StreamExecutionEnvironment``, and by the methods of other streams. A method describes a
+    step of the program; nothing runs until ``execute_and_collect()``, ``env.execute()``, or a query on
+    ``to_dataframe()``.
+    """
+
+    _keying: Keying | None = None
+
+    def map(
+        self,
+        func: Callable[[T1], U] | MapFunction[T1, U],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
+        """Turn each record into one other.
+
+        Args:
+            func: a function of the record, or a ``MapFunction``; on a keyed stream that has keyed state.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: ``func`` is no such function, is a generator, or is an ``async def``.
+
+        Example:
+            >>> env.from_collection([1, 2, 3]).map(lambda n: n * n).execute_and_collect()
+            [1, 4, 9]
+        """
+        check_function(func, MapFunction, "map")
+        return self._apply_function("map", MapOperator, func, output_type, on_error)
+
+    def flat_map(
+        self,
+        func: Callable[[T1], Iterable[U] | None] | FlatMapFunction[T1, U],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
+        """Turn each record into any number of others.
+
+        Args:
+            func: a function of the record that returns or yields the results, or a ``FlatMapFunction``; on a keyed
+                stream that has keyed state. None stands for no results.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: ``func`` is no such function, or is an ``async def``.
+
+        Example:
+            >>> env.from_collection(["to be", "or not"]).flat_map(str.split).execute_and_collect()
+            ['to', 'be', 'or', 'not']
+        """
+        check_function(func, FlatMapFunction, "flat_map", many=True)
+        return self._apply_function("flat_map", FlatMapOperator, func, output_type, on_error)
+
+    def filter(self, func: Callable[[T1], bool] | FilterFunction[T1], *, on_error: OnError = "fail") -> DataStream[T1]:
+        """Keep the records for which ``func`` returns True.
+
+        Args:
+            func: a function of the record, or a ``FilterFunction``; on a keyed stream that has keyed state. While the
+                program runs, a result that is not a bool is an ``OperatorError``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: ``func`` is no such function, is a generator, or is an ``async def``.
+
+        Example:
+            >>> env.from_collection([5, 500, 50]).filter(lambda amount: amount > 10).execute_and_collect()
+            [500, 50]
+        """
+        check_function(func, FilterFunction, "filter")
+        return self._apply_function("filter", FilterOperator, func, on_error=on_error)
+
+    def _apply_function(
+        self,
+        kind: str,
+        operator: type[MapOperator | FlatMapOperator | FilterOperator],
+        func: Any,
+        output_type: Any = None,
+        on_error: OnError = "fail",
+    ) -> DataStream[Any]:
+        # Only what is opened can have state; other functions need no key, and no look for it.
+        keying = self._keying if isinstance(func, Function) else None
+        factory = OperatorFactory(partial(operator, function=func, keying=keying), keyed=keying is not None)
+        return self._apply(kind, func, guarded(factory, on_error, f"{kind}()", keying=self._keying), output_type)
+
+    @overload
+    def map_async(
+        self,
+        func: Callable[[T1], Awaitable[U]],
+        output_type: SchemaLike | None = None,
+        *,
+        batch_size: None = None,
+        **options: Unpack[AsyncKeywords],
+    ) -> DataStream[U]: ...
+    @overload
+    def map_async(
+        self,
+        func: Callable[[T1], U],
+        output_type: SchemaLike | None = None,
+        *,
+        batch_size: None = None,
+        **options: Unpack[AsyncKeywords],
+    ) -> DataStream[U]: ...
+    @overload
+    def map_async(
+        self,
+        func: Callable[[list[T1]], Awaitable[Sequence[U]]],
+        output_type: SchemaLike | None = None,
+        *,
+        batch_size: int,
+        **options: Unpack[AsyncKeywords],
+    ) -> DataStream[U]: ...
+    @overload
+    def map_async(
+        self,
+        func: Callable[[list[T1]], Sequence[U]],
+        output_type: SchemaLike | None = None,
+        *,
+        batch_size: int,
+        **options: Unpack[AsyncKeywords],
+    ) -> DataStream[U]: ...
+    def map_async(
+        self,
+        func: Callable[[Any], Any],
+        output_type: SchemaLike | None = None,
+        *,
+        capacity: int = 100,
+        timeout: DurationLike | None = "5 seconds",
+        ordered: bool = True,
+        retry: AsyncRetryStrategy | int | None = None,
+        batch_size: int | None = None,
+        batch_timeout: DurationLike | None = None,
+        rate_limit: float | None = None,
+        job_rate_limit: float | None = None,
+        cache: AsyncCache | None = None,
+        on_failure: OnFailure = "fail",
+        on_barrier: OnBarrier = "drain",
+    ) -> DataStream[Any]:
+        """Turn each record into one other by asking a service: many requests are under way at a time.
+
+        Args:
+            func: ``async def f(record)``; or a plain function, which runs in a thread pool; or an object with such a
+                ``__call__``, which may derive from :class:`Function`: its ``open`` and ``close`` (``async def`` or
+                plain) run in the event loop's thread, once for as long as the task lives in its worker, and may take
+                ten minutes and half a minute. Whatever it raises is a failure of its record. Requests have context
+                variables of their own, but share asyncio tasks: ``asyncio.current_task()`` does not tell them apart.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            capacity: the maximum number of requests under way in a partition.
+            timeout: how long a request may take, retries included (an int: milliseconds); None: without limit.
+            ordered: whether results leave in the order of the records; otherwise they leave as they come, but none
+                crosses a watermark.
+            retry: a strategy, or the number of further attempts: then after 100 ms, 200 ms, 400 ms, ... (at most 10 s),
+                whatever was raised.
+            batch_size: ``func`` gets a list of up to this many records, and returns a list with one result for each.
+            batch_timeout: how long a smaller batch waits for more; by default until the epoch or event time goes on.
+            rate_limit: the maximum number of requests per second of a partition.
+            job_rate_limit: the maximum number of requests per second of all subtasks together: each task that runs at
+                the same time has an equal share.
+            cache: keeps results, by a key of the record.
+            on_failure: the fate of a record whose last attempt failed: ``"fail"`` fails the task, ``"drop"`` drops it
+                (the task's metrics count it), the tag of a side output sends an :class:`AsyncFailure` there, and
+                ``fallback(f)`` emits what ``f(record, error)`` returns.
+            on_barrier: where an epoch ends, ``"drain"`` waits for its requests; ``"carry"`` takes those under way into
+                the next (behind a ``key_by`` only): they are part of the state, and are asked about again only
+                where the task is created again. Their timeout counts from their first attempt.
+
+        Raises:
+            ProgramError: ``func`` is no such function, or an option is invalid.
+
+        Example:
+            >>> async def score(card):
+            ...     await asyncio.sleep(0.001)  # or a request
+            ...     return card, len(card)
+            >>> cards = env.from_collection(["ann", "robert"])
+            >>> cards.map_async(score, capacity=200, timeout="2 seconds").execute_and_collect()
+            [('ann', 3), ('robert', 6)]
+        """
+        check_requests(func)
+        options = AsyncOptions(
+            "map_async",
+            capacity=capacity,
+            timeout=timeout,
+            ordered=ordered,
+            retry=retry,
+            batch_size=batch_size,
+            batch_timeout=batch_timeout,
+            rate_limit=rate_limit,
+            job_rate_limit=job_rate_limit,
+            cache=cache,
+            on_failure=on_failure,
+            on_barrier=on_barrier,
+        )
+        return self._apply_async(func, options, output_type)
+
+    def _apply_async(self, func: Any, options: AsyncOptions, output_type: Any = None) -> DataStream[Any]:
+        slots = 1 if options.job_rate_limit is None else self._env._runtime.task_slots
+        return self._apply(options.method, func, AsyncWaitOperator.factory(func, options, slots=slots), output_type)
+
+    def process(
+        self,
+        func: ProcessFunction[T1, U] | Callable[[T1, ProcessFunction.Context], Iterable[U | SideOutput] | None],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
+        """Turn each record into any number of others, also of side outputs.
+
+        Args:
+            func: a ``ProcessFunction``, or a function ``f(value, ctx)`` that returns or yields the results.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: ``func`` is no such function; a ``KeyedProcessFunction`` needs ``key_by()`` before it.
+
+        Example:
+            >>> def positive(amount, ctx):
+            ...     if amount > 0:
+            ...         yield amount
+            >>> env.from_collection([5, -7, 9]).process(positive).execute_and_collect()
+            [5, 9]
+        """
+        if isinstance(func, KeyedProcessFunction):
+            raise ProgramError(
+                f"process() got {type(func).__name__}, a KeyedProcessFunction, on a stream without key: its state and"
+                " timers belong to a key; put key_by(...) before it"
+            )
+        check_function(func, ProcessFunction, "process", "process_element", many=True)
+        factory = OperatorFactory(partial(ProcessOperator, function=func))
+        return self._apply("process", func, guarded(factory, on_error, "process()", keying=self._keying), output_type)
+
+    def assign_timestamps_and_watermarks(
+        self, watermark_strategy: WatermarkStrategy, *, on_error: OnError = "fail"
+    ) -> DataStream[T1]:
+        """Assign event time to records, and emit watermarks.
+
+        Args:
+            watermark_strategy: where timestamps come from, how late records may be, when a silent partition is idle.
+            on_error: the fate of a record whose timestamp cannot be told, because the timestamp assigner raises or its
+                result is no timestamp: ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that
+                side output, and the stream goes on without the record.
+
+        Raises:
+            ProgramError: it is no ``WatermarkStrategy``, or its column is not there or holds no timestamps.
+
+        Example:
+            >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
+            >>> events = env.from_collection([("a", 1_000), ("b", 2_000)])
+            >>> timed = events.assign_timestamps_and_watermarks(late_by.with_timestamp_assigner(lambda e: e[1]))
+            >>> timed.process(lambda event, ctx: [ctx.timestamp()]).execute_and_collect()
+            [1000, 2000]
+        """
+        strategy = watermark_strategy
+        if not isinstance(strategy, WatermarkStrategy):
+            raise ProgramError(f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shorten(strategy)}")
+        check_timestamp_column(self._step, strategy.timestamp_column)
+        check_on_error(on_error, "assign_timestamps_and_watermarks()")
+        tag = on_error if isinstance(on_error, OutputTag) else None
+        factory = OperatorFactory(partial(TimestampsAndWatermarksOperator, strategy=strategy, tag=tag))
+        return self._apply("timestamps", None, factory, strategy=strategy)
+
+    @overload
+    def key_by(
+        self,
+        key_selector: Callable[[T1], K] | KeySelector[T1, K],
+        *,
+        key_type: None = None,
+        on_error: OnError = "fail",
+    ) -> KeyedStream[K, T1]: ...
+    @overload
+    def key_by(
+        self,
+        key_selector: Callable[[T1], Any] | KeySelector[T1, Any] | str | Sequence[str],
+        key_type: TypeInformation[K],
+        *,
+        on_error: OnError = "fail",
+    ) -> KeyedStream[K, T1]: ...
+    @overload
+    def key_by(
+        self,
+        key_selector: str | Sequence[str],
+        *more: str,
+        key_type: TypeInformation[Any] | None = None,
+        on_error: OnError = "fail",
+    ) -> KeyedStream[Any, T1]: ...
+    def key_by(
+        self,
+        key_selector: Callable[[Any], Any] | KeySelector[Any, Any] | str | Sequence[str],
+        *more: Any,
+        key_type: TypeInformation[Any] | None = None,
+        on_error: OnError = "fail",
+    ) -> KeyedStream[Any, T1]:
+        """Partition the stream by key: records with the same key meet in the same subtask and the same state.
+
+        Args:
+            key_selector: a function of the record, a ``KeySelector``, or the name or names of columns. A key is a
+                string, a number, bytes, a date or time, a tuple of these, or None. A time of a time zone is told by its
+                instant: all machines, now and later, must agree on the zone's offsets (``tzdata``).
+            more: names of more columns; a type in the second place is the ``key_type``, as in PyFlink.
+            key_type: one of ``Types``: keys are converted to it, and refused if they do not fit.
+            on_error: the fate of a record that has no key, because the function raises or its result cannot be one:
+                ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, to be had
+                from the keyed stream, and the stream goes on without the record. The function is called for it once
+                more.
+
+        Raises:
+            ProgramError: a column does not exist, or its values cannot be keys.
+
+        Example:
+            >>> payments = env.from_collection([row(card="ann", amount=5), row(card="ann", amount=7)])
+            >>> larger = payments.key_by("card").reduce(lambda a, b: a if a.amount > b.amount else b)
+            >>> larger.execute_and_collect()
+            [Row(card='ann', amount=5), Row(card='ann', amount=7)]
+        """
+        from pillarbox._datastream.streams.keyed_stream import KeyedStream
+
+        if key_type is None and len(more) == 1 and isinstance(more[0], TypeInformation):
+            key_type, more = more[0], ()
+        key: Any = (key_selector, *more) if more else key_selector
+        keying = Keying(key, f"key_by after {self._step.name}", key_type)
+        check_key_columns(self._step, keying.columns)
+        step = self._plain_step()
+        types = key_types(step, keying)
+        check_on_error(on_error, "key_by()")
+        if isinstance(on_error, OutputTag):
+            guard = OperatorFactory(partial(KeyGuardOperator, keying=keying, tag=on_error))
+            step = DataStream[T1](self._env, step)._apply("keys", None, guard).name(keying.operator)._step
+        keyed = KeyByTransformation(
+            self._env._next(),
+            "key_by",
+            [step],
+            partitioner=KeyGroupPartitioner(keying),
+            key_types=types,
+        )
+        self._env._add(keyed)
+        return KeyedStream(self._env, keyed, keying)
+
+    def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream[T1, Any]:
+        """Divide the whole stream into windows, in one subtask at any parallelism.
+
+        Args:
+            window_assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+
+        Raises:
+            ProgramError: it is no ``WindowAssigner``.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
+            >>> numbers = env.from_collection([100, 900, 1_200]).assign_timestamps_and_watermarks(at)
+            >>> numbers.window_all(TumblingEventTimeWindows.of("1 second")).reduce(max).execute_and_collect()
+            [900, 1200]
+        """
+        from pillarbox._datastream.windows.all_windowed_stream import AllWindowedStream
+
+        return AllWindowedStream(self.key_by(_one_key), window_assigner)
+
+    def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream[T1, CountWindow]:
+        """Divide the whole stream into windows of a number of records, in one subtask. Only full windows fire.
+
+        Args:
+            size: how many records there are in a window.
+            slide: how many records after one window the next one begins; by default, or 0: ``size``.
+
+        Raises:
+            ProgramError: a number below 1.
+
+        Example:
+            >>> env.from_collection([1, 2, 3, 4, 5]).count_window_all(3, 1).reduce(max).execute_and_collect()
+            [3, 4, 5]
+        """
+        return self.window_all(count_windows(size, slide))
+
+    def get_side_output(self, output_tag: OutputTag[V]) -> DataStream[V]:
+        """Return a side output of the operator that makes this stream.
+
+        Args:
+            output_tag: the tag that the operator's function emits to.
+
+        Raises:
+            ProgramError: it is no ``OutputTag``, or no operator makes this stream.
+
+        Example:
+            >>> REFUND = OutputTag[int]("refund")
+            >>> def split(amount, ctx):
+            ...     yield amount if amount >= 0 else (REFUND, -amount)
+            >>> payments = env.from_collection([5, -7, 9]).process(split)
+            >>> payments.get_side_output(REFUND).execute_and_collect()
+            [7]
+        """
+        tag = output_tag
+        if not isinstance(tag, OutputTag):
+            raise ProgramError(f"get_side_output() takes an OutputTag, not {shorten(tag)}")
+        made = self._step_with_sides()
+        if not isinstance(made, OperatorTransformation):
+            raise ProgramError(
+                f"{made.name!r} has no side outputs: ask the stream that process(...) returned, or key_by(on_error=...)"
+            )
+        made.factory = made.factory.with_result_type(tag.tag_id, tag.type_info)
+        name = f"side output {tag.tag_id}"
+        step = SideOutputTransformation(self._env._next(), name, [made], tag.type_info, tag_id=tag.tag_id)
+        return DataStream(self._env, self._env._add(step))
+
+    def _step_with_sides(self) -> Transformation:
+        """Return the step whose side outputs may be asked for."""
+        return self._step
+
+
+def _one_key(value: object) -> int:
+    """Return the key that all records of a stream share where windows are over all of it."""
+    return 0

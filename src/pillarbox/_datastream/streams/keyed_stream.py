@@ -1,0 +1,356 @@
+"""Keyed streams, as a user transforms them. Names and meaning are PyFlink's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._datastream.checks.code_search import event_time_use, uses_processing_time
+from pillarbox._datastream.checks.given_functions import check_function
+from pillarbox._datastream.columns.schemas import check_field, declared_type
+from pillarbox._datastream.streams.data_stream import DataStream
+from pillarbox._errors import ProgramError
+from pillarbox._generics import T1, T2, Generic, KeyOut, U
+from pillarbox._graph import EventTimeUse, KeyByTransformation, OperatorTransformation, Transformation
+from pillarbox._operators.dead_letters.dead_letter import OnError
+from pillarbox._operators.dead_letters.guarded import guarded
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.functions.basic import (
+    KeyedProcessFunction,
+    ProcessFunction,
+    ReduceFunction,
+    SideOutput,
+    check_plain,
+)
+from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
+from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
+from pillarbox._operators.keyed.process import KeyedProcessOperator
+from pillarbox._operators.keyed.reduce import ReduceOperator
+from pillarbox._operators.windowing.api.assigner import WindowAssigner
+from pillarbox._operators.windowing.api.count_windows import count_windows
+from pillarbox._operators.windowing.api.windows import CountWindow
+from pillarbox._time.duration import DurationLike, positive_millis
+from pillarbox._types import SchemaLike
+
+if TYPE_CHECKING:
+    from pillarbox._datastream.connected.joined_streams import IntervalJoin
+    from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
+    from pillarbox._datastream.windows.windowed_stream import WindowedStream
+
+__all__ = ["KeyedStream"]
+
+
+class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
+    """A stream of records of type ``T1``, partitioned by key: operators on it have keyed state and timers.
+
+    Made by ``DataStream.key_by``.
+    """
+
+    _keying: Keying
+
+    def __init__(self, env: StreamExecutionEnvironment, step: KeyByTransformation, keying: Keying) -> None:
+        super().__init__(env, step)
+        self._keying = keying
+
+    def process(
+        self,
+        func: KeyedProcessFunction[KeyOut, T1, U]
+        | ProcessFunction[T1, U]
+        | Callable[[T1, KeyedProcessFunction.Context[KeyOut]], Iterable[U | SideOutput] | None],
+        output_type: SchemaLike | None = None,
+        *,
+        processing_time: bool | None = None,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
+        """Turn each record into any number of others, with keyed state and timers.
+
+        Args:
+            func: a ``KeyedProcessFunction``, or a function ``f(value, ctx)``, which can set no timers; a
+                ``ProcessFunction`` runs without state or timers.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            processing_time: whether ``func`` sets processing-time timers, so that Spark must run epochs also when there
+                is no data; by default it is what the function declares (:attr:`Function.uses_processing_time`), or
+                else it is looked up in its code and in that of the helpers that it reaches. A streaming query that is
+                not known to do so fails where one is set.
+            on_error: the fate of a record or timer at which ``func`` raises: ``"fail"`` fails the task; an
+                ``OutputTag`` sends a :class:`DeadLetter` to that side output, undoes what ``func`` has changed in state
+                and timers, and the stream goes on.
+
+        Raises:
+            ProgramError: ``func`` is no such function; it declares something that is no bool.
+
+        Example:
+            >>> class Count(KeyedProcessFunction[str, str, tuple[str, int]]):
+            ...     def open(self, runtime_context):
+            ...         self.count = runtime_context.get_state(ValueStateDescriptor[int]("count"))
+            ...
+            ...     def process_element(self, word, ctx):
+            ...         self.count.update((self.count.value() or 0) + 1)
+            ...         yield word, self.count.value()
+            >>> words = env.from_collection(["to", "be", "to"]).key_by(lambda word: word)
+            >>> words.process(Count()).execute_and_collect()
+            [('to', 1), ('be', 1), ('to', 2)]
+        """
+        if isinstance(func, ProcessFunction):
+            return super().process(func, output_type, on_error=on_error)
+        check_function(func, KeyedProcessFunction, "process", "process_element", many=True)
+        if isinstance(func, KeyedProcessFunction):
+            check_plain(func, "on_timer", asked_by="process()", many=True)
+        make = partial(KeyedProcessOperator, function=func, keying=self._keying)
+        return self._apply(
+            "process",
+            func,
+            guarded(OperatorFactory(make, keyed=True), on_error, "process()"),
+            output_type,
+            uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
+            event_time=event_time_use(func),
+        )
+
+    def reduce(
+        self,
+        func: Callable[[T1, T1], T1] | ReduceFunction[T1],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+    ) -> DataStream[T1]:
+        """Fold the records of each key; the new result is emitted after every record.
+
+        Args:
+            func: ``f(result_so_far, record)``, or a ``ReduceFunction``. The first record of a key is emitted as it is.
+            output_type: the columns of the results, for ``to_dataframe()``; by default the type that the records are
+                declared to have, if it is one of ``Types``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: ``func`` is no such function.
+
+        Example:
+            >>> amounts = env.from_collection([3, 4, 10, 20]).key_by(lambda amount: amount < 10)
+            >>> amounts.reduce(lambda total, amount: total + amount).execute_and_collect()
+            [3, 7, 10, 30]
+        """
+        check_function(func, ReduceFunction, "reduce")
+        declared = declared_type(self._step)
+        make = partial(ReduceOperator, function=func, keying=self._keying, declared=declared)
+        factory = guarded(OperatorFactory(make, keyed=True), on_error, "reduce()")
+        return self._apply("reduce", func, factory, declared if output_type is None else output_type)
+
+    def sum(self, position_to_sum: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
+        """Add up a field of the records of each key; the new sum is emitted after every record.
+
+        It is in the first record of the key: the other fields are those of that record, as in Flink.
+
+        Args:
+            position_to_sum: the field to add up: a position, in tuples and rows, or a name, in rows, dictionaries and
+                objects. Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with one that cannot be added: ``"fail"`` fails the
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: it is neither a position nor a name, or there is no such column.
+
+        Example:
+            >>> amounts = env.from_collection([("a", 3), ("b", 5), ("a", 4)]).key_by(lambda pair: pair[0])
+            >>> amounts.sum(1).execute_and_collect()
+            [('a', 3), ('b', 5), ('a', 7)]
+        """
+        return self._fold_field("sum", position_to_sum, on_error)
+
+    def min(self, position_to_min: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
+        """Keep the minimum of a field of the records of each key; it is emitted after every record.
+
+        It is in the first record of the key: the other fields are those of that record, as in Flink.
+        :meth:`min_by` keeps the whole record.
+
+        Args:
+            position_to_min: the field whose minimum is kept: a position, in tuples and rows, or a name, in rows,
+                dictionaries and objects. Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: it is neither a position nor a name, or there is no such column.
+
+        Example:
+            >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
+            >>> trips.min(1).execute_and_collect()
+            [('a', 3, 'x'), ('a', 2, 'x')]
+        """
+        return self._fold_field("min", position_to_min, on_error)
+
+    def max(self, position_to_max: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
+        """Keep the maximum of a field of the records of each key; it is emitted after every record.
+
+        It is in the first record of the key: the other fields are those of that record, as in Flink.
+        :meth:`max_by` keeps the whole record.
+
+        Args:
+            position_to_max: the field whose maximum is kept: a position, in tuples and rows, or a name, in rows,
+                dictionaries and objects. Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: it is neither a position nor a name, or there is no such column.
+
+        Example:
+            >>> env.from_collection([3, 8, 5]).key_by(lambda n: "all").max().execute_and_collect()
+            [3, 8, 8]
+        """
+        return self._fold_field("max", position_to_max, on_error)
+
+    def min_by(self, position_to_min_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
+        """Keep the record of each key with the smallest field; it is emitted after every record.
+
+        Of records with equal fields it is the earliest.
+
+        Args:
+            position_to_min_by: the field that is compared: a position, in tuples and rows, or a name, in rows,
+                dictionaries and objects. Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: it is neither a position nor a name, or there is no such column.
+
+        Example:
+            >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
+            >>> trips.min_by(1).execute_and_collect()
+            [('a', 3, 'x'), ('a', 2, 'y')]
+        """
+        return self._fold_field("min_by", position_to_min_by, on_error)
+
+    def max_by(self, position_to_max_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
+        """Keep the record of each key with the largest field; it is emitted after every record.
+
+        Of records with equal fields it is the earliest.
+
+        Args:
+            position_to_max_by: the field that is compared: a position, in tuples and rows, or a name, in rows,
+                dictionaries and objects. Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
+
+        Raises:
+            ProgramError: it is neither a position nor a name, or there is no such column.
+
+        Example:
+            >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}]).key_by(lambda w: "all")
+            >>> words.max_by("n").execute_and_collect()
+            [{'word': 'to', 'n': 2}, {'word': 'to', 'n': 2}]
+        """
+        return self._fold_field("max_by", position_to_max_by, on_error)
+
+    def _fold_field(self, method: Method, field: int | str, on_error: OnError) -> DataStream[T1]:
+        function = FieldAggregation(method, field)
+        check_field(self._step, field, method)
+        make = partial(ReduceOperator, function=function, keying=self._keying)
+        factory = OperatorFactory(make, keyed=True, depends_on={"fold": function.name})
+        return self._apply(method, None, guarded(factory, on_error, f"{method}()"))
+
+    def deduplicate(self, within: DurationLike) -> DataStream[T1]:
+        """Drop records whose key was seen before.
+
+        The first record of a key to arrive passes. Its key is remembered until event time has passed the record's
+        timestamp by ``within``; after that, the next record of the key counts as the first again. Columnar runs stay
+        columnar.
+
+        Args:
+            within: how long, in event time, a key is remembered; as an int, milliseconds.
+
+        Raises:
+            ProgramError: ``within`` is no duration of a millisecond or more.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> events = env.from_collection([("a", 0), ("b", 1_000), ("a", 2_000)])
+            >>> by_name = events.assign_timestamps_and_watermarks(at).key_by(lambda event: event[0])
+            >>> by_name.deduplicate("1 hour").execute_and_collect()
+            [('a', 0), ('b', 1000)]
+        """
+        millis = positive_millis(within, "deduplicate(): within")
+        factory = OperatorFactory(partial(DeduplicateOperator, keying=self._keying, within=millis), keyed=True)
+        return self._apply("deduplicate", None, factory, event_time=EventTimeUse.TIMESTAMPS)
+
+    def interval_join(self, other: KeyedStream[Any, T2]) -> IntervalJoin[T1, T2]:
+        """Make pairs of records of this stream and of another that have equal keys and near event times.
+
+        Args:
+            other: a keyed stream of the same environment.
+
+        Raises:
+            ProgramError: it is no keyed stream of the same environment, or its keys are of another type.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> clicks = env.from_collection([("a", 5_000)]).assign_timestamps_and_watermarks(at)
+            >>> views = env.from_collection([("a", 3_000), ("a", 9_000)]).assign_timestamps_and_watermarks(at)
+            >>> joined = clicks.key_by(lambda e: e[0]).interval_join(views.key_by(lambda e: e[0]))
+            >>> near = joined.between("-1 minute", 0)
+            >>> near.process(lambda click, view, ctx: [(view[1], click[1])]).execute_and_collect()
+            [(3000, 5000)]
+        """
+        from pillarbox._datastream.connected.connected_streams import check_key_types
+        from pillarbox._datastream.connected.joined_streams import IntervalJoin
+
+        self._check_other(other, "interval_join")
+        if not isinstance(other, KeyedStream):
+            raise ProgramError(
+                "interval_join() takes a keyed stream: put key_by(...) after the other stream, too; without keys there"
+                " is join()"
+            )
+        check_key_types(self, other, "interval_join()")
+        return IntervalJoin(self, other)
+
+    def window(self, window_assigner: WindowAssigner) -> WindowedStream[T1, KeyOut, Any]:
+        """Divide the stream into windows.
+
+        Args:
+            window_assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+
+        Raises:
+            ProgramError: it is no ``WindowAssigner``.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> events = env.from_collection([("a", 1_000), ("b", 2_000), ("a", 3_000), ("a", 63_000)])
+            >>> keyed = events.assign_timestamps_and_watermarks(at).key_by(lambda event: event[0])
+            >>> windows = keyed.window(TumblingEventTimeWindows.of("1 minute"))
+            >>> windows.reduce(lambda a, b: (a[0], a[1] + b[1])).execute_and_collect()
+            [('a', 4000), ('b', 2000), ('a', 63000)]
+        """
+        from pillarbox._datastream.windows.windowed_stream import WindowedStream
+
+        return WindowedStream(self, window_assigner)
+
+    def count_window(self, size: int, slide: int = 0) -> WindowedStream[T1, KeyOut, CountWindow]:
+        """Divide the stream into windows of a number of records of a key. Only full windows fire.
+
+        Args:
+            size: how many records there are in a window.
+            slide: how many records after one window the next one begins; by default, or 0: ``size``.
+
+        Raises:
+            ProgramError: a number below 1.
+
+        Example:
+            >>> words = env.from_collection(["to", "be", "or", "not", "to", "be"]).key_by(len)
+            >>> words.count_window(2).reduce(lambda a, b: f"{a} {b}").execute_and_collect()
+            ['to be', 'or to']
+        """
+        return self.window(count_windows(size, slide))
+
+    def _plain_step(self) -> Transformation:
+        return self._step.inputs[0]
+
+    @property
+    def _has_sides(self) -> bool:
+        """Whether it was made by ``key_by(..., on_error=...)``, which has a side output."""
+        before = self._plain_step()
+        return isinstance(before, OperatorTransformation) and before.kind == "keys"
+
+    def _step_with_sides(self) -> Transformation:
+        return self._plain_step() if self._has_sides else self._step

@@ -1,0 +1,158 @@
+"""The ends of streams within a program: sinks, and records that were collected."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, ClassVar, overload
+
+from pillarbox._datastream.checks.missing import missing_in_sink
+from pillarbox._datastream.checks.operator_settings import set_chaining, set_parallelism
+from pillarbox._errors import check_text
+from pillarbox._generics import Generic, T
+from pillarbox._graph import ChainingStrategy, SinkTransformation
+
+__all__ = ["CollectedResults", "DataStreamSink"]
+
+
+# The program runs ahead of whoever reads its results until this many are there.
+_AHEAD = 10_000
+
+
+class CollectedResults(Generic[T]):
+    """The records that a program emits: the program runs as they are read. PyFlink's iterator.
+
+    The program runs ahead, until some thousand records are there that were not read yet; so a small one has ended, its
+    functions are closed, and its errors are raised, before the results are returned.
+
+    ``next()`` takes a record; all that is left can be iterated again and again, and be compared, measured, indexed and
+    shown, as a list: records are kept. In a ``with`` statement it is an iterator that keeps nothing, for results that
+    are more than the memory holds, and that ends the program where the statement is left.
+
+    Args:
+        portions: the records, as they come.
+
+    Example:
+        >>> results = env.from_collection([1, 2, 3]).map(str).execute_and_collect()
+        >>> next(results), results
+        ('1', ['2', '3'])
+        >>> with env.from_collection(range(1_000_000)).map(str).execute_and_collect() as results:
+        ...     "".join(result for result, _ in zip(results, range(5)))
+        '01234'
+    """
+
+    def __init__(self, portions: Generator[list[T], None, None]) -> None:
+        self._portions: Generator[list[T], None, None] | None = portions
+        # Records that have come; those before `_next` were taken.
+        self._records: list[T] = []
+        self._next = 0
+        self._keeps = True
+        self._run_ahead(0)
+
+    def _run_ahead(self, position: int) -> bool:
+        """Run the program until enough records behind a position are there; return whether there is any."""
+        while self._portions is not None and len(self._records) - position < _AHEAD:
+            portion = next(self._portions, None)
+            if portion is None:
+                self._portions = None
+            else:
+                self._records += portion
+        return position < len(self._records)
+
+    def __next__(self) -> T:
+        if self._next == len(self._records):
+            if not self._keeps:
+                self._records, self._next = [], 0
+            if not self._run_ahead(self._next):
+                raise StopIteration
+        self._next += 1
+        return self._records[self._next - 1]
+
+    def __iter__(self) -> Iterator[T]:
+        return self._left() if self._keeps else self
+
+    def _left(self) -> Iterator[T]:
+        position = self._next
+        while position < len(self._records) or self._run_ahead(position):
+            yield self._records[position]
+            position += 1
+
+    def _all_left(self) -> list[T]:
+        """Run the program to its end; return all that was not taken."""
+        while self._portions is not None:
+            self._run_ahead(len(self._records))
+        return self._records[self._next :] if self._next else self._records
+
+    def __len__(self) -> int:
+        return len(self._all_left())
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        return self._all_left()[index]
+
+    def __contains__(self, record: object) -> bool:
+        return record in self._all_left()
+
+    def __eq__(self, other: object) -> bool:
+        return self._all_left() == (other._all_left() if isinstance(other, CollectedResults) else other)
+
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._all_left())
+
+    def close(self) -> None:
+        """End the program, if it has not ended, and close its functions: no more records come."""
+        portions, self._portions = self._portions, None
+        if portions is not None:
+            portions.close()
+
+    def __enter__(self) -> CollectedResults[T]:
+        self._keeps = False
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class DataStreamSink:
+    """The end of a stream within the program."""
+
+    def __init__(self, step: SinkTransformation) -> None:
+        self._step = step
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise missing_in_sink(self, name)
+
+    def name(self, name: str) -> DataStreamSink:
+        """Name the sink, for people: in plans, metrics and errors."""
+        check_text(name, "a name")
+        self._step.name = name
+        return self
+
+    def uid(self, uid: str) -> DataStreamSink:
+        """Set the uid that the sink's state is stored under."""
+        check_text(uid, "a uid")
+        self._step.uid = uid
+        return self
+
+    def set_parallelism(self, parallelism: int) -> DataStreamSink:
+        """Set the number of the sink's subtasks; by default it works where its records are made.
+
+        Args:
+            parallelism: the number, from 1 to the program's max parallelism.
+
+        Raises:
+            ProgramError: it is not a whole number from 1; (when the program is run) it is above the program's.
+        """
+        set_parallelism(self._step, parallelism)
+        return self
+
+    def disable_chaining(self) -> DataStreamSink:
+        """Let the sink run in tasks of its own."""
+        set_chaining(self._step, ChainingStrategy.NEVER, "disable_chaining")
+        return self

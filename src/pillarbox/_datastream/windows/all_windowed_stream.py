@@ -1,0 +1,187 @@
+"""A stream without key that is divided into windows, as a user transforms it. Names and meaning are PyFlink's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+from pillarbox._datastream.streams.data_stream import DataStream
+from pillarbox._datastream.windows.field_folds import FieldFolds
+from pillarbox._datastream.windows.windowed_stream import Windowed
+from pillarbox._generics import T1, Generic, U, WindowOut
+from pillarbox._operators.columnar.aggregates import ColumnAggregate
+from pillarbox._operators.functions.basic import OutputTag, ReduceFunction, SideOutput
+from pillarbox._operators.windowing.api.evictors import Evictor
+from pillarbox._operators.windowing.api.functions import AllWindowFunction, ProcessAllWindowFunction
+from pillarbox._operators.windowing.api.triggers import Trigger
+from pillarbox._rows import Row
+from pillarbox._state import AggregateFunction
+from pillarbox._time.duration import DurationLike
+from pillarbox._types import SchemaLike, TypeInformation
+
+__all__ = ["AllWindowedStream"]
+
+
+class AllWindowedStream(Windowed[T1, WindowOut], FieldFolds[T1], Generic[T1, WindowOut]):
+    """A whole stream of records of type ``T1``, divided into windows: all of it goes through one subtask.
+
+    Made by ``DataStream.window_all`` and ``count_window_all``.
+    """
+
+    _applied = AllWindowFunction
+    _processed = ProcessAllWindowFunction
+    _of_keys = False
+
+    def trigger(self, trigger: Trigger) -> AllWindowedStream[T1, WindowOut]:
+        """Set when the function of a window is called: see :meth:`WindowedStream.trigger`.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).window_all(GlobalWindows.create())
+            >>> numbers.trigger(PurgingTrigger.of(CountTrigger.of(2))).reduce(max).execute_and_collect()
+            [1, 3]
+        """
+        self._set_trigger(trigger)
+        return self
+
+    def allowed_lateness(self, lateness: DurationLike) -> AllWindowedStream[T1, WindowOut]:
+        """Keep windows for a while after their end: see :meth:`WindowedStream.allowed_lateness`.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
+            >>> numbers = env.from_collection([1, 2]).assign_timestamps_and_watermarks(at)
+            >>> windows = numbers.window_all(TumblingEventTimeWindows.of("1 second"))
+            >>> windows.allowed_lateness("1 second").reduce(max).execute_and_collect()
+            [2]
+        """
+        self._set_lateness(lateness)
+        return self
+
+    def side_output_late_data(self, output_tag: OutputTag[Any]) -> AllWindowedStream[T1, WindowOut]:
+        """Emit records that come too late to a side output: see :meth:`WindowedStream.side_output_late_data`.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
+            >>> numbers = env.from_collection([1, 2]).assign_timestamps_and_watermarks(at)
+            >>> windows = numbers.window_all(TumblingEventTimeWindows.of("1 second"))
+            >>> latest = windows.side_output_late_data(OutputTag("late")).reduce(max)
+            >>> latest.get_side_output(OutputTag("late")).execute_and_collect()
+            []
+        """
+        self._set_late_tag(output_tag)
+        return self
+
+    def side_output_errors(self, tag: OutputTag[Any]) -> AllWindowedStream[T1, WindowOut]:
+        """Emit a dead letter where a function raises, and go on: see :meth:`WindowedStream.side_output_errors`.
+
+        Example:
+            >>> BAD = OutputTag[DeadLetter]("bad")
+            >>> sums = env.from_collection([1, "two", 3]).count_window_all(2).side_output_errors(BAD).reduce(max)
+            >>> sums.get_side_output(BAD).map(lambda letter: letter.value).execute_and_collect()
+            ['two']
+        """
+        self._set_error_tag(tag)
+        return self
+
+    def evictor(self, evictor: Evictor) -> AllWindowedStream[T1, WindowOut]:
+        """Take elements out of a window before or after its function is called: see :meth:`WindowedStream.evictor`.
+
+        Example:
+            >>> numbers = env.from_collection(range(6)).window_all(GlobalWindows.create())
+            >>> numbers.trigger(CountTrigger.of(3)).evictor(CountEvictor.of(1)).reduce(min).execute_and_collect()
+            [2, 5]
+        """
+        self._set_evictor(evictor)
+        return self
+
+    def reduce(
+        self,
+        reduce_function: Callable[[T1, T1], T1] | ReduceFunction[T1],
+        window_function: AllWindowFunction[T1, Any, WindowOut]
+        | ProcessAllWindowFunction[T1, Any, WindowOut]
+        | None = None,
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[Any]:
+        """Fold the records of each window as they come: see :meth:`WindowedStream.reduce`.
+
+        Example:
+            >>> env.from_collection([1, 2, 3, 4]).count_window_all(2).reduce(max).execute_and_collect()
+            [2, 4]
+        """
+        return self._reduce(reduce_function, window_function, output_type)
+
+    @overload
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction[T1, Any, U],
+        window_function: AllWindowFunction[U, Any, WindowOut]
+        | ProcessAllWindowFunction[U, Any, WindowOut]
+        | None = None,
+        accumulator_type: TypeInformation[Any] | type | None = None,
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[Any]: ...
+    @overload
+    def aggregate(self, **aggregates: ColumnAggregate) -> DataStream[Row]: ...
+    def aggregate(
+        self,
+        aggregate_function: Any = None,
+        window_function: Any = None,
+        accumulator_type: Any = None,
+        output_type: Any = None,
+        **aggregates: Any,
+    ) -> DataStream[Any]:
+        """Aggregate the records of each window as they come: see :meth:`WindowedStream.aggregate`.
+
+        The results of aggregates of columns are rows of ``window_start``, ``window_end``, and the aggregates. Each
+        partition is aggregated before the shuffle, so the one subtask merges a few partial results.
+
+        Example:
+            >>> class Total(AggregateFunction):
+            ...     def create_accumulator(self):
+            ...         return 0
+            ...
+            ...     def add(self, value, accumulator):
+            ...         return accumulator + value
+            ...
+            ...     def get_result(self, accumulator):
+            ...         return accumulator
+            >>> env.from_collection([1, 2, 3, 4]).count_window_all(2).aggregate(Total()).execute_and_collect()
+            [3, 7]
+            >>> payment = Types.ROW_NAMED(["at", "amount"], [Types.LONG(), Types.LONG()])
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+            >>> payments = env.from_collection([(1_000, 5), (2_000, 7), (61_000, 1)], payment)
+            >>> timed = payments.assign_timestamps_and_watermarks(at)
+            >>> totals = timed.window_all(TumblingEventTimeWindows.of("1 minute")).aggregate(total=sum_("amount"))
+            >>> [row.total for row in totals.execute_and_collect()]
+            [12, 1]
+        """
+        return self._aggregate(aggregate_function, window_function, accumulator_type, output_type, aggregates)
+
+    def apply(
+        self, window_function: AllWindowFunction[T1, U, WindowOut], output_type: SchemaLike | None = None
+    ) -> DataStream[U]:
+        """Call a function with all records of each window: see :meth:`WindowedStream.apply`.
+
+        Example:
+            >>> class Join(AllWindowFunction):
+            ...     def apply(self, window, inputs):
+            ...         yield " ".join(inputs)
+            >>> env.from_collection(["to", "be"]).count_window_all(2).apply(Join()).execute_and_collect()
+            ['to be']
+        """
+        return self._whole("apply", AllWindowFunction, window_function, output_type)
+
+    def process(
+        self,
+        process_window_function: ProcessAllWindowFunction[T1, U, WindowOut],
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[U | SideOutput]:
+        """Call a function with all records of each window, with state and clocks: see :meth:`WindowedStream.process`.
+
+        Example:
+            >>> class Number(ProcessAllWindowFunction):
+            ...     def process(self, context, elements):
+            ...         yield context.window().id, len(elements)
+            >>> env.from_collection(["to", "be"]).count_window_all(2).process(Number()).execute_and_collect()
+            [(0, 2)]
+        """
+        return self._whole("process", ProcessAllWindowFunction, process_window_function, output_type)

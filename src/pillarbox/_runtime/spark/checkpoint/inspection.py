@@ -1,0 +1,264 @@
+"""What there is in a checkpoint: its program, its epochs, and the figures of each operator's state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pillarbox._errors import CheckpointMismatchError
+from pillarbox._graph.description import compare
+from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles, each_log
+from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
+from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
+from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.head import Layout, LogHead
+from pillarbox._state.inspect.changes import compare_states
+from pillarbox._state.inspect.summary import LogSummary
+from pillarbox._state.inspect.view import LogView
+from pillarbox._state.log.layouts import state_name
+from pillarbox._state.log.plain_states import reason_for_pickled_keys
+from pillarbox._state.savepoint.manifest import parts_slot, table_folder
+from pillarbox._state.types.plain_names import without_forms
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["changes_to", "inspect_checkpoint", "inspect_savepoint"]
+
+
+def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None = None, top: int = 5) -> dict[str, Any]:
+    """Return what there is in a checkpoint, as plain data; all state is read once.
+
+    Args:
+        epoch: the number of a micro-batch; None: the last one that was committed.
+        top: how many of the largest keys to name.
+
+    Raises:
+        CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read.
+        ProgramError: ``epoch`` is no number of a micro-batch.
+    """
+    files = CheckpointFiles(spark, checkpoint, epoch)
+    description = files.description
+    found: dict[str, dict[str, Any]] = {}
+    for operator in files.stateful:
+        logs = files.logs(operator)
+        summaries = logs.mapInArrow(_Summaries(top), "facts STRING")
+        with unwrapped_failures():
+            rows = summaries.collect()
+        for facts in sorted((json.loads(row.facts) for row in rows), key=itemgetter("operator", "subtask")):
+            _merge(found, facts, top)
+    noted = description.binding()
+    described = {each["uid"]: each for program in (noted or {}).get("programs", ()) for each in program["operators"]}
+    for uid, each in found.items():
+        each.update({name: described.get(uid, {}).get(name) for name in ("name", "kind", "level")})
+    return {
+        "checkpoint": str(description),
+        "epoch": files.epoch,
+        "oldest_epoch": max((operator.first for operator in files.stateful), default=None),
+        "last_epoch": description.last_committed,
+        "unfinished_epoch": None if description.unfinished is None else description.last_committed + 1,
+        "parallelism": description.parallelism,
+        "max_parallelism": min((subtasks for subtasks, _ in description.subtasks() or ()), default=None),
+        "interrupted_rescale_to": description.interrupted,
+        "state_file_format": int(description.state_format),
+        "programs": None if noted is None else noted["programs"],
+        "operators": [found[uid] for uid in sorted(found, key=lambda uid: (found[uid]["level"] or 0, uid))],
+    }
+
+
+def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
+    """Return what there is in a savepoint, as plain data; all of it is proved, and its rows are counted.
+
+    Raises:
+        CheckpointMismatchError: it is no savepoint, or not as it was written.
+    """
+    opened = open_savepoint(spark, directory)
+    manifest = opened.manifest
+    marks: dict[str, int | None] = dict(opened.tasks.groupBy("uid").agg({"watermark": "min"}).collect())
+    sizes: dict[str, int] = {}
+    for name, digest in manifest.files.items():
+        folder = name.rpartition("/")[0]
+        sizes[folder] = sizes.get(folder, 0) + digest.length
+    operators = []
+    for operator in manifest.operators:
+        # Rows of operators by columns have their keys among their columns.
+        of_key = "key_group IS NOT NULL AND " + ("stream IS NULL" if operator.parts else "true")
+        counted = opened.frame(operator.uid).selectExpr(
+            f"count(DISTINCT CASE WHEN {of_key} THEN xxhash64(key, CASE WHEN key IS NULL THEN exact END) END) AS keys",
+            f"count({'stream' if operator.parts else 'NULL'}) AS arrow_rows",
+            # The operator's own rows have a namespace, and no key.
+            f"count({'namespace' if operator.parts else 'CASE WHEN key_group IS NOT NULL THEN namespace END'})"
+            " AS namespaces",
+            "coalesce(sum(size(timers)), 0) AS timers",
+        ).collect()[0]  # fmt: skip
+        operators.append(
+            {
+                "uid": operator.uid,
+                "parallelism": operator.parallelism,
+                "max_parallelism": operator.max_parallelism,
+                "key": operator.key,
+                "states": _states(operator.head()),
+                "by_columns": bool(operator.parts),
+                **counted.asDict(),
+                "watermark": marks.get(operator.uid),
+                "bytes": sizes.get(table_folder(operator.uid), 0),
+            }
+        )
+    return {
+        "savepoint": directory,
+        "checkpoint": manifest.checkpoint,
+        "epoch": manifest.epoch,
+        "drained": manifest.drained,
+        "pillarbox": manifest.pillarbox,
+        "format": manifest.format,
+        "programs": manifest.programs,
+        "sources": max(0, len(manifest.sources.offsets) - 2),
+        "operators": operators,
+    }
+
+
+class _Summaries:
+    """The function for ``mapInArrow``: from the values of logs to a line of JSON for each."""
+
+    def __init__(self, top: int) -> None:
+        self._top = top
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with failures_in_worker("inspect", 0):
+            yield from each_log(batches, self._summary)
+
+    def _summary(self, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+        view = LogView(store, code)
+        head = view.head
+        by_columns = _is_by_columns(head)
+        facts = {
+            "operator": head.operator,
+            "subtask": head.subtask,
+            "parallelism": head.parallelism,
+            "max_parallelism": head.max_parallelism,
+            "key": head.key,
+            "is_plain": bool(head.types),
+            "reason_for_pickles": _reason_for_pickles(head, view),
+            "states": _states(head),
+            "log_bytes": sum(map(len, store.chunks.values())),
+            "by_columns": by_columns,
+            "summary": LogSummary.of(view, self._top, by_columns=by_columns).as_data(),
+        }
+        facts["classes"] = sorted(view.classes)  # behind the rows, which name them
+        yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
+
+
+def _is_by_columns(head: LogHead) -> bool:
+    """Return whether an operator keeps Arrow streams of many keys under one key."""
+    keys, spaces = (
+        {(name, kind) for _, layout in every for name, kind in layout} for every in (head.layouts, head.space_layouts)
+    )
+    return parts_slot(keys, spaces) is not None
+
+
+def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
+    """Return why the states in a log are pickled, as far as the log tells; None: they are plain, or there are none."""
+    if head.types or not _states(head):
+        return None
+    if view.task_state().get("operators"):
+        return "an operator chained to it keeps records of its own, such as requests that are carried"
+    return reason_for_pickled_keys(head.key) or (
+        "the program declares no type for one of them, or a type that is not plain data: state_format in the metrics of"
+        " the query names it"
+    )
+
+
+def _states(head: LogHead) -> dict[str, str]:
+    """Return the states of an operator by name, each with its kind, and its type where that is known."""
+    found: dict[str, str] = {}
+    every: list[tuple[str, list[tuple[int, Layout]]]] = [("", head.layouts), ("space/", head.space_layouts)]
+    for prefix, layouts in every:
+        for name, kind in (slot for _, layout in layouts for slot in layout):
+            if kind != "timers":
+                declared = head.types.get(prefix + name)
+                found[state_name(name)] = kind if declared is None else f"{kind} {without_forms(declared)}"
+    return found
+
+
+def _merge(found: dict[str, dict[str, Any]], facts: dict[str, Any], top: int) -> None:
+    """Add the facts of a subtask to those of its operator."""
+    summary = LogSummary(**facts.pop("summary"))
+    uid, subtask, log_bytes = (facts.pop(name) for name in ("operator", "subtask", "log_bytes"))
+    operator = found.get(uid)
+    if operator is None:
+        total = LogSummary()
+        operator = found[uid] = {"uid": uid, **facts, "subtasks": [], "log_bytes": 0}
+    else:
+        total = LogSummary(**{name: operator[name] for name in vars(LogSummary())})
+        operator["states"] = {**operator["states"], **facts["states"]}
+        operator["classes"] = sorted({*operator["classes"], *facts["classes"]})
+        operator["is_plain"] = operator["is_plain"] and facts["is_plain"]
+        operator["reason_for_pickles"] = operator["reason_for_pickles"] or facts["reason_for_pickles"]
+    total.add(summary, top)
+    operator.update(total.as_data())
+    operator["log_bytes"] += log_bytes
+    operator["subtasks"].append({"subtask": subtask, "keys": summary.keys, "state_bytes": summary.state_bytes})
+
+
+def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, list[str]]:
+    """Return what the newest program of another checkpoint would change if it went on with this one.
+
+    Returns:
+        ``refused``: changes with which it could not go on; ``doubtful``: changes that may be such; ``carried_out``:
+        changes of states that the first epoch carries out.
+
+    Raises:
+        CheckpointMismatchError: there is no description of a program beside one of them.
+    """
+    then, now = Description(spark, checkpoint).binding(), Description(spark, other).newest()
+    for found, where in ((then, checkpoint), (now, other)):
+        if found is None:
+            raise CheckpointMismatchError(
+                f"checkpoint {where} has no description of a program that ran: it is written where a query is started"
+                " with pillarbox.start(...)"
+            )
+    assert then is not None and now is not None
+    changes = compare(then, now)
+    found = {"refused": changes.refused, "doubtful": changes.doubtful, "carried_out": list[str]()}
+    logs, others = (_logs(CheckpointFiles(spark, where)) for where in (checkpoint, other))
+    for uid in sorted(logs.keys() & others.keys()):
+        # Those of all subtasks declare the same states.
+        of_states = compare_states(logs[uid][0].head, others[uid][0].head)
+        for kind, sentences in found.items():
+            sentences.extend(getattr(of_states, kind))
+    chains = {each["uid"]: each.get("chain") for program in now["programs"] for each in program["operators"]}
+    for uid, views in sorted(logs.items()):
+        found["refused"] += _lost_requests(uid, views, chains.get(uid))
+    return found
+
+
+def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> Iterator[str]:
+    """Return what speaks against a program that has not the operators whose requests are carried.
+
+    Args:
+        views: the logs of all subtasks of an operator, as far as their heads go.
+        chain: the uids of the operators behind it in the program's chain; None: it has no such operator, or nothing
+            tells.
+    """
+    if chain is None:
+        return
+    every = {other: part for view in views for other, part in (view.task_state().get("operators") or {}).items()}
+    for lost in sorted(every.keys() - {uid, *chain}):
+        yield (
+            f"operator {lost!r} has requests that are carried on, and the program does not have it in the chain of"
+            f" {uid!r}: set uid() to the old one"
+        )
+
+
+def _logs(files: CheckpointFiles) -> dict[str, list[LogView]]:
+    """Return the logs of each operator's subtasks by uid, as far as their heads go."""
+    found: dict[str, list[LogView]] = {}
+    for operator in files.stateful:
+        for view in files.views(operator).values():
+            found.setdefault(view.head.operator, []).append(view)
+    return found

@@ -1,0 +1,114 @@
+"""Another parallelism for a stopped query: Spark spreads its state over another number of partitions.
+
+Spark does it as a batch of its own, without input, which it commits as any other. If that is interrupted, the offset
+log knows of the batch and the commit log does not: Spark then starts no query on the checkpoint, and completes the
+batch when it is asked for the same number again. So nothing needs to be noted beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, shorten
+from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles
+from pillarbox._runtime.spark.running.started import running
+from pillarbox._runtime.spark.settings.places import check_session, place_of
+from pillarbox._runtime.spark.settings.session import session_with
+from pillarbox._runtime.spark.starting.start import settings_of_state, spark_version
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_spark", "rescale"]
+
+_SINCE = (4, 2)
+
+
+def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
+    """Change how many tasks a stopped query runs at a time: its state moves to another number of Spark's partitions.
+
+    Then start the same program with ``set_parallelism(parallelism)``: it goes on exactly where it was. Its subtasks,
+    whose number is the max parallelism, which the first start fixed, are spread over the partitions.
+
+    All state is read and written once, by Spark. If it is interrupted, no query starts on the checkpoint until the
+    same call has completed it.
+
+    Args:
+        spark: a classic session, of Spark 4.2 or newer.
+        checkpoint: the ``checkpointLocation`` of the query. The query must not run, nowhere.
+        parallelism: the number, from 1 to the max parallelism.
+
+    Returns:
+        Whether there was anything to change.
+
+    Raises:
+        CheckpointMismatchError: there is no such checkpoint; the query runs; its last epoch is not committed; to
+            change it to another number was interrupted; or its max parallelism is lower.
+        ConfigurationError: this Spark cannot do it.
+        ProgramError: ``parallelism`` is no whole number from 1.
+
+    Example:
+        >>> rescale(spark, "/checkpoints/flights", 8)  # doctest: +SKIP
+        True
+    """
+    if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
+        raise ProgramError(f"parallelism is a whole number from 1, not {shorten(parallelism)}")
+    check_session(spark, "rescale()")
+    checkpoint = place_of(checkpoint, "rescale(): the checkpoint")
+    check_spark(spark)
+    files = CheckpointFiles(spark, checkpoint)
+    description = files.description
+    if description.query_id in {*(str(query.id) for query in spark.streams.active), *running()}:
+        raise CheckpointMismatchError(f"checkpoint {checkpoint}: its query is running: stop it, and call this again")
+    present, interrupted = description.parallelism, description.interrupted
+    if description.unfinished is not None and interrupted is None:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint}: epoch {files.epoch + 1} was begun, and is not committed: start the query once"
+            " more by pillarbox.start(...) with trigger(availableNow=True), let it end, and call this again"
+        )
+    description.check_interrupted(parallelism)
+    if interrupted is None and present == parallelism:
+        return False
+    subtasks = _subtasks(files)
+    if subtasks is None or not files.stateful:
+        raise CheckpointMismatchError(f"checkpoint {checkpoint} has no state of pillarbox: there is nothing to spread")
+    if parallelism > subtasks:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint}: parallelism {parallelism} is above its max parallelism {subtasks}, which the"
+            f" first start fixed: choose one up to {subtasks}; or write a savepoint, and start from it on a new"
+            " checkpoint, with env.from_savepoint(...) and any set_max_parallelism(...)"
+        )
+    description.keep()
+    _repartition(spark, str(files), parallelism, description.state_format)
+    return True
+
+
+def _repartition(spark: SparkSession, checkpoint: str, parallelism: int, state_format: str) -> None:
+    # The more state there is, the longer it takes: in a session of its own, so other queries start meanwhile.
+    own = session_with(spark, settings_of_state(state_format))
+    own._streamingCheckpointManager.repartition(checkpoint, parallelism)
+
+
+def check_spark(spark: SparkSession) -> None:
+    """Check that a session can spread state over another number of partitions.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    is_classic = hasattr(spark, "_jsparkSession")
+    if not is_classic or spark_version(spark) < _SINCE:
+        named = f"Spark {spark.version}" if is_classic else "Spark Connect"
+        raise ConfigurationError(
+            f"{named} cannot spread the state of a checkpoint over"
+            " another number of partitions: call pillarbox.rescale in a classic session of Spark 4.2 or newer, or"
+            " 'pillarbox rescale'; afterwards the query may run with this Spark again. Or write a savepoint, and"
+            " start from it, with env.from_savepoint(...), on a new checkpoint with any parallelism"
+        )
+
+
+def _subtasks(files: CheckpointFiles) -> int | None:
+    """Return the number of subtasks of the checkpoint's operators: the fewest, if there are several programs."""
+    noted = files.description.subtasks()
+    if noted is not None:
+        return min((subtasks for subtasks, _ in noted), default=None)
+    return max((head.parallelism for head in files.every_head()), default=None)

@@ -1,0 +1,191 @@
+"""``read_state``: the state of an operator as a DataFrame, from the checkpoint alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pillarbox._errors import CheckpointMismatchError, check_text, shorten
+from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles, Stateful, each_log
+from pillarbox._runtime.spark.checkpoint.state_columns import StateEncoder, key_type, state_columns
+from pillarbox._runtime.spark.failures import failures_in_worker
+from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._runtime.spark.savepoint.savepoint import is_savepoint, open_savepoint
+from pillarbox._runtime.spark.settings.places import check_session, place_of
+from pillarbox._runtime.spark.settings.session import time_zone
+from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.head import LogHead
+from pillarbox._state.inspect.unread import AnyNames
+from pillarbox._state.inspect.view import LogView
+from pillarbox._state.savepoint import OperatorTable, Table
+from pillarbox._unpickle import loads_allowed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["read_state"]
+
+_TAKEN = ("key", "namespace", "timers", "subtask")
+
+
+def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None = None) -> DataFrame:
+    """Return the state of an operator as a DataFrame: a row for each key, and for each of its windows.
+
+    It reads the checkpoint of a query that is stopped, or running; the program and its classes are not needed. It is
+    checked as when a task restores it: what is missing or damaged is an error. Nothing that the checkpoint names is
+    imported or called. The columns:
+
+    - ``key``: of the type of the key, where that is known: of the columns of a DataFrame, or a ``key_type``;
+    - ``namespace``: null, or whose state of the key it is: ``[start, end]`` of a window (epoch milliseconds);
+    - a column for each state, by its name; ``state_key`` and so on where the name is one of these here. Null: empty. It
+      has its type where the types of the key and of all states are declared and plain, and a dataclass or NamedTuple is
+      a struct: ``account.owner``;
+    - ``timers``: service, domain (``event`` or ``processing``) and timestamp (epoch milliseconds) of each, or null;
+    - ``subtask``: the index of the subtask that has it.
+
+    Columns whose type is not known are of Spark's type VARIANT: ``seen::long``, or
+    ``variant_get(namespace, '$[0]', 'long')``. Times and decimals are text in them; a value with something of a class
+    of yours in it, or with bytes, is binary: its pickle, which ``pickle.loads`` reads where the class is.
+
+    Args:
+        checkpoint: the ``checkpointLocation`` of the query, or the directory of a savepoint; of a savepoint, operators
+            by columns have the rows of its table (docs/savepoint-format.md).
+        uid: the operator's, as in ``.uid("count")``.
+        epoch: the number of a micro-batch whose state Spark still has; None: the last one that was committed.
+
+    Raises:
+        CheckpointMismatchError: there is no such checkpoint, epoch or operator; or it cannot be read.
+        ProgramError: ``epoch`` is no number of a micro-batch.
+
+    Example:
+        >>> state = read_state(spark, "/checkpoints/flights", "count")  # doctest: +SKIP
+        >>> state.where("seen::long > 1000").select("key", "seen").show()  # doctest: +SKIP
+    """
+    from pyspark.sql.types import DataType
+
+    check_session(spark, "read_state()")
+    checkpoint = place_of(checkpoint, "read_state(): the checkpoint")
+    check_text(uid, "read_state(): the uid")
+    if is_savepoint(spark, checkpoint):
+        return _of_savepoint(spark, checkpoint, uid, epoch)
+    files = CheckpointFiles(spark, checkpoint, epoch)
+    operator, heads = _found(files, uid)
+    every = list(heads.values())
+    states = state_columns(every, _TAKEN)
+    encoder = StateEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(spark))
+    codes = ", ".join(map(str, sorted(heads)))
+    logs, schema = files.logs(operator).where(f"code IN ({codes})"), _schema(encoder)
+    rows = logs.mapInArrow(_StateRows(encoder), schema)
+    return _with_variants(rows, encoder)
+
+
+def _of_savepoint(spark: SparkSession, directory: str, uid: str, epoch: int | None) -> DataFrame:
+    """Return the same from a savepoint; rows of an operator by columns are as its table has them."""
+    from pyspark.sql.types import DataType
+
+    opened = open_savepoint(spark, directory)
+    if epoch not in (None, opened.manifest.epoch):
+        raise CheckpointMismatchError(
+            f"savepoint {directory} is of epoch {opened.manifest.epoch}, not {shorten(epoch)}"
+        )
+    operator = opened.manifest.operator(uid)
+    if operator.parts:
+        return opened.frame(uid)
+    heads = [operator.head()]
+    states = state_columns(heads, _TAKEN)
+    encoder = StateEncoder(uid, key_type(heads, DataType.fromDDL), states, time_zone(spark))
+    table, schema = opened.frame(uid), _schema(encoder)
+    rows = map_in_arrow(table, _TableRows(operator, encoder), schema)
+    return _with_variants(rows, encoder)
+
+
+def _with_variants(rows: DataFrame, encoder: StateEncoder) -> DataFrame:
+    variants = set(encoder.variants)
+    # What is no JSON is binary: see state_columns.
+    made = "coalesce(parse_json({0}.json), CAST({0}.pickled AS VARIANT)) AS {0}"
+    columns = [_quoted(name) for name in encoder.schema.names]
+    return rows.selectExpr(
+        *(made.format(column) if name in variants else column for name, column in zip(encoder.schema.names, columns))
+    )
+
+
+def _found(files: CheckpointFiles, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
+    """Return the stateful operator that has the logs of a uid, and their heads.
+
+    Spark has to know a DataFrame's columns before it reads, and only the heads of all subtasks together say which there
+    are. It cannot look a value up by its key, so this opens the state once more than reading the rows does.
+    """
+    others: set[str] = set()
+    for operator in files.stateful:
+        heads = files.heads(operator)
+        mine = {code: head for code, head in heads.items() if head.operator == uid}
+        if mine:
+            return operator, mine
+        others |= {head.operator for head in heads.values()}
+    has = f"it has state of {', '.join(map(repr, sorted(others)))}" if others else "it has no state of pillarbox"
+    raise CheckpointMismatchError(
+        f"checkpoint {files}, epoch {files.epoch}: there is no state of an operator with the uid {shorten(uid)}; {has}"
+    )
+
+
+def _schema(encoder: StateEncoder) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(name, declared) for name, declared in encoder.types.items()])
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+class _StateRows:
+    """The function for ``mapInArrow``: from the values of logs to their rows."""
+
+    # Rows go on in batches of about these sizes.
+    ROWS = 10_000
+    BYTES = 8 * 1024 * 1024
+
+    def __init__(self, encoder: StateEncoder) -> None:
+        self._encoder = encoder
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with failures_in_worker("read_state", 0):
+            yield from each_log(batches, self._rows)
+
+    def _rows(self, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+        view = LogView(store, code)
+        pending: list[pa.RecordBatch] = []
+        count = size = 0
+        for rows in view.rows():
+            pending.append(self._encoder.encode(rows, view.head.subtask))
+            count += len(rows.keys)
+            size += int(rows.sizes.sum())
+            if count >= self.ROWS or size >= self.BYTES:
+                yield _one(pending)
+                pending, count, size = [], 0, 0
+        if pending:
+            yield _one(pending)
+
+
+class _TableRows:
+    """The function for ``mapInArrow``: from the table of a savepoint to rows of state."""
+
+    def __init__(self, operator: OperatorTable, encoder: StateEncoder) -> None:
+        self._operator = operator
+        self._encoder = encoder
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with failures_in_worker("read_state", 0):
+            table, names = Table(self._operator), AnyNames()
+            for batch in batches:
+                for view, subtasks in table.views(batch, lambda payload: loads_allowed(payload, names)):
+                    made = self._encoder.encode(view, 0)
+                    place = made.schema.get_field_index("subtask")
+                    yield made.set_column(place, made.schema.field(place), subtasks)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.concat_batches(batches) if len(batches) > 1 else batches[0]

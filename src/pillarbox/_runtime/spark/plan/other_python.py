@@ -1,0 +1,69 @@
+"""Python of the user's in the query of a program, besides the program: whether there is any, in the plan or the sink.
+
+Settings that are right for a program's own rows hold for the whole query. So those that are wrong for other rows are
+only set where there are no others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
+from pillarbox._runtime.spark.starting.writer import batch_function, calls_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["runs_other_python", "without_setting"]
+
+# Steps of Spark's that hand rows to Python, and those of them that a program's plan has; "~" marks those of a stream.
+_PYTHON = re.compile(r"Arrow|Pandas|PySpark|Python")
+_OURS = re.compile(
+    r"~?(\w*MapInArrow (SourceHost|_unchanged)\(|TransformWithState\w+ transformWithStateUDF\(target#\d+L, channel#)"
+)
+
+
+def runs_other_python(writer: Any) -> bool:
+    """Return whether a query may hand rows to Python functions that are not pillarbox's; True: that is not known.
+
+    Args:
+        writer: of the query.
+    """
+    # That of for_each_batch() calls the user's within `without_setting`.
+    if calls_function(writer) and not getattr(batch_function(writer), "reads_every_batch", False):
+        return True
+    try:
+        return _has_other(writer._df)
+    except Exception:  # such as under Spark Connect, where nobody but the server knows the plan
+        return True
+
+
+def _has_other(df: Any) -> bool:
+    pattern = df.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+    for step in plan_steps(df):
+        if _PYTHON.search(step.nodeName()):
+            if _OURS.match(step.simpleString(2)) is None:
+                return True
+        elif step.containsPattern(pattern):  # in it, or in what it reads from
+            expressions = step.expressions()
+            if any(expressions.apply(index).containsPattern(pattern) for index in range(expressions.size())):
+                return True
+    return False
+
+
+@contextmanager
+def without_setting(batch: DataFrame, name: str) -> Iterator[None]:
+    """Take a setting from the session of a micro-batch meanwhile."""
+    conf = batch.sparkSession.conf
+    value = conf.getAll.get(name)
+    if value is None:
+        yield
+        return
+    conf.unset(name)
+    try:
+        yield
+    finally:
+        conf.set(name, value)

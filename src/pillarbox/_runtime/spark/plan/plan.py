@@ -1,0 +1,338 @@
+"""From a program to one DataFrame plan: sources, levels, outputs."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pillarbox._elements import Records, decode, dumps
+from pillarbox._errors import ProgramError, raise_from_user_code
+from pillarbox._graph import CollectionSource, DataFrameSource, Program, SourceTransformation, output_target
+from pillarbox._runtime.shipping import ShippedVertex, ship
+from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.plan.other_python import without_setting
+from pillarbox._runtime.spark.rows.buffer_rows import BATCH_BYTES, BUFFER_SCHEMA, BufferRows
+from pillarbox._runtime.spark.rows.output import (
+    BATCH_TIMESTAMP,
+    BufferOutput,
+    ColumnOutput,
+    Output,
+)
+from pillarbox._runtime.spark.settings.session import check_session
+from pillarbox._runtime.spark.starting.start import metrics_names, register, take_metrics_name
+from pillarbox._runtime.spark.worker.batch_host import BatchTaskHost
+from pillarbox._runtime.spark.worker.layouts import ProgramLayout
+from pillarbox._runtime.spark.worker.source_host import SourceHost
+from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
+from pillarbox._tracebacks import keep_user_frames
+from pillarbox._types import RowEncoder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+    from pillarbox._state.savepoint import OperatorTable
+
+__all__ = ["FirstEpoch", "collect_objects", "plan_first_epoch", "plan_for_each_batch", "plan_output"]
+
+
+# A part of a nested type that must not be null.
+_REQUIRED = re.compile(r'"(nullable|containsNull|valueContainsNull)": ?false')
+
+
+def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    acknowledge_at_once()
+    return batches
+
+
+@dataclass(frozen=True)
+class FirstEpoch:
+    """The epoch of a query that starts from a savepoint in which it takes the state: it has no input.
+
+    Attributes:
+        sources: what is read instead of the program's sources; its rows are dropped.
+        state: rows of state for some vertices, in the columns of ``STATE_SCHEMA``.
+        tables: the tables that they are of, by the number of the vertex, with the slots that they have in the program.
+    """
+
+    sources: DataFrame
+    state: Callable[[Sequence[int]], DataFrame]
+    tables: dict[int, OperatorTable]
+
+
+class _Plan:
+    """A program's plan, in the session of the DataFrames that it reads.
+
+    Args:
+        first: it is the plan of this epoch.
+    """
+
+    def __init__(self, program: Program, spark: SparkSession, first: FirstEpoch | None = None) -> None:
+        self._first = first
+        self.program = program
+        self.session = spark
+        dataframes = [source.dataframe for source in program.sources.values() if isinstance(source, DataFrameSource)]
+        self.is_streaming = any(df.isStreaming for df in dataframes)
+        check_session(spark, streaming=self.is_streaming)
+        if self.is_streaming and not all(df.isStreaming for df in dataframes):
+            raise ProgramError(
+                "the program reads streaming and batch DataFrames: a batch one has no share in later epochs;"
+                " join it to the streaming one with Spark before from_dataframe()"
+            )
+        for vertex in program.vertices:
+            vertex.fires_processing_time = program.uses_processing_time or not self.is_streaming
+        self.shipped: list[ShippedVertex] = [ship(vertex) for vertex in program.vertices]
+        self._layout = ProgramLayout.of(program)
+        # Homes let in only who knows it, and it is in nothing but the plan.
+        self.secret = secrets.token_hex(16)
+
+    def rows(self, output: Output, schema: str | StructType, metrics: _Metrics | None = None) -> DataFrame:
+        """Return what ``output`` makes of the program's end.
+
+        Args:
+            schema: its columns; with metrics, one for them as well.
+            metrics: how the tasks' are observed; they go no further.
+        """
+        report = None if metrics is None else metrics.column
+        last = len(self.program.levels) - 1
+        rows: DataFrame | None = None
+        for level in range(last + 1):
+            if level == last:
+                rows = self._level(level, rows, output, schema)
+            else:
+                columns = BUFFER_SCHEMA if report is None else f"{BUFFER_SCHEMA}, {report} STRING"
+                rows = self._level(level, rows, BufferOutput(report), columns)
+            if metrics is not None:
+                rows = metrics.observed(rows, None if level == last else level)
+        assert rows is not None
+        return rows
+
+    def _level(self, level: int, rows: DataFrame | None, output: Output, schema: str | StructType) -> DataFrame:
+        """Return what the tasks of a level send; the first level has its rows from the sources."""
+        if rows is None:
+            return self._sources(output, schema) if self._first is None else self._nothing(self._first, schema)
+        vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
+        if not self.is_streaming:
+            places = {code: place for code, place in self.program.subtasks.items() if place[0] in vertices}
+            return self._shuffled(rows).mapInArrow(BatchTaskHost(vertices, places, output), schema)
+        from pillarbox._runtime.spark.homes.relay import Homes
+        from pillarbox._runtime.spark.worker.processor import Processor
+        from pillarbox._runtime.spark.worker.task_host import TaskHost
+
+        timers = self.program.uses_processing_time
+        if not timers:
+            # Spark puts the time of the offset log for it, so a batch that is run again has the same. It puts it as a
+            # number into the code that it generates, which it would then compile anew in each epoch; but for
+            # `zip_with`, like some others, it generates none.
+            time = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
+            rows = rows.selectExpr("*", f"{time} AS {BATCH_TIMESTAMP}")
+        homes = Homes.of(vertices, self.secret, self.program.parallelism)
+        host, state = TaskHost(vertices, self._layout, output, timers, homes), None
+        if self._first is not None:
+            from pillarbox._runtime.spark.worker.restore_host import RestoringHost
+
+            host = RestoringHost(vertices, self._layout, output, timers, homes, self._first.tables)
+            given = self._first.state(list(vertices)).repartition(self.program.parallelism, "target")
+            state = given.sortWithinPartitions("target", "number").groupBy("target")
+        sent = rows.groupBy("target").transformWithStateInPandas(
+            Processor(host, [vertex.broadcasts for vertex in vertices.values()]),
+            outputStructType=schema,
+            outputMode="append",
+            timeMode="ProcessingTime" if timers else "None",
+            initialState=state,
+        )
+        if isinstance(schema, str) or not _REQUIRED.search(schema.json()):
+            return sent
+        # Spark takes all parts of nested types to be nullable there, and takes our word for it in `mapInArrow`.
+        return sent.mapInArrow(_unchanged, schema)
+
+    def _sources(self, output: Output, schema: str | StructType) -> DataFrame:
+        tasks = []
+        for number, source in self.program.sources.items():
+            df, pickled = self._dataframe(source)
+            columns = None if pickled else df.columns
+            if columns is not None and any("." in name or "`" in name for name in columns):
+                df = df.toDF(*(f"c{position}" for position in range(len(columns))))  # mapInArrow looks them up by name
+            bounded = not df.isStreaming
+            host = SourceHost(self.shipped[number], self._layout, output, bounded=bounded, columns=columns)
+            tasks.append(df.mapInArrow(host, schema))
+        return reduce(lambda left, right: left.unionAll(right), tasks)
+
+    def _nothing(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
+        """Return no rows; but the sources are read."""
+        assert isinstance(schema, str)
+        return first.sources.where("false").selectExpr(
+            *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in map(str.split, schema.split(", ")))
+        )
+
+    def _dataframe(self, source: SourceTransformation) -> tuple[DataFrame, bool]:
+        if isinstance(source, DataFrameSource):
+            return source.dataframe, False
+        assert isinstance(source, CollectionSource)
+        if self.is_streaming:
+            raise ProgramError(
+                f"the program reads a streaming DataFrame and the collection {source.name!r}: a collection has no share"
+                " in later epochs; keep it in a function instead"
+            )
+        rows = [(dumps(value),) for value in source.collection]
+        return self.session.createDataFrame(rows, "record BINARY").coalesce(1), True
+
+    def _shuffled(self, buffers: DataFrame) -> DataFrame:
+        # A number that is given is kept, whatever the session's settings. Each target's buffers come together, and in
+        # an order that does not depend on the shuffle: a task that is tried again does what it did.
+        shuffled = buffers.repartition(self.program.parallelism, "target")
+        return shuffled.sortWithinPartitions("target", "channel", "seq")
+
+
+@dataclass(frozen=True)
+class _Metrics:
+    """The way of a streaming program's task metrics out of its plan.
+
+    They are rows of their own behind each level, which are observed and dropped there. So they are in no shuffle, whose
+    data are the same if a task is retried.
+
+    Attributes:
+        name: of those of the last level, which is that of the program; the names of others begin with it.
+        column: where they are.
+        program: the alias of the program's rows.
+    """
+
+    name: str
+    column: str
+    program: str
+
+    def observed(self, rows: DataFrame, level: int | None) -> DataFrame:
+        """Return the rows without the metrics of their level; None is the last one."""
+        from pyspark.sql import functions as F
+
+        # Spark plans this again in each epoch, so it is no more than a list of texts.
+        tasks = F.expr(f"collect_list({self.column}) AS tasks")
+        name = self.name if level is None else f"{self.name} level {level}"
+        marked = rows.alias(self.program) if level is None else rows
+        return marked.observe(name, tasks).where(F.expr(f"{self.column} IS NULL")).drop(self.column)
+
+
+def plan_output(program: Program, spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return the one output of a program as a DataFrame; a streaming one observes the tasks' metrics."""
+    return _outputs(program, spark, {program.outputs[0]: schema})
+
+
+def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -> DataFrame:
+    """Return the plan of the epoch in which a streaming program takes the state of a savepoint."""
+    return _Plan(program, spark, first).rows(BufferOutput(None), BUFFER_SCHEMA)
+
+
+def plan_for_each_batch(
+    program: Program,
+    spark: SparkSession,
+    schemas: dict[str, StructType],
+    function: Callable[[dict[str, DataFrame], int], None],
+) -> DataStreamWriter:
+    """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name.
+
+    Raises:
+        ProgramError: the program reads no streaming DataFrame.
+        OperatorError: (while it runs) the function raised; the cause has the frames of the function alone.
+    """
+    rows = _outputs(program, spark, schemas)
+    named = getattr(function, "__name__", type(function).__name__)
+    outputs = ", ".join(map(repr, schemas))
+    if not rows.isStreaming:
+        raise ProgramError(
+            "for_each_batch() runs streaming programs; use to_dataframe() for each output of a batch one"
+        )
+
+    def call(batch: DataFrame, batch_id: int) -> None:
+        # Each output is read by itself: without this, the program would run once for each of them. Spark commits only
+        # what was read to the end, whatever the function reads.
+        batch.persist().count()
+        try:
+            frames = {name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}
+            with without_setting(batch, BATCH_BYTES):  # which is for the program's own rows
+                function(frames, batch_id)
+        except Exception as error:
+            keep_user_frames(error)
+            failed = f"for_each_batch(): {named}() failed at batch {batch_id} of the outputs {outputs}"
+            raise_from_user_code(error, failed)
+        finally:
+            batch.unpersist()
+
+    call.reads_every_batch = True  # type: ignore[attr-defined]
+    return rows.writeStream.foreachBatch(call)
+
+
+def _outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
+    """Return the rows of a program's outputs: several have a struct column each, of which one is set.
+
+    A streaming program observes its metrics as ``pillarbox``, or as ``pillarbox 2`` and so on where programs may meet
+    in one query.
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    outputs: dict[int, tuple[str, pa.Schema]] = {}
+    fields: list[StructField] = []
+    for index, name in enumerate(program.outputs):
+        nullable = StructType([StructField(field.name, field.dataType, True) for field in schemas[name].fields])
+        outputs[output_target(index)] = (name, RowEncoder(nullable, name).arrow_schema)
+        fields += nullable.fields if len(schemas) == 1 else [StructField(name, nullable, True)]
+    plan = _Plan(program, spark)
+    if not plan.is_streaming:
+        return plan.rows(ColumnOutput(outputs, None), StructType(fields))
+    taken = {field.name.lower() for field in fields}
+    report = next(name for name in _report_names() if name not in taken)
+    schema = StructType([*fields, StructField(report, StringType(), True)])
+    alias = register(program, spark, plan.secret)
+    for name in metrics_names(spark):
+        try:
+            rows = plan.rows(ColumnOutput(outputs, report), schema, _Metrics(name, report, alias))
+            _ = rows.schema  # under Spark Connect only this has the plan looked at
+        except AnalysisException as error:  # a program before this one has it
+            if error.getCondition() != "DUPLICATED_METRICS_NAME":
+                raise
+        else:
+            take_metrics_name(spark, name, program)
+            return rows
+    raise AssertionError("there is no end of names")
+
+
+def _rows_of(batch: DataFrame, name: str) -> DataFrame:
+    """Return the rows of one output of several."""
+    from pyspark.sql import functions as F
+
+    column = "`" + name.replace("`", "``") + "`"
+    return batch.where(F.col(column).isNotNull()).select(f"{column}.*")
+
+
+def _report_names() -> Iterator[str]:
+    """Return names for the column with the metrics: any but those of the user's columns."""
+    return (f"__pillarbox_report{number or ''}" for number in count())
+
+
+def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any], None, None]:
+    """Run a bounded program; return the records of its one output in portions, one partition after the other.
+
+    Raises:
+        ProgramError: a source is a streaming DataFrame.
+    """
+    plan = _Plan(program, spark)
+    if plan.is_streaming:
+        raise ProgramError(
+            "the program reads a streaming DataFrame, which has no end: use to_dataframe(...).writeStream to run it"
+        )
+    with unwrapped_failures():
+        rows = BufferRows()
+        for row in plan.rows(BufferOutput(None), BUFFER_SCHEMA).toLocalIterator():
+            for buffer in rows.take([(value,) for value in row]):
+                records = decode(bytes(buffer.payload))
+                assert isinstance(records, Records)
+                yield records.values
+        rows.end()

@@ -1,0 +1,128 @@
+"""The end of a level: what its tasks send becomes the Arrow batches that Spark takes.
+
+Task metrics have a column of their own there, and rows in which nothing else is set: they are observed behind the
+level, and go no further.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from pillarbox._elements import ArrowRecords, Buffer, TaskReport, decode, text_of_report
+from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows
+from pillarbox._task import REPORT_TARGET
+
+__all__ = ["BATCH_TIMESTAMP", "BufferOutput", "ColumnOutput", "Output"]
+
+# A column of buffers on their way into a level of a query without timers, to whose functions Spark tells no time.
+BATCH_TIMESTAMP = "batch_timestamp"
+
+# Buffers share an Arrow batch, as each of these has its price, but only up to about this many bytes: a task may hand
+# over very much at once.
+_BATCH_BYTES = 4 * 1024 * 1024
+
+
+class Output(ABC):
+    """Turns what a task hands over into Arrow batches; it travels to the workers with the level's host."""
+
+    def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
+        """Return the batches."""
+        portion: list[Buffer] = []
+        size = 0
+        for buffer in buffers:
+            portion.append(buffer)
+            size += len(buffer.payload)
+            if size >= _BATCH_BYTES:
+                yield from self._batches(portion)
+                portion, size = [], 0
+        yield from self._batches(portion)
+
+    @abstractmethod
+    def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
+        """Return the buffers as one batch, if they have any rows."""
+
+
+class BufferOutput(Output):
+    """Buffers for the next level, as rows.
+
+    Args:
+        report: the name of the column for metrics; None: they are left out.
+    """
+
+    def __init__(self, report: str | None) -> None:
+        self._has_reports = report is not None
+        self._names = [*BUFFER_COLUMNS] if report is None else [*BUFFER_COLUMNS, report]
+
+    def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
+        sent = [buffer for buffer in buffers if buffer.target != REPORT_TARGET]
+        reports = pa.array(list(_reports(buffers)) if self._has_reports else [], pa.string())
+        if not sent and not len(reports):
+            return
+        columns = as_rows(sent)
+        if self._has_reports:
+            reports = pa.concat_arrays([pa.nulls(len(columns[0]), pa.string()), reports])
+            if (more := len(reports) - len(columns[0])) > 0:
+                columns = [pa.concat_arrays([column, pa.nulls(more, column.type)]) for column in columns]
+            columns.append(reports)
+        yield pa.RecordBatch.from_arrays(columns, names=self._names)
+
+
+class ColumnOutput(Output):
+    """The typed columns of a program's outputs.
+
+    A row has either the columns of one output or a task's metrics. One output has its columns at the top; of several,
+    each has a struct column with its name. Buffers for others are left out.
+
+    Args:
+        outputs: name and columns of each output, by its code.
+        report: the name of the column for metrics; None: they are left out.
+    """
+
+    def __init__(self, outputs: dict[int, tuple[str, pa.Schema]], report: str | None) -> None:
+        self._report = report
+        self._outputs = outputs
+        self._nested = len(outputs) > 1
+        fields: list[pa.Field] = []
+        for name, columns in outputs.values():
+            nullable = [field.with_nullable(True) for field in columns]
+            fields += [pa.field(name, pa.struct(nullable))] if self._nested else nullable
+        self._schema = pa.schema(fields if report is None else [*fields, (report, pa.string())])
+
+    def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
+        batches = [self._decoded(buffer) for buffer in buffers if buffer.target in self._outputs]
+        if self._report is not None:
+            reports = pa.array(list(_reports(buffers)), pa.string())
+            if len(reports):
+                batches.append(self._batch(len(reports), {self._report: reports}))
+        if len(batches) > 1:
+            batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        yield from batches
+
+    def _decoded(self, buffer: Buffer) -> pa.RecordBatch:
+        records = decode(buffer.payload)
+        assert isinstance(records, ArrowRecords)
+        rows = records.batch
+        columns = dict(zip(rows.schema.names, rows.columns))
+        if self._nested:
+            name = self._outputs[buffer.target][0]
+            kind = self._schema.field(name).type
+            columns = {name: pa.StructArray.from_arrays(rows.columns, fields=list(kind))}
+        return self._batch(rows.num_rows, columns)
+
+    def _batch(self, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        arrays = [
+            columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _reports(buffers: Iterable[Buffer]) -> Iterator[str]:
+    """Return the metrics among the buffers, as JSON."""
+    for buffer in buffers:
+        if buffer.target == REPORT_TARGET:
+            report = decode(buffer.payload)
+            assert isinstance(report, TaskReport)
+            yield text_of_report(report)

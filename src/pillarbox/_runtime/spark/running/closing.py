@@ -1,0 +1,94 @@
+"""What the driver does about the end of a query: it ends the homes, and has workers close the sources' tasks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pillarbox._errors import ConfigurationError, describe
+from pillarbox._runtime.spark.facts import executor_here
+from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_worker
+from pillarbox._runtime.spark.settings.session import task_slots
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pillarbox._runtime.spark.running.started import StartedQuery
+
+__all__ = ["close_ended_queries", "close_query", "close_started"]
+
+# How long the functions of a query have to be closed when it has ended.
+_CLOSE_SECONDS = 5.0
+
+_log = logging.getLogger("pillarbox")
+
+# The tasks of the job that asks the starters, where nobody knows how many run at a time.
+_TASKS = 32
+
+
+class _Closer:
+    """The function for ``mapInArrow`` that ends a run in the executor where it is called."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self._request = request
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        _end(of_this_worker(), self._request)
+        yield pa.RecordBatch.from_pydict({"ended": [True]})
+
+
+def _end(keeper: Keeper, request: dict[str, Any]) -> None:
+    try:
+        keeper.ask("end", starts=False, timeout=2 * _CLOSE_SECONDS, within=_CLOSE_SECONDS, **request)
+    except (NoHomesError, OSError):
+        pass  # there never were any homes
+
+
+def close_ended_queries(spark: SparkSession, ended: Sequence[StartedQuery]) -> None:
+    """Have a thread close what executors hold of queries that have ended, unless somebody has."""
+
+    def close() -> None:
+        for started in ended:
+            close_started(spark, started)
+
+    if not all(started.is_closed for started in ended):
+        threading.Thread(target=close, name="pillarbox end of queries", daemon=True).start()
+
+
+def close_started(spark: SparkSession, started: StartedQuery) -> None:
+    """Close what executors hold of a query that has ended, once. It raises nothing."""
+    if started.is_closed:
+        return
+    started.is_closed = True
+    secrets = [one.secret for one in started.programs if one.secret is not None]
+    try:
+        close_query(spark, started.run, secrets)
+    except Exception as error:  # Spark has gone
+        _log.debug("the functions of query %s were not closed: %s", started.query.id, describe(error))
+
+
+def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
+    """Close what executors hold of a run that has ended, within five seconds.
+
+    Where the only executor is the driver's own process, its starter is asked. Else a job asks those of all executors;
+    nobody can have Spark run a task in each, so one may be missed if it is busy, and its homes end when they are idle.
+
+    Args:
+        secrets: of the run's programs, whose homes may not know the run.
+    """
+    request = {"run": run, "secrets": list(secrets)}
+    executor = executor_here(spark)
+    if executor is not None:
+        _end(Keeper(executor), request)
+        return
+    try:
+        tasks = 2 * task_slots(spark)
+    except ConfigurationError:  # nobody knows
+        tasks = _TASKS
+    spark.range(0, tasks, 1, tasks).mapInArrow(_Closer(request), "ended BOOLEAN").collect()

@@ -1,0 +1,275 @@
+"""Queries that pillarbox looks after from start to end: :func:`start` in place of a writer's own.
+
+A changed program is refused before anything runs, by its description beside the checkpoint. A thread in the driver
+watches the query: it ends an ``availableNow`` query, which Spark would run for ever where a program uses processing
+time, and has the functions closed when the query has ended.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._elements import TaskReport
+from pillarbox._errors import ProgramError, describe, shorten
+from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint.rescale import check_spark, rescale
+from pillarbox._runtime.spark.plan.metrics import tasks_of
+from pillarbox._runtime.spark.running.closing import close_started
+from pillarbox._runtime.spark.running.ending import end_query
+from pillarbox._runtime.spark.running.requests import RequestWatch
+from pillarbox._runtime.spark.running.started import StartedQuery, find
+from pillarbox._runtime.spark.starting.start import PlannedProgram, changes_refused, programs_of, wanted_parallelism
+from pillarbox._runtime.spark.starting.writer import checkpoint_of, is_available_now, one_batch, session_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = ["start"]
+
+_log = logging.getLogger("pillarbox")
+
+# How often the progress of an `availableNow` query is looked at (seconds).
+_LOOK_EVERY = 0.2
+# How often requests from the command line are looked for (seconds).
+_REQUESTS_EVERY = 5.0
+# How long whoever waits for the end of a query waits for its functions to be closed, and the end of the process for all
+# of those (seconds).
+_CLOSING = 60.0
+_LEAVING = 30.0
+
+
+def start(
+    writer: DataStreamWriter, path: str | None = None, *, table: str | None = None, **options: Any
+) -> StreamingQuery:
+    """Start a streaming query with a program of pillarbox, as ``writer.start()`` does, and look after it.
+
+    - A program that cannot go on with the checkpoint is refused before anything runs: shuffles or sources that were
+      added or removed, another key, max parallelism or uid. Changes that may be such are logged as a warning. For this,
+      a description of the program is written into ``pillarbox/`` of the checkpoint location.
+    - A checkpoint whose change to another parallelism was interrupted is refused. One with another parallelism than
+      the program sets is rescaled first, where ``env.set_auto_rescale(True)`` was called; else the query runs with that
+      of the checkpoint, and a warning says so.
+    - With ``trigger(availableNow=True)`` the query ends also where the program uses processing time: when all input is
+      read, processing-time timers that were due by then have fired, and requests carried from epoch to epoch are
+      answered. Later timers stay in the checkpoint. The end comes between two epochs, and ``exception()`` is None.
+    - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` find it, whichever machine it runs
+      on; :func:`pillarbox.run` waits for its end, and for signals.
+    - When the query has ended, the ``close()`` of its functions is called, for which they have five seconds. Then
+      ``awaitTermination()`` returns.
+
+    Args:
+        writer: of a program's ``to_dataframe(...).writeStream``, or of ``for_each_batch``.
+        path: as of ``DataStreamWriter.start``.
+        table: a table to write to, as of ``DataStreamWriter.toTable``.
+        options: as of ``start`` or ``toTable``.
+
+    Raises:
+        CheckpointMismatchError: the checkpoint belongs to another program; or to change its parallelism was
+            interrupted.
+        ConfigurationError: this Spark cannot rescale, and ``env.set_auto_rescale(True)`` asks for it.
+        ProgramError: the query has no program of pillarbox.
+    """
+    if not hasattr(writer, "foreachBatch"):
+        raise ProgramError(
+            f"start() takes the writer of a program, such as to_dataframe(...).writeStream, not {shorten(writer)}"
+        )
+    if table is not None and path is not None:
+        raise ProgramError("start() takes a path or a table, not both")
+    planned = programs_of(writer)
+    if not planned:
+        raise ProgramError(
+            "start() takes the writer of a program, such as to_dataframe(...).writeStream or for_each_batch(...); start"
+            " a query without a program of pillarbox by its writer's own start()"
+        )
+    _adapt(writer, planned, path, table, options)
+    with changes_refused():
+        query = writer.toTable(table, **options) if table is not None else writer.start(path, **options)
+    timed = any(one.facts is not None and one.facts.uses_processing_time for one in planned)
+    started = find(query)
+    assert started is not None
+    watch = _Watch(session_of(writer), started, ends=timed and is_available_now(writer))
+    started.hold_its_end(watch.wait_for_closing)
+    watch.start()
+    return query
+
+
+# -- another parallelism --
+
+
+def _adapt(
+    writer: DataStreamWriter,
+    planned: Sequence[PlannedProgram],
+    path: str | None,
+    table: str | None,
+    options: dict[str, Any],
+) -> None:
+    """Give the checkpoint the parallelism of the programs, if they ask for that."""
+    wanted = wanted_parallelism(planned)
+    if wanted is None or not any(one.facts is not None and one.facts.auto_rescale for one in planned):
+        return
+    run = partial(writer.start, path, **options) if table is None else partial(writer.toTable, table, **options)
+    checkpoint = checkpoint_of(writer, run.func, *run.args, **options)
+    if checkpoint is None:
+        return
+    spark = session_of(writer)
+    description = Description(spark, checkpoint)
+    present = description.parallelism
+    if present is None or (present == wanted and description.interrupted is None):
+        return
+    check_spark(spark)
+    if description.unfinished == present:
+        _log.info("checkpoint %s: finishing epoch %d", checkpoint, description.last_committed + 1)
+        with one_batch(writer), changes_refused():
+            run().awaitTermination()
+    if rescale(spark, checkpoint, wanted):
+        _log.info("checkpoint %s: its parallelism went from %d to %d", checkpoint, present, wanted)
+
+
+# -- the end --
+
+
+class EndOfWork:
+    """Finds the micro-batch behind which an ``availableNow`` query has nothing left to do."""
+
+    def __init__(self) -> None:
+        # When the input ended: the time of the first batch without any (epoch ms).
+        self._input_ended: int | None = None
+        self._is_first = True
+        # The last report of each task of which there may be more to come without input.
+        self._last: dict[tuple[str, str, int], TaskReport] = {}
+
+    def is_reached(self, progress: Any) -> bool:
+        """Return whether it is the one of this progress report, of the batch that follows; None: it is not known.
+
+        Of a batch without input, exactly the tasks with something due run, and report; what the others have reported
+        before still holds. The end is where nothing is left that was due when the input ended. The first batch of a run
+        is not the end: it may be one that the run before planned and did not finish, ahead of all input that has come
+        since.
+        """
+        if progress is None:
+            self._last.clear()
+            return False
+        first, self._is_first = self._is_first, False
+        for name, report in tasks_of(progress):
+            if report.level:
+                self._last[name, report.uid, report.subtask] = report
+        if any(source["startOffset"] != source["endOffset"] for source in progress["sources"]):
+            self._input_ended = None
+            return False
+        if first:
+            return False
+        if self._input_ended is None:
+            self._input_ended = _millis(progress["timestamp"])
+        return not any(self._has_work(report, self._input_ended) for report in self._last.values())
+
+    def _has_work(self, report: TaskReport, until: int) -> bool:
+        wakes_up = report.next_wake_up
+        return bool(report.unfinished) or (wakes_up is not None and wakes_up <= until)
+
+
+class Reports:
+    """The progress reports of a query, in the order of its batches."""
+
+    def __init__(self, query: Any) -> None:
+        self._query = query
+        self._seen: int | None = None
+
+    def new(self) -> list[Any]:
+        """Return those that are new; None stands for the ones that Spark has let go meanwhile."""
+        last = self._query.lastProgress
+        seen = self._seen
+        if last is None or last["batchId"] == seen:
+            return []
+        self._seen = last["batchId"]
+        if seen is None or last["batchId"] == seen + 1:
+            return [last]
+        found = [one for one in self._query.recentProgress if seen < one["batchId"] <= last["batchId"]]
+        return found if found and found[0]["batchId"] == seen + 1 else [None, *found]
+
+
+class _Watch(threading.Thread):
+    """Waits for the end of a query, or brings it about; meanwhile it looks for requests from the command line.
+
+    Args:
+        ends: whether the query is to end when there is nothing left to do.
+    """
+
+    def __init__(self, spark: SparkSession, started: StartedQuery, *, ends: bool) -> None:
+        super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
+        self._spark = spark
+        self._managed = started
+        self._query: Any = started.query
+        self._end = EndOfWork() if ends else None
+        self._requests = None if started.checkpoint is None else RequestWatch(spark, started)
+
+    def wait_for_closing(self) -> None:
+        """Wait until the functions of the query, which has ended, are closed. Any thread."""
+        if self is not threading.current_thread():
+            self.join(_CLOSING)
+
+    def run(self) -> None:
+        """Watch."""
+        _watches.add(self)
+        try:
+            self._watch()
+        finally:
+            _watches.discard(self)
+
+    def _watch(self) -> None:
+        try:
+            self._wait()
+        except Exception as error:
+            # The query's own failure is raised where the user waits for it.
+            _log.debug("query %s ended: %s", self._query.id, describe(error))
+        self._managed.wait_while_held()
+        close_started(self._spark, self._managed)
+
+    def _wait(self) -> None:
+        reports = Reports(self._query)
+        if self._requests is not None:
+            self._requests.look()
+        looked_for_requests = time.monotonic()
+        while not self._managed.has_ended(_REQUESTS_EVERY if self._end is None else _LOOK_EVERY):
+            if self._requests is not None and time.monotonic() - looked_for_requests >= _REQUESTS_EVERY:
+                self._requests.look()
+                looked_for_requests = time.monotonic()
+            if self._end is None:
+                continue
+            is_reached = False
+            for progress in reports.new():
+                is_reached = self._end.is_reached(progress)
+            if is_reached:
+                end_query(self._managed, lambda: True)
+
+    def leave(self, seconds: float) -> None:
+        """Wait for the end of a query that has ended as far as its program knows: the process ends."""
+        if not self._query.isActive:
+            self.join(seconds)
+
+
+# Those that run.
+_watches: set[_Watch] = set()
+
+
+@atexit.register
+def _close_before_leaving() -> None:
+    """Let queries that have ended have their functions closed: Spark would tell of errors if this process just went."""
+    deadline = time.monotonic() + _LEAVING
+    for watch in list(_watches):
+        try:
+            watch.leave(max(0.0, deadline - time.monotonic()))
+        except Exception as error:  # Spark is gone
+            _log.debug("a query is left: %s", describe(error))
+
+
+def _millis(timestamp: str) -> int:
+    return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)

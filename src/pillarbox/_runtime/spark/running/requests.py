@@ -1,0 +1,486 @@
+"""Requests from the command line to the driver of a running query, in a folder beside its checkpoint.
+
+There is no other way that is open wherever a query runs: both sides can read and write there. Each writes lines of
+JSON into files of their own; nothing is ever changed or removed. A request has an ``id``:
+
+- ``{"request": id, "what": "stop", "directory": ..., "drain": ..., "until": epoch ms}``, by the command; without a
+  savepoint, the directory is null;
+- ``{"taken": id}``, by the driver, before it does anything;
+- ``{"withdrawn": id}``, by the command, when nobody has taken it in time. A driver that has taken it meanwhile looks
+  for that once more, so one of the two always knows of the other;
+- ``{"answer": id, "done": true}``, or ``"done": false`` and ``"error"``: a sentence;
+- ``{"over": [id, ...]}``, by the driver of a query that was started again: requests of before its start, whatever
+  became of them, are no matter of this one. A command that still waits asks again, so a query stops for nobody who has
+  gone.
+
+A command that was killed finds what it has asked for when it is called again: it waits for that, or learns that it is
+done.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import CheckpointMismatchError, PillarboxError, SavepointError, describe
+from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.facts import add_line, file_names, json_object, read_lines
+from pillarbox._runtime.spark.running.ending import end_query
+from pillarbox._runtime.spark.running.started import StartedQuery
+from pillarbox._runtime.spark.running.stop import stop_with_savepoint
+from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["RequestWatch", "Requests", "request_stop"]
+
+_log = logging.getLogger("pillarbox")
+
+# How often the command looks for an answer (seconds).
+_LOOK_EVERY = 1.0
+# How long the writing of a savepoint is waited for at least (seconds).
+_WRITING = 600.0
+# What a line has to have; other lines are those of other versions.
+_NEEDED = (
+    {"request", "what", "directory", "drain", "until"},
+    {"taken"},
+    {"withdrawn"},
+    {"answer", "done"},
+    {"over"},
+)
+
+
+class Requests:
+    """The folder of a checkpoint with requests, and what came of them.
+
+    Args:
+        checkpoint: the checkpoint location.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._spark = spark
+        self._folder = f"{checkpoint.rstrip('/')}/pillarbox/requests"
+
+    def write(self, **facts: Any) -> None:
+        """Add a line."""
+        add_line(self._spark, self._folder, json.dumps(facts))
+
+    def files(self) -> frozenset[str]:
+        """Return which files there are; Spark runs no job for that."""
+        return frozenset(file_names(self._spark, self._folder))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return all lines there are, as far as this version understands them."""
+        found = [json_object(line) for _, line in read_lines(self._spark, self._folder)]
+        return [line for line in found if any(needed <= line.keys() for needed in _NEEDED)]
+
+    def make_folder(self) -> None:
+        """Let there be a folder, with a line that says nothing.
+
+        To find that a folder does not exist takes three requests to an object store, and to list one that does takes
+        one. Under Spark Connect, Spark's log has a stack trace for each look at one that does not exist.
+        """
+        self.write(over=[])
+
+
+@dataclass
+class _Request:
+    """A request to stop a query, and what became of it.
+
+    Attributes:
+        directory: where the savepoint is to be; None: there is to be none.
+        until: how long a driver may take it (epoch seconds).
+        taken: whether one has.
+        withdrawn: whether nobody waits for it any more.
+        over: whether the query was started again since.
+        answer: the line with the answer; None: there is none yet.
+    """
+
+    number: str
+    directory: str | None
+    drain: bool
+    until: float
+    taken: bool = False
+    withdrawn: bool = False
+    over: bool = False
+    answer: dict[str, Any] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a driver may still take it, if its time has not run out."""
+        return not (self.taken or self.withdrawn or self.over)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was carried out."""
+        return self.answer is not None and bool(self.answer["done"])
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a driver has taken it, and has not answered."""
+        return self.taken and self.answer is None
+
+    def __str__(self) -> str:
+        where = "" if self.directory is None else f" with a savepoint in {self.directory}"
+        return f"to {'drain' if self.drain else 'stop'} the query{where}"
+
+    def command(self, checkpoint: str) -> str:
+        """Return the command that asks for it."""
+        if self.directory is None:
+            return f"pillarbox stop {checkpoint}"
+        return f"pillarbox savepoint {checkpoint} {self.directory} --stop{' --drain' if self.drain else ''}"
+
+    def outcome(self, checkpoint: str) -> str:
+        """Return the sentence that says how to find out whether it was done."""
+        if self.directory is None:
+            return f"If the query still runs, call 'pillarbox stop {checkpoint}' again"
+        return f"The savepoint is complete if there is {self.directory}/manifest; if not, call this again"
+
+
+def _requests_in(lines: Iterable[dict[str, Any]]) -> dict[str, _Request]:
+    """Return the requests that lines tell of, by their ids."""
+    every = list(lines)
+    taken, withdrawn = ({line[kind] for line in every if kind in line} for kind in ("taken", "withdrawn"))
+    over = {number for line in every for number in line.get("over", ())}
+    answers = {line["answer"]: line for line in every if "answer" in line}
+    return {
+        number: _Request(
+            number,
+            line["directory"],
+            line["drain"],
+            line["until"] / 1000,
+            taken=number in taken,
+            withdrawn=number in withdrawn,
+            over=number in over,
+            answer=answers.get(number),
+        )
+        for line in every
+        if line.get("what") == "stop" and (number := line["request"])
+    }
+
+
+class RequestWatch:
+    """The driver's side: carries out what is asked of a running query.
+
+    Args:
+        started: the query, which has a checkpoint location.
+        clock: epoch seconds.
+    """
+
+    def __init__(self, spark: SparkSession, started: StartedQuery, clock: Callable[[], float] = time.time) -> None:
+        assert started.checkpoint is not None
+        self._requests = Requests(spark, started.checkpoint)
+        self._started = started
+        self._clock = clock
+        # None: those of before the start have not been looked at.
+        self._seen: frozenset[str] | None = None
+        self._warned = False
+
+    def look(self) -> None:
+        """Look for a request, and have it carried out by another thread, if there is one. It raises nothing.
+
+        Requests that the first look finds were for the query as it ran before: they are said to be over.
+        """
+        try:
+            files = self._requests.files()
+            if files == self._seen:
+                return
+            if self._seen is None:
+                if not files:
+                    self._requests.make_folder()
+                self._pass_over()
+                self._seen = frozenset()
+                return
+            request = self._open_request()
+            self._seen = files
+        except Exception as error:  # the query can do without; the next look may find it
+            quiet = self._warned or not self._started.is_running
+            (_log.debug if quiet else _log.warning)("requests to query %s: %s", self._name, describe(error))
+            self._warned = True
+            return
+        if request is not None:
+            # The program that waits for the query may be at its end when that has stopped: Python waits for threads
+            # like this one.
+            threading.Thread(target=self.carry_out, args=(request,), name="pillarbox request", daemon=False).start()
+
+    @property
+    def _name(self) -> str:
+        return str(self._started.query.id)
+
+    def _pass_over(self) -> None:
+        """Say of each request so far that it is over, unless that is known."""
+        now = self._clock()
+        # (Those that failed, were withdrawn or have run out of time bind nobody.)
+        before = [
+            request
+            for request in _requests_in(self._requests.lines()).values()
+            if not request.over
+            and (request.is_done or request.is_under_way or (request.is_open and request.until > now))
+        ]
+        if before:
+            self._requests.write(over=[request.number for request in before])
+        for request in before:
+            if request.is_open:
+                _log.warning(
+                    "query %s: a request from before this start, %s, is ignored: a command that still waits for it asks"
+                    " again",
+                    *(self._name, request),
+                )
+
+    def _open_request(self) -> _Request | None:
+        """Return a request that nobody has taken, whose time has not run out."""
+        now = self._clock()
+        for request in _requests_in(self._requests.lines()).values():
+            if request.is_open and request.until > now:
+                return request
+        return None
+
+    def carry_out(self, request: _Request) -> None:
+        """Do what is asked for, and write the answer. It raises nothing."""
+        number = request.number
+        with self._started.held():
+            try:
+                self._requests.write(taken=number)
+                if any(line.get("withdrawn") == number for line in self._requests.lines()):
+                    self._requests.write(answer=number, done=False, error="the request was withdrawn")
+                    return
+                _log.info("query %s: somebody asks %s", self._name, request)
+                error = self._stop(request)
+                told = {} if error is None else {"error": error}
+                self._requests.write(answer=number, done=error is None, **told)
+            except Exception as failure:
+                _log.exception("query %s: the request %s got no answer: %s", self._name, request, describe(failure))
+
+    def _stop(self, request: _Request) -> str | None:
+        """Stop the query; return the sentence that says why not, or None."""
+        if request.directory is None:
+            return self._end(request)
+        left = request.until - self._clock()
+        try:
+            stop_with_savepoint(self._started.query, request.directory, drain=request.drain, timeout=max(left, 0.001))
+        except Exception as error:
+            _log.warning("query %s: it could not be stopped with a savepoint: %s", self._name, error)
+            return str(error) if isinstance(error, PillarboxError) else describe(error)
+        return None
+
+    def _end(self, request: _Request) -> str | None:
+        """End the query between two epochs, or when the time is over; return the sentence that says why not."""
+        query = self._started.query
+        try:
+            if not end_query(self._started, lambda: self._clock() < request.until):
+                failure = query.exception()
+                if failure is not None:
+                    return f"the query failed before it could be stopped: {describe(failure)}"
+                _log.warning("query %s: its epoch was interrupted, and the next start runs that one again", self._name)
+        except Exception as error:
+            _log.warning("query %s: it could not be stopped: %s", self._name, error)
+            return str(error) if isinstance(error, PillarboxError) else describe(error)
+        return None
+
+
+def request_stop(
+    spark: SparkSession,
+    checkpoint: str,
+    directory: str | None,
+    *,
+    drain: bool,
+    timeout: float,
+    tell: Callable[[str], None] = lambda progress: None,
+) -> None:
+    """Ask the driver of a running query to stop it, and wait for that.
+
+    What an earlier call has asked for with the same arguments is waited for, or is done already.
+
+    Args:
+        directory: where the driver is to write a savepoint; None: nowhere.
+        timeout: how long to wait (seconds).
+        tell: is called with what happens.
+
+    Raises:
+        CheckpointMismatchError: no query was ever started there; nothing was asked.
+        SavepointError: it was not done; or something else was asked for, and is under way or done.
+    """
+    if Description(spark, checkpoint).query_id is None:
+        raise CheckpointMismatchError(
+            f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of the query to stop"
+        )
+    place = None if directory is None else directory.rstrip("/") or directory
+    mine = _Request(uuid.uuid4().hex, place, drain, time.time() + timeout)
+    asked = _Asked(spark, checkpoint, mine, timeout, tell)
+    if asked.join_earlier():
+        return
+    try:
+        asked.ask()
+        asked.wait()
+    except BaseException:
+        asked.withdraw()  # whoever asked is not interested any more: no query is to stop for it
+        raise
+
+
+class _Asked:
+    """The command's side: one request, or one of an earlier call that was for the same.
+
+    Args:
+        mine: what is asked for, and how long.
+    """
+
+    def __init__(
+        self, spark: SparkSession, checkpoint: str, mine: _Request, timeout: float, tell: Callable[[str], None]
+    ) -> None:
+        self._spark = spark
+        self._requests = Requests(spark, checkpoint)
+        self._checkpoint = checkpoint
+        self._mine = mine
+        self._deadline = mine.until
+        self._timeout = timeout
+        self._tell = tell
+        # The one that is waited for; None: none was written.
+        self._request: _Request | None = None
+        self._is_withdrawn = False
+
+    def join_earlier(self) -> bool:
+        """Take the request of an earlier call for this one, if there is one to wait for; return whether it is done.
+
+        Raises:
+            SavepointError: something else was asked for, and is under way, or done.
+        """
+        for request in _requests_in(self._requests.lines()).values():
+            if request.over:
+                continue
+            is_same = request.drain == self._mine.drain and request.directory == self._mine.directory
+            if is_same and request.taken and (request.is_done if request.directory is None else self._is_written()):
+                # (Also if the driver has died behind the savepoint, and before its answer.)
+                self._tell("an earlier call has asked for it, and it is done")
+                return True
+            if request.is_done:
+                raise SavepointError(
+                    f"checkpoint {self._checkpoint}: an earlier call has asked {request}, which was done, and no"
+                    " pillarbox.start(...) has started the query since; nothing was asked. Of a query that is stopped,"
+                    f" 'pillarbox savepoint {self._checkpoint} DIR' writes a savepoint"
+                )
+            lasts = request.until + (self._writing if request.is_under_way else 0)
+            if not (request.is_under_way or request.is_open) or lasts < time.time():
+                continue
+            if not is_same:
+                raise SavepointError(
+                    f"checkpoint {self._checkpoint}: an earlier call has asked {request}, which is under way: nothing"
+                    f" was asked. '{request.command(self._checkpoint)}' waits for it, and withdraws it if interrupted"
+                    " before a driver takes it"
+                )
+            self._request = request
+        return False
+
+    def ask(self) -> None:
+        """Write the request, unless an earlier one is waited for."""
+        if self._request is not None:
+            self._tell("an earlier call has asked for it: waiting for that")
+            return
+        self._write()
+        self._tell("waiting for the query's driver to take the request")
+
+    def _write(self) -> None:
+        """Write a request of this call's own."""
+        self._request = mine = replace(self._mine, number=uuid.uuid4().hex)
+        self._is_withdrawn = False
+        until = int(mine.until * 1000)
+        self._requests.write(request=mine.number, what="stop", directory=mine.directory, drain=mine.drain, until=until)
+
+    def withdraw(self) -> None:
+        """Withdraw the request, unless somebody has taken it."""
+        request = self._request
+        if request is not None and request.is_open and not self._is_withdrawn:
+            self._is_withdrawn = True
+            self._requests.write(withdrawn=request.number)
+
+    def wait(self) -> None:
+        """Wait for the answer.
+
+        Raises:
+            SavepointError: it was not done.
+        """
+        while not self._is_answered():
+            request = self._request
+            assert request is not None
+            if request.over and request.taken:
+                raise SavepointError(
+                    f"checkpoint {self._checkpoint}: the query was started again before the driver that had taken the"
+                    " request has answered: that one has died, or is still at it."
+                    f" {request.outcome(self._checkpoint)}"
+                )
+            if request.over or (request.withdrawn and not self._is_withdrawn and not request.taken):
+                self._ask_again()
+            elif time.time() <= request.until:
+                time.sleep(_LOOK_EVERY)
+            elif request.taken:
+                # The driver keeps to the same time, but the writing of the savepoint takes as long as it does.
+                if time.time() > request.until + self._writing:
+                    raise SavepointError(
+                        f"checkpoint {self._checkpoint}: the driver has taken the request, and does not answer: it has"
+                        f" died, or is still at it; look at its log. {request.outcome(self._checkpoint)}"
+                    )
+                time.sleep(_LOOK_EVERY)
+            elif self._is_withdrawn:
+                self._ask_again()
+            else:
+                self.withdraw()
+
+    def _ask_again(self) -> None:
+        """Ask once more: the query was started since, or whoever has asked for it before has less time, or has gone.
+
+        Raises:
+            SavepointError: there is no time left.
+        """
+        if time.time() > self._deadline:
+            raise SavepointError(
+                f"checkpoint {self._checkpoint}: no driver has accepted the request within {self._timeout:g} seconds,"
+                " and it is withdrawn. The query does not run, was not started with pillarbox.start(...), or the clocks"
+                f" of both machines differ{self._if_stopped}"
+            )
+        self._write()
+        self._tell("the query's driver is asked once more")
+
+    @property
+    def _if_stopped(self) -> str:
+        if self._mine.directory is None:
+            return ""
+        return "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
+
+    @property
+    def _writing(self) -> float:
+        """How long the writing of the savepoint may take (seconds)."""
+        return max(self._timeout, _WRITING)
+
+    def _is_written(self) -> bool:
+        """Return whether there is a whole savepoint at the place."""
+        assert self._mine.directory is not None
+        try:
+            open_savepoint(self._spark, self._mine.directory)
+        except CheckpointMismatchError:
+            return False
+        return True
+
+    def _is_answered(self) -> bool:
+        """Look at what became of the request; return whether it is done.
+
+        Raises:
+            SavepointError: it was not.
+        """
+        assert self._request is not None
+        was_taken = self._request.taken
+        self._request = _requests_in(self._requests.lines()).get(self._request.number, self._request)
+        answer = self._request.answer
+        if answer is not None:
+            self._request.taken = True
+            if not answer["done"]:
+                raise SavepointError(answer["error"])
+            return True
+        if self._request.taken and not was_taken:
+            self._tell("the query is being stopped")
+        return False

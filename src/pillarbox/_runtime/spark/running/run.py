@@ -1,0 +1,122 @@
+"""``run``: a query that ends in good order when its process is asked to end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._runtime.spark.running.ending import end_query
+from pillarbox._runtime.spark.running.started import StartedQuery, find
+from pillarbox._runtime.spark.running.telling import tell
+from pillarbox._time.duration import DurationLike, to_millis
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["run"]
+
+_log = logging.getLogger("pillarbox")
+
+# How often it is looked whether a signal has come (seconds).
+_LOOK_EVERY = 0.2
+
+
+def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds") -> None:
+    """Wait until a query ends; at SIGTERM or SIGINT, end it between two epochs.
+
+    It is the last line of a program that runs as a service: Kubernetes, systemd and Ctrl-C end a process by these
+    signals. At the first one no other epoch begins, and the query ends when the one that runs has ended and is
+    committed. So the checkpoint is whole: the next start runs nothing again, and :func:`pillarbox.rescale` takes it. If
+    that epoch takes longer than ``grace``, or another signal comes, the query is stopped at once, and its next start
+    runs that epoch again; results are right all the same. The ``close()`` of the query's functions is called in either
+    case, as when it ends by itself.
+
+    Signals come to the main thread alone: in another thread this waits for the end of the query, and no more. When it
+    returns, and at a second signal, the process handles signals as it did before.
+
+    Args:
+        query: as :func:`pillarbox.start` has returned it.
+        grace: how long the epoch that runs may take to its end. Let whoever sends the signal wait for some seconds
+            more: ``terminationGracePeriodSeconds`` of Kubernetes, ``TimeoutStopSec`` of systemd.
+
+    Raises:
+        StreamingQueryException: the query has failed.
+        ProgramError: an argument is wrong, or another process has started the query.
+
+    Example:
+        >>> query = pillarbox.start(writer)  # doctest: +SKIP
+        >>> pillarbox.run(query, grace="1 minute")  # doctest: +SKIP
+    """
+    seconds = to_millis(grace, "run(): grace") / 1000
+    if not hasattr(query, "awaitTermination"):
+        raise ProgramError(f"run() takes a query, as start() returned it, not {shorten(query)}")
+    started = find(query)
+    if started is None:
+        raise ProgramError(
+            f"run() takes a query with a program of pillarbox, as start() returned it, and query {query.id} is none, or"
+            " another process has started it"
+        )
+    waiting: Any = query
+    with _Signals() as signals:
+        while not waiting.awaitTermination(_LOOK_EVERY):
+            if signals.count:
+                _end(started, seconds, signals)
+                break
+        waiting.awaitTermination()
+
+
+def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
+    tell(
+        f"{signals.name}: query {started.query.id} ends after the running epoch, within {seconds:g} seconds; another"
+        " signal ends it at once"
+    )
+    deadline = time.monotonic() + seconds
+    is_whole = end_query(started, lambda: signals.count < 2 and time.monotonic() < deadline)
+    if not is_whole and started.query.exception() is None:
+        why = f"{signals.name} came again" if signals.count > 1 else f"it took longer than {seconds:g} seconds"
+        _log.warning(
+            "query %s: its epoch was interrupted, as %s; the next start runs that one again", started.query.id, why
+        )
+
+
+class _Signals:
+    """Counts the signals to end, in the main thread; elsewhere none comes.
+
+    A handler may come at any point of the main thread, in a call to Java or with any lock held. So it does nothing but
+    count, and whoever waits looks at the count.
+
+    Attributes:
+        count: how many have come.
+        name: that of the last one.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.name = ""
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        self.name = signal.Signals(number).name
+        if self.count > 1:
+            self._restore()  # who asks a third time gets what there was before
+
+    def _restore(self) -> None:
+        while self._before:
+            number, handler = self._before.popitem()
+            # None: it was not made by Python.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,161 @@
+"""The queries of programs that this process has started, and all that it takes to start them once more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pillarbox._runtime.spark.starting.start import PlannedProgram
+
+__all__ = ["StartedQuery", "find", "remember", "running"]
+
+
+class StartedQuery:
+    """A query that was started, and how.
+
+    Args:
+        start: starts it again, as it was.
+
+    Attributes:
+        query: as Spark has it.
+        writer: whose options it has.
+        checkpoint: its checkpoint location; None: it has one of its own, which nobody could go on with.
+        programs: those in its plan.
+        run: the id of its run that its tasks are told.
+        is_closed: whether what executors held of it has been closed, or is about to be.
+        await_end: the query's own ``awaitTermination``.
+    """
+
+    def __init__(
+        self,
+        query: StreamingQuery,
+        writer: Any,
+        start: Callable[[], StreamingQuery],
+        checkpoint: str | None,
+        programs: Sequence[PlannedProgram],
+        run: str = "",
+    ) -> None:
+        self.query = query
+        self.writer = writer
+        self.start = start
+        self.checkpoint = checkpoint
+        self.programs = programs
+        self.run = run
+        self.is_closed = False
+        # Guards the number; threads wait for it to be 0.
+        self._changed = threading.Condition()
+        self._holding = 0
+        # The query's own, which does not wait for those who are busy with it.
+        self.await_end: Any = getattr(query, "awaitTermination", None)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let threads that wait for the end of the query wait for the end of this block as well. Any thread."""
+        with self._changed:
+            self._holding += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._holding -= 1
+                self._changed.notify_all()
+
+    def wait_while_held(self) -> bool:
+        """Wait until nobody is busy with the query that has ended; return whether somebody was. Any thread."""
+        with self._changed:
+            was_held = bool(self._holding)
+            self._changed.wait_for(lambda: not self._holding)
+            return was_held
+
+    def has_ended(self, timeout: float) -> bool:
+        """Return whether the query has ended, or does within a time (seconds), and nobody is busy with it any more.
+
+        While somebody is, it seems to have ended, and it may go on afterwards.
+
+        Raises:
+            StreamingQueryException: it has failed.
+        """
+        return self.await_end(timeout) is not False and not (self.wait_while_held() and _is_active(self.query))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the query runs, or somebody is busy with it."""
+        return bool(self._holding) or _is_active(self.query)
+
+    def hold_its_end(self, closing: Callable[[], None] = lambda: None) -> None:
+        """Let ``awaitTermination()`` of the query return when nobody is busy with it any more.
+
+        A program usually ends, and Spark with it, when that returns; but a query that is stopped with a savepoint
+        still has to be read then, and the functions of any query have to be closed.
+
+        Args:
+            closing: waits until the functions of the query that has ended are closed.
+        """
+
+        def held_termination(timeout: float | None = None) -> bool | None:
+            try:
+                if timeout is None:
+                    ended: bool | None = self.await_end()
+                    self.wait_while_held()
+                else:
+                    ended = self.has_ended(timeout)
+            except Exception:
+                if not self.is_running:
+                    closing()
+                raise
+            if ended is not False:
+                closing()
+            return ended
+
+        self.query.awaitTermination = held_termination  # type: ignore[method-assign]
+
+
+_lock = threading.Lock()
+_queries: dict[str, StartedQuery] = {}
+
+
+def remember(started: StartedQuery) -> list[StartedQuery]:
+    """Keep a query that has just been started; those that have ended are forgotten, but for who has them at hand.
+
+    Returns:
+        those that were forgotten.
+    """
+    query: Any = started.query
+    query._pillarbox_started = started
+    with _lock:
+        ended = [other for number, other in _queries.items() if not other.is_running]
+        before = _queries.get(str(started.query.id))
+        ended += [] if before is None or before in ended else [before]
+        for other in ended:
+            del _queries[str(other.query.id)]
+        _queries[str(started.query.id)] = started
+    return ended
+
+
+def find(query: StreamingQuery) -> StartedQuery | None:
+    """Return how a query was started; None: another process did it, or it has no program of pillarbox."""
+    started: StartedQuery | None = getattr(query, "_pillarbox_started", None)
+    if started is not None:
+        return started
+    with _lock:
+        return _queries.get(str(query.id))
+
+
+def running() -> list[str]:
+    """Return the ids of queries that run, of all sessions of this process."""
+    with _lock:
+        return [number for number, started in _queries.items() if started.is_running]
+
+
+def _is_active(query: StreamingQuery) -> bool:
+    try:
+        return query.isActive
+    except Exception:  # its Spark is gone
+        return False

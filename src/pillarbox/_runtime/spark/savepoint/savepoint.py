@@ -1,0 +1,476 @@
+"""Savepoints on Spark: written from a checkpoint, and opened, by Spark's readers and writers alone.
+
+So a savepoint can be wherever Spark writes. How it is written, step by step, is in docs/savepoint-format.md: the
+manifest comes last, and without it there is no savepoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import pillarbox
+from pillarbox._errors import CheckpointMismatchError
+from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles, Stateful, each_log
+from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.facts import is_missing, json_object, read_lines, reader
+from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
+from pillarbox._runtime.spark.settings.places import check_session, place_of
+from pillarbox._state import MemoryChunkStore
+from pillarbox._state.inspect.view import LogView
+from pillarbox._state.log.many_objects import many_new_objects
+from pillarbox._state.savepoint import (
+    TASKS,
+    FileDigest,
+    Manifest,
+    OperatorTable,
+    OwnState,
+    Sources,
+    Table,
+    is_drained,
+    own_states,
+    task_row,
+)
+from pillarbox._state.savepoint.arrow_parts import schemas_of
+from pillarbox._state.savepoint.manifest import parts_slot, table_folder
+from pillarbox._state.savepoint.table import Loads
+from pillarbox._unpickle import loads as loads_anything
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "OpenSavepoint",
+    "begin",
+    "check_new",
+    "complete",
+    "is_savepoint",
+    "open_savepoint",
+    "savepoint",
+    "spark_schema",
+    "write_table",
+    "write_tasks",
+]
+
+_STARTED = "started"
+_MANIFEST = "manifest"
+_STATE = "state"
+_TASKS = "tasks"
+# A file of at most so many bytes may be in memory as a whole, several times over, to be proved and read. So no file
+# gets larger, unless a single row is.
+_WHOLE_BYTES = 64 * 1024 * 1024
+_ROWS_IN_FILE = 200_000
+_BYTES_IN_FILE = _WHOLE_BYTES
+_BEGUN = "a savepoint of pillarbox was begun here"
+
+
+def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: int | None = None) -> None:
+    """Write a savepoint: all state of a query as plain Parquet, from which a query with other parallelism can start.
+
+    It is written from the checkpoint of a query that is stopped, or running, of one epoch that was committed; the
+    program and its classes are not needed. All state is read, and proved, once; a task has the log of one subtask in
+    memory. The format is described in docs/savepoint-format.md.
+
+    If it is interrupted, there is no savepoint: the same call again begins anew, and overwrites what there is.
+
+    Args:
+        spark: the session that reads the checkpoint and writes the savepoint.
+        checkpoint: the ``checkpointLocation`` of the query.
+        directory: where to write it, anywhere that Spark writes; it must not exist.
+        epoch: the number of a micro-batch whose state Spark still has; None: the last one that was committed.
+
+    Raises:
+        CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read, or was cleaned away
+            meanwhile; or there is something in the directory.
+        ProgramError: ``epoch`` is no number of a micro-batch.
+
+    Example:
+        >>> savepoint(spark, "/checkpoints/flights", "/savepoints/flights-1")  # doctest: +SKIP
+    """
+    check_session(spark, "savepoint()")
+    checkpoint = place_of(checkpoint, "savepoint(): the checkpoint")
+    directory = place_of(directory, "savepoint(): the place of the savepoint")
+    files = CheckpointFiles(spark, checkpoint, epoch)
+    stateful = files.stateful
+    if not stateful and files.description.binding() is None:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint} has no state of pillarbox: does it belong to another query of Spark's?"
+        )
+    check_new(spark, directory)
+    with unwrapped_failures():
+        begin(spark, directory)
+        with _still_there(files):
+            operators, tasks = _write_tables(files, stateful, directory)
+        write_tasks(spark, tasks, directory)
+        manifest = Manifest(
+            pillarbox=pillarbox.__version__,
+            epoch=files.epoch,
+            programs=files.description.programs_at(files.epoch),
+            operators=tuple(operators),
+            sources=_sources(spark, str(files), files.epoch),
+            files={},
+            checkpoint=str(files),
+            drained=is_drained(tasks),
+        )
+        complete(spark, directory, manifest)
+
+
+def check_new(spark: SparkSession, directory: str) -> None:
+    """Check that a savepoint can be written into a directory: it is new, or has one that was not completed.
+
+    Raises:
+        CheckpointMismatchError: there is something else in it.
+    """
+    directory = directory.rstrip("/")
+    is_half = _text(spark, f"{directory}/{_STARTED}") is not None and _text(spark, f"{directory}/{_MANIFEST}") is None
+    if is_half or _is_empty(spark, directory):
+        return
+    what = "a savepoint is there already" if is_savepoint(spark, directory) else "there is something else in it"
+    raise CheckpointMismatchError(f"{directory} exists, and {what}: give a new directory for the savepoint")
+
+
+def is_savepoint(spark: SparkSession, directory: str) -> bool:
+    """Return whether there is a savepoint in a directory, complete or not."""
+    return any(_text(spark, f"{directory.rstrip('/')}/{name}") is not None for name in (_MANIFEST, _STARTED))
+
+
+# -- writing --
+
+
+def begin(spark: SparkSession, directory: str) -> None:
+    """Begin a savepoint, or one that was begun and not completed anew."""
+    if _text(spark, f"{directory}/{_STARTED}") is None:
+        # Overwriting it would remove it first: who is killed then would leave files that nobody knows.
+        _write_text(spark, _BEGUN, f"{directory}/{_STARTED}")
+    # Overwriting a folder removes all that a half savepoint of before has in it.
+    _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
+
+
+def write_table(rows: DataFrame, directory: str, uid: str) -> None:
+    """Write the table of an operator; where rows are so large that its files are, too, once more with fewer in each."""
+    place, most = f"{directory}/{table_folder(uid)}", _ROWS_IN_FILE
+    while True:
+        rows.write.mode("overwrite").option("maxRecordsPerFile", str(most)).parquet(place)
+        largest = max(
+            (row["length"] for row in _parquet(rows.sparkSession, place).select("length").collect()), default=0
+        )
+        if largest <= _BYTES_IN_FILE or most == 1:
+            return
+        most = max(1, most * _BYTES_IN_FILE // (2 * largest))
+
+
+def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
+    """Write the manifest, with the digests of all files that are there: the savepoint is complete by that.
+
+    The tables that the manifest has digests of keep these: what was damaged since is not taken for good.
+    """
+    tasks = f"{_TASKS}/"
+    known = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
+    folders = sorted({*(table_folder(each.uid) for each in manifest.operators), _TASKS} - set(map(_folder, known)))
+    whole = replace(manifest, files={**known, **_digests(spark, directory, folders)})
+    _write_text(spark, whole.to_json(), f"{directory}/{_MANIFEST}")
+
+
+def _write_tables(
+    files: CheckpointFiles, stateful: Iterable[Stateful], directory: str
+) -> tuple[list[OperatorTable], list[dict[str, Any]]]:
+    """Write the tables of all operators; return what the manifest says of them, and the rows of ``tasks``."""
+    operators: list[OperatorTable] = []
+    tasks: list[dict[str, Any]] = []
+    for operator in stateful:
+        by_uid: dict[str, dict[int, LogView]] = {}
+        for code, view in files.views(operator).items():
+            by_uid.setdefault(view.head.operator, {})[code] = view
+        for uid, views in sorted(by_uid.items()):
+            if any(uid == other.uid for other in operators):
+                raise CheckpointMismatchError(
+                    f"checkpoint {files}: several programs of the query have an operator {uid!r}, and a savepoint has"
+                    " one state for each uid: give operators of all programs in a query uids of their own"
+                )
+            logs = files.logs(operator).where(f"code IN ({', '.join(map(str, sorted(views)))})")
+            heads = [view.head for view in views.values()]
+            table = Table(OperatorTable.of(heads))
+            if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
+                table = Table(OperatorTable.of(heads, _parts(logs)))
+            schema = spark_schema(table.schema)
+            rows = logs.mapInArrow(_Rows(table.operator), schema)
+            write_table(rows, directory, uid)
+            operators.append(table.operator)
+            tasks += map(task_row, views.values())
+    return sorted(operators, key=lambda each: each.uid), tasks
+
+
+class _Rows:
+    """The function for ``mapInArrow``: from the values of logs to the rows of the table."""
+
+    def __init__(self, operator: OperatorTable) -> None:
+        self._operator = operator
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with failures_in_worker("savepoint", 0):
+            table = Table(self._operator)
+
+            def rows(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+                view = LogView(store, code)
+                with many_new_objects():
+                    yield from table.encode(view.rows(), view.head.subtask)
+
+            yield from each_log(batches, rows)
+
+
+def _parts(logs: DataFrame) -> dict[str, pa.Schema]:
+    """Return the Arrow schemas of an operator by columns."""
+    found: dict[str, pa.Schema] = {}
+    schemas = logs.mapInArrow(_schemas, "part STRING, content BINARY")
+    for row in schemas.collect():
+        found.setdefault(row["part"], pa.ipc.read_schema(pa.py_buffer(bytes(row["content"]))))
+    return found
+
+
+def _schemas(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def schemas(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+        found = schemas_of(LogView(store, code))
+        if found:
+            contents = [schema.serialize().to_pybytes() for schema in found.values()]
+            yield pa.RecordBatch.from_pydict({"part": [*found], "content": contents})
+
+    with failures_in_worker("savepoint", 0):
+        yield from each_log(batches, schemas)
+
+
+def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str) -> None:
+    """Write what subtasks keep beside the rows of keys, of all operators."""
+    values = [tuple(row[name] for name in TASKS.names) for row in rows]
+    schema = spark_schema(TASKS)
+    frame = spark.createDataFrame(values, schema)
+    frame.coalesce(1).write.mode("overwrite").parquet(f"{directory}/{_TASKS}")
+
+
+def _write_text(spark: SparkSession, text: str, folder: str) -> None:
+    frame = spark.createDataFrame([(text,)], "value STRING")
+    frame.coalesce(1).write.mode("overwrite").option("compression", "none").text(folder)
+
+
+@contextmanager
+def _still_there(files: CheckpointFiles) -> Iterator[None]:
+    """Tell where the epoch was cleaned away while it was read: the query goes on meanwhile."""
+    try:
+        yield
+    except Exception as error:
+        try:
+            CheckpointFiles(files.spark, str(files), files.epoch).stateful  # noqa: B018
+        except CheckpointMismatchError as cause:
+            raise CheckpointMismatchError(
+                f"checkpoint {files}: epoch {files.epoch} was cleaned away while the savepoint was written: call it"
+                " again for the last epoch, or let Spark keep more (spark.sql.streaming.minBatchesToRetain)"
+            ) from cause
+        raise error
+
+
+# -- sources --
+
+
+def _sources(spark: SparkSession, checkpoint: str, epoch: int) -> Sources:
+    """Return how far the sources had been read as of an epoch."""
+    offsets = tuple(line for _, line in read_lines(spark, f"{checkpoint}/offsets", [str(epoch)]))
+    if not offsets:
+        return Sources()
+    # Behind the version and the settings there is a line for each source; where sources have names, with these. A
+    # source that is read twice has two lines, and one folder: which folder is whose, the program tells. So for each
+    # there is more than it may need.
+    found = [line.partition(":")[::2] for line in offsets[2:]] if offsets[0] == "v2" else enumerate(offsets[2:])
+    lines = {str(name): json_object(line) for name, line in found}
+    last = max((line["logOffset"] for line in lines.values() if isinstance(line.get("logOffset"), int)), default=None)
+    if last is None:
+        return Sources(offsets)
+    files = {name: _files_seen(spark, f"{checkpoint}/sources/{name}", last) for name in lines}
+    return Sources(offsets, {name: seen for name, seen in files.items() if seen})
+
+
+def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
+    """Return the lines of a file source's log up to a number; those of compact files stand in others, too."""
+    try:
+        rows = reader(spark).text(folder).where("value LIKE '{%'").distinct().collect()
+    except Exception as error:
+        if not is_missing(error):
+            raise
+        return ()
+    seen = [
+        (found, row[0]) for row in rows if "path" in (found := json_object(row[0])) and found.get("batchId", 0) <= last
+    ]
+    return tuple(line for _, line in sorted(seen, key=lambda each: (each[0].get("batchId", 0), each[0]["path"])))
+
+
+# -- reading --
+
+
+def _digests(spark: SparkSession, directory: str, folders: Iterable[str]) -> dict[str, FileDigest]:
+    """Return what the data files in some folders are, by their place in the directory."""
+    found: dict[str, FileDigest] = {}
+    for folder in folders:
+        rows = _parquet(spark, f"{directory}/{folder}").selectExpr("path", "length", "sha2(content, 256)")
+        for path, length, digest in rows.collect():
+            found[_place(path, folder)] = FileDigest(length, digest)
+    return found
+
+
+def _lengths(spark: SparkSession, directory: str) -> dict[str, FileDigest | int]:
+    """Return the lengths of all data files, by their place in the directory: they are listed, and not read."""
+    return {
+        "/".join([name, *path.split("/")[-depth:]]): length
+        for name, depth in ((_STATE, 2), (_TASKS, 1))
+        for path, length in _parquet(spark, f"{directory}/{name}").select("path", "length").collect()
+    }
+
+
+def _place(path: str, folder: str) -> str:
+    return f"{folder}/{path.rsplit('/', 1)[1]}"
+
+
+def _folder(place: str) -> str:
+    return place.rsplit("/", 1)[0]
+
+
+def _parquet(spark: SparkSession, directory: str) -> DataFrame:
+    """Return the files of tables as rows."""
+    read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
+    return read.option("pathGlobFilter", "*.parquet").load(directory)
+
+
+def _is_empty(spark: SparkSession, directory: str) -> bool:
+    """Return whether a directory does not exist, or has no files."""
+    read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
+    try:
+        return read.load(directory).select("path").limit(1).count() == 0
+    except Exception as error:
+        if not is_missing(error):
+            raise
+        return True
+
+
+def _text(spark: SparkSession, path: str) -> str | None:
+    """Return the text of a file, or of the only file in a folder; None: there is none."""
+    try:
+        rows = reader(spark).text(path, wholetext=True).collect()
+    except Exception as error:
+        if not is_missing(error):
+            raise
+        return None
+    texts = [row[0] for row in rows if row[0]]
+    return texts[0] if texts else None
+
+
+def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
+    """Return a savepoint whose files are there, with their lengths; what is in them is proved when it is read.
+
+    Args:
+        directory: where it lies.
+
+    Raises:
+        CheckpointMismatchError: it is none, or not complete, or not as it was written.
+    """
+    directory = directory.rstrip("/")
+    text = _text(spark, f"{directory}/{_MANIFEST}")
+    if text is None:
+        state = "was begun, and not completed" if is_savepoint(spark, directory) else "is no savepoint"
+        how = ""
+        if Description(spark, directory).last_committed >= 0:
+            how = f"; it is a checkpoint, of which 'pillarbox savepoint {directory} DIRECTORY' writes one"
+        raise CheckpointMismatchError(f"{directory} {state}: it has no manifest{how}")
+    manifest = Manifest.from_json(text)
+    manifest.check_files(directory, _lengths(spark, directory))
+    return OpenSavepoint(spark, directory, manifest)
+
+
+class OpenSavepoint:
+    """A savepoint as Spark reads it.
+
+    Attributes:
+        directory: where it lies.
+        manifest: its manifest.
+    """
+
+    def __init__(self, spark: SparkSession, directory: str, manifest: Manifest) -> None:
+        self._spark = spark
+        self.directory: str = directory
+        self.manifest: Manifest = manifest
+        self._proved: set[str] = set()
+
+    def table(self, uid: str) -> Table:
+        """Return the table of an operator, which reads its rows.
+
+        Raises:
+            CheckpointMismatchError: there is no state of it.
+        """
+        return Table(self.manifest.operator(uid))
+
+    def frame(self, uid: str) -> DataFrame:
+        """Return the rows of an operator's table.
+
+        Raises:
+            CheckpointMismatchError: there is no state of it, or it is not as it was written.
+        """
+        schema = spark_schema(self.table(uid).schema)
+        self._prove(table_folder(uid))
+        return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
+
+    def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]] | None:
+        """Return the files of an operator's table, each a row with ``path`` and ``content``, and their digests by name.
+
+        Whoever takes them has to prove them. None: some are too large to be in memory as a whole.
+        """
+        folder = table_folder(uid)
+        wanted = {name.rsplit("/", 1)[1]: file for name, file in self.manifest.files.items() if _folder(name) == folder}
+        if max((file.length for file in wanted.values()), default=0) > _WHOLE_BYTES:
+            return None
+        return _parquet(self._spark, f"{self.directory}/{folder}").select("path", "content"), wanted
+
+    @property
+    def tasks(self) -> DataFrame:
+        """What subtasks keep beside the rows of keys, pickled: a row for each.
+
+        Raises:
+            CheckpointMismatchError: it is not as it was written.
+        """
+        self._prove(_TASKS)
+        return reader(self._spark).schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
+
+    def own_states(self, uid: str, loads: Loads = loads_anything) -> list[OwnState]:
+        """Return what the operator's subtasks keep beside the rows of keys, by subtask; all of it is in memory.
+
+        Args:
+            loads: unpickles it.
+
+        Raises:
+            CheckpointMismatchError: there is no state of it, or it cannot be read, or is not as it was written.
+        """
+        table = self.table(uid)
+        tasks = (row.asDict() for row in self.tasks.where("task IS NOT NULL").collect())
+        batches: list[pa.RecordBatch] = []
+        if table.operator.space_layout:
+            batches = self.frame(uid).where("key_group IS NULL").toArrow().to_batches()
+        return own_states(table.operator, tasks, (table.own_rows(batch, loads) for batch in batches), loads)
+
+    def _prove(self, folder: str) -> None:
+        """Prove, once, that the files in a folder are those that were written.
+
+        Raises:
+            CheckpointMismatchError: they are not.
+        """
+        if folder not in self._proved:
+            wanted = {name: file for name, file in self.manifest.files.items() if _folder(name) == folder}
+            found = _digests(self._spark, self.directory, [folder])
+            replace(self.manifest, files=wanted).check_files(self.directory, found)
+            self._proved.add(folder)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return the columns of an Arrow schema as Spark has them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)

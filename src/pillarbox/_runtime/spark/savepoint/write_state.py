@@ -1,0 +1,248 @@
+"""``write_state``: state from a DataFrame, as a savepoint that programs start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import pillarbox
+from pillarbox._errors import CheckpointMismatchError, ProgramError, TypeMismatchError, shorten
+from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
+from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._runtime.spark.savepoint import savepoint as files
+from pillarbox._runtime.spark.settings.places import place_of
+from pillarbox._state.descriptors import StateDescriptor, ValueStateDescriptor
+from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
+from pillarbox._state.savepoint import Manifest, Sources, is_drained
+from pillarbox._state.savepoint.new_table import EditedTable, NewTable
+from pillarbox._state.savepoint.table import Table
+from pillarbox._types import TypeInformation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["write_state"]
+
+
+def write_state(
+    df: DataFrame,
+    directory: str,
+    uid: str,
+    *,
+    key: str | Sequence[str] | None = None,
+    states: Sequence[StateDescriptor] | None = None,
+    timers: str | None = None,
+    like: str | None = None,
+) -> None:
+    """Write the state of an operator from a table: a savepoint that ``env.from_savepoint(directory)`` starts from.
+
+    State that another system has, or that a batch job computes from history, so a query need not begin with nothing: a
+    row for each key. Where there is a savepoint in ``directory`` already, the operator is added to it.
+
+    With ``like``, the rows are those of an operator of another savepoint, as Spark reads them from its folder
+    ``state/UID`` (docs/savepoint-format.md) or as :func:`read_state` returns them: filtered, or with other values.
+    A savepoint of production, filtered to one key, so opens in a test.
+
+    Args:
+        df: a batch DataFrame.
+        directory: where the savepoint is, or is to be.
+        uid: the operator's, as in ``.uid("count")``.
+        key: the column of the key, or several; the program has to key by columns of these names, or by a function that
+            returns the same values (a tuple, of several).
+        states: the operator's states, each of which has a column with its name; a value has the column's type, a list
+            an ARRAY, a map a MAP. None: all other columns are values of the columns' types.
+        timers: a column of timers that a ``KeyedProcessFunction`` has set: an ARRAY of STRUCTs with ``domain``
+            (``event`` or ``processing``) and ``timestamp`` (epoch milliseconds); None: there are none.
+        like: another savepoint, instead of the three above.
+
+    Raises:
+        ProgramError: an argument is wrong, or a column is missing.
+        TypeMismatchError: a key is null, or there twice; a value is not of its state's type.
+        CheckpointMismatchError: the directory holds something else, or has state of the operator; or ``like`` has none.
+
+    Example:
+        >>> history = spark.sql("SELECT 'c1' AS card, 7L AS seen")  # doctest: +SKIP
+        >>> write_state(history, "/savepoints/begin", "count", key="card")  # doctest: +SKIP
+    """
+    if not hasattr(df, "isStreaming"):
+        raise ProgramError(f"write_state() takes a Spark DataFrame, not {shorten(df)}")
+    directory = place_of(directory, "write_state(): the place of the savepoint")
+    like = None if like is None else place_of(like, "write_state(): like")
+    if df.isStreaming:
+        raise ProgramError("write_state() takes a batch DataFrame, and this one is streaming")
+    spark = df.sparkSession
+    if like is not None:
+        if key is not None or states is not None or timers is not None:
+            raise ProgramError("write_state(): like says key, states and timers; leave these out")
+        other = files.open_savepoint(spark, like)
+        rows, edited = _edited(df, other.manifest, uid)
+        tasks = [row.asDict() for row in other.tasks.collect() if row["uid"] == uid]
+        _write(spark, directory, uid, rows, edited, tasks, other.manifest)
+        return
+    made, columns = _new(df, uid, key, states, timers)
+    _refuse_twice(df, list(made.keys), uid)
+    _write(spark, directory, uid, df.select(*map(_quoted, columns)), made, [], None)
+
+
+def _new(
+    df: DataFrame,
+    uid: str,
+    key: str | Sequence[str] | None,
+    states: Sequence[StateDescriptor] | None,
+    timers: str | None,
+) -> tuple[NewTable, list[str]]:
+    """Return the table, and the columns that it is made of."""
+    if not isinstance(uid, str) or not uid:
+        raise ProgramError(f"write_state(): uid is the operator's, as in .uid('count'), not {shorten(uid)}")
+    names = [key] if isinstance(key, str) else list(key or ())
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ProgramError(f"write_state(): key is the name of a column, or several, not {shorten(key)}")
+    types = {field.name: field.dataType for field in df.schema.fields}
+    if states is None:
+        states = [
+            ValueStateDescriptor(name, TypeInformation(kind.simpleString(), kind))
+            for name, kind in types.items()
+            if name not in (*names, timers)
+        ]
+    elif not all(isinstance(state, StateDescriptor) for state in states):
+        raise ProgramError(
+            "write_state(): states are descriptors, as in ValueStateDescriptor('seen', Types.LONG()), not"
+            f" {shorten(states)}"
+        )
+    columns = [*names, *(state.name for state in states), *([] if timers is None else [timers])]
+    missing = [name for name in columns if name not in types]
+    if missing:
+        raise ProgramError(
+            f"write_state(): there is no column {missing[0]!r} for operator {uid!r}; the columns are {', '.join(types)}"
+        )
+    twice = [name for name in columns if columns.count(name) > 1]
+    if twice:
+        raise ProgramError(f"write_state(): the column {twice[0]!r} of operator {uid!r} has two meanings")
+    if timers is not None and not _are_timers(types[timers]):
+        raise ProgramError(
+            f"write_state(): the column {timers!r} is {types[timers].simpleString()}; timers are an"
+            " array<struct<domain:string,timestamp:bigint>>"
+        )
+    keys = {name: types[name].simpleString() for name in names}
+    return NewTable.of(uid, keys, states, timers, DEFAULT_MAX_PARALLELISM), columns
+
+
+def _are_timers(kind: Any) -> bool:
+    from pyspark.sql.types import ArrayType, LongType, StringType, StructType
+
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = {field.name: type(field.dataType) for field in kind.elementType.fields}
+    return fields.get("domain") is StringType and fields.get("timestamp") is LongType
+
+
+def _refuse_twice(df: DataFrame, columns: list[str], uid: str) -> None:
+    """Refuse keys that are there twice."""
+    found = df.groupBy(*map(_quoted, columns)).count().where("count > 1").drop("count").take(1)
+    if found:
+        values = found[0].asDict()
+        said = next(iter(values.values())) if len(values) == 1 else tuple(values.values())
+        raise TypeMismatchError(f"operator {uid!r}: the key {shorten(said)} is there more than once: a key has one row")
+
+
+def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, EditedTable]:
+    """Return the rows with the columns of the operator's table, as far as they are there."""
+    from pyspark.sql.types import VariantType
+
+    edited = EditedTable(manifest.operator(uid))
+    table = Table(edited.operator)
+    types = {field.name: field.dataType for field in df.schema.fields}
+    unknown = [name for name in types if name not in table.schema.names]
+    if unknown or "key" not in types:
+        what = f"a column {unknown[0]!r}, which" if unknown else "no column 'key', and"
+        raise ProgramError(
+            f"write_state(): the rows have {what} the table of operator {uid!r} in the savepoint has"
+            f" {'not' if unknown else 'one'}; its columns are {', '.join(table.schema.names)}"
+        )
+    columns = []
+    for name, kind in types.items():
+        if isinstance(kind, VariantType):
+            if name != "namespace":
+                raise ProgramError(
+                    f"write_state(): the column {name!r} of operator {uid!r} is a VARIANT, which does not tell values"
+                    " as they were: take the rows from the savepoint's folder itself, spark.read.parquet(.../state/UID)"
+                )
+            columns.append(f"to_json({_quoted(name)}) AS {_quoted(name)}")
+        else:
+            columns.append(_quoted(name))
+    rows = df.selectExpr(*columns)
+    if not edited.operator.parts:
+        of = ["key", *(["namespace"] if "namespace" in types else [])]
+        # A null is no key to compare: the operator's own rows have none, and a key may be in ``exact`` instead.
+        _refuse_twice(rows.where("key IS NOT NULL"), of, uid)
+    return rows, edited
+
+
+def _write(
+    spark: SparkSession,
+    directory: str,
+    uid: str,
+    rows: DataFrame,
+    table: NewTable | EditedTable,
+    tasks: list[dict[str, Any]],
+    like: Manifest | None,
+) -> None:
+    before = _there(spark, directory, uid)
+    with unwrapped_failures():
+        if before is None:
+            files.begin(spark, directory)
+        schema = files.spark_schema(Table(table.operator).schema)
+        made = map_in_arrow(rows, _Rows(table, uid), schema)
+        files.write_table(made, directory, uid)
+        others = [] if before is None else [row.asDict() for row in before.tasks.collect()]
+        files.write_tasks(spark, [*others, *tasks], directory)
+        manifest = Manifest(
+            pillarbox=pillarbox.__version__,
+            epoch=0 if like is None else like.epoch,
+            programs=None if like is None else like.programs,
+            operators=(),
+            sources=Sources(),
+            files={},
+            drained=is_drained(tasks),
+        )
+        if before is not None:
+            manifest = before.manifest
+        operators = sorted([*manifest.operators, table.operator], key=lambda each: each.uid)
+        files.complete(spark, directory, replace(manifest, operators=tuple(operators)))
+
+
+def _there(spark: SparkSession, directory: str, uid: str) -> files.OpenSavepoint | None:
+    """Return the savepoint that is there, to which the operator is added; None: there is none."""
+    try:
+        files.check_new(spark, directory)
+    except CheckpointMismatchError:
+        if not files.is_savepoint(spark, directory):
+            raise
+        found = files.open_savepoint(spark, directory)
+        if any(each.uid == uid for each in found.manifest.operators):
+            raise CheckpointMismatchError(
+                f"the savepoint {directory} has state of operator {uid!r} already: write it into a new directory"
+            ) from None
+        return found
+    return None
+
+
+class _Rows:
+    """The function for ``mapInArrow``: from rows of the user's to the rows of the table."""
+
+    def __init__(self, table: NewTable | EditedTable, uid: str) -> None:
+        self._table = table
+        self._uid = uid
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with failures_in_worker(f"write_state {self._uid}", 0):
+            for batch in batches:
+                if batch.num_rows:
+                    yield from self._table.encode(batch)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

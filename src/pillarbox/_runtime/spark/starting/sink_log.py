@@ -1,0 +1,135 @@
+"""The log of a file sink, which has no gap where its query had other partitions, or another sink.
+
+Spark's file sinks (Parquet, JSON and the like) keep a log of their files in ``_spark_metadata`` of their folder, with
+an entry for each micro-batch; who reads the folder goes by it. There are batches that no sink hears of: in which Spark
+spreads state over other partitions, and the first one of a query that begins from a savepoint. Others went to another
+folder, if the sink has changed. With no entry for one, reading fails as soon as there is one behind, and so does the
+sink where it writes the entries of several batches as one. So the gap is filled before the query goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import CheckpointMismatchError
+from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.facts import json_object, read_lines
+from pillarbox._runtime.spark.starting.writer import files_of, session_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SinkLog", "complete_sink_log"]
+
+_log = logging.getLogger("pillarbox")
+
+_METADATA = "_spark_metadata"
+_PARTITIONS = "spark.sql.shuffle.partitions"  # by this name the offset log notes those of the state
+_VERSION = 1  # of the sink's log
+_FAR = 20  # times in a row that somebody may change the partitions
+
+
+def complete_sink_log(
+    writer: Any, description: Description, start: Callable[..., Any], *args: Any, **options: Any
+) -> None:
+    """Give the log of a file sink an entry for each batch before this start that it did not hear of.
+
+    Args:
+        start: ``start`` or ``toTable`` of the writer, about to be called with the arguments behind it.
+
+    Raises:
+        CheckpointMismatchError: there is such a batch, and this is Spark Connect, which cannot write an entry.
+    """
+    spark: Any = session_of(writer)
+    folder = files_of(writer, start, *args, **options) if description.last_committed >= 0 else None
+    if folder is None:
+        return
+    if hasattr(spark, "_jsparkSession"):
+        SinkLog(spark, folder).fill(description.last_committed)
+    elif missing := _silent(spark, description):
+        raise CheckpointMismatchError(
+            f"checkpoint {description}: epoch {missing[0]} is none of the query's own, and the log of its file sink"
+            f" {folder} may not know of it yet: run the next epoch in a classic session, which writes that, and"
+            " continue under Spark Connect then"
+        )
+
+
+class SinkLog:
+    """The log of a file sink, by Spark's own class: a classic session has it.
+
+    Args:
+        folder: that of the files.
+    """
+
+    def __init__(self, spark: Any, folder: str) -> None:
+        self._session = spark
+        self._folder = folder
+        self._jvm = spark.sparkContext._jvm
+        self._place = self._jvm.org.apache.hadoop.fs.Path(folder, _METADATA)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a log."""
+        return bool(self._files.exists(self._place))
+
+    @property
+    def _files(self) -> Any:
+        return self._place.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())
+
+    @property
+    def last(self) -> int | None:
+        """The number of the last batch in it; None: it has none."""
+        # Spark's class would make the log's folder.
+        last = self._opened().getLatestBatchId() if self.exists else None
+        return int(last.get()) if last is not None and last.isDefined() else None
+
+    def has(self, batch: int) -> bool:
+        """Return whether a batch is in it, by itself or in a compact entry."""
+        last = self.last
+        return last is not None and batch <= last
+
+    def fill(self, until: int) -> None:
+        """Add each batch up to ``until`` that it has not heard of."""
+        last = self.last
+        if last is None:
+            # A new log begins with its last entry that stands for all those before.
+            interval = self._opened().defaultCompactInterval()
+            last = (until + 1) // interval * interval - 1
+            if last >= 0:
+                path = self._jvm.org.apache.hadoop.fs.Path(self._place, f"{last}.compact")
+                file = self._files.create(path)
+                file.write(f"v{_VERSION}".encode())
+                file.close()
+        for batch in range(last + 1, until + 1):
+            self.add_empty(batch)
+            _log.info("file sink %s: its log has an entry now for epoch %d, which it got none of", self._folder, batch)
+
+    def add_empty(self, batch: int) -> None:
+        """Add a batch that wrote no files."""
+        kind = self._jvm.org.apache.spark.sql.execution.streaming.sinks.SinkFileStatus
+        self._opened().add(batch, self._session.sparkContext._gateway.new_array(kind, 0))
+
+    def _opened(self) -> Any:
+        kind = self._jvm.org.apache.spark.sql.execution.streaming.sinks.FileStreamSinkLog
+        nothing = self._jvm.scala.Option.empty()
+        return kind(_VERSION, self._session._jsparkSession, self._place.toString(), nothing)
+
+
+def _silent(spark: SparkSession, description: Description) -> list[int]:
+    """Return the last batches, as far as they are those that no sink heard of, in their order."""
+    last = description.last_committed
+    partitions: dict[int, str] = {}
+    for name, line in read_lines(spark, f"{description}/offsets", map(str, range(max(last - _FAR, 0), last + 1))):
+        settings = json_object(line).get("conf")
+        if isinstance(settings, dict) and _PARTITIONS in settings:
+            partitions[int(name)] = settings[_PARTITIONS]
+
+    def is_silent(batch: int) -> bool:
+        if batch == 0:
+            return description.savepoint is not None
+        return batch in partitions and partitions.get(batch - 1) not in (None, partitions[batch])
+
+    return [*takewhile(is_silent, range(last, -1, -1))][::-1]

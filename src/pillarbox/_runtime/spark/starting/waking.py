@@ -1,0 +1,60 @@
+"""The first micro-batch of a query that was stopped between two: it comes although there may be no input.
+
+Spark plans a micro-batch without input if the one before it says that something is due. After a start there is none
+before it, so timers and in-flight requests would wait until input arrives. If a micro-batch was begun, Spark runs it
+first, whatever is in it. So a start begins one: an entry of the offset log that says what the last entry says, at the
+time of now.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import describe
+from pillarbox._runtime.spark.facts import add_file, is_classic, json_object, read_lines
+from pillarbox._runtime.spark.starting.writer import is_once, session_of
+
+if TYPE_CHECKING:
+    from pillarbox._runtime.spark.checkpoint.description import Description
+    from pillarbox._runtime.spark.starting.start import PlannedProgram
+
+__all__ = ["begin_batch_without_input"]
+
+_log = logging.getLogger("pillarbox")
+
+_TIME = "batchTimestampMs"
+
+
+def begin_batch_without_input(
+    writer: Any, description: Description, programs: Sequence[PlannedProgram], now: float | None = None
+) -> bool:
+    """Begin a micro-batch without input, if the query may wait for times and none is begun; return whether it was.
+
+    The session is a classic one. A query with ``trigger(once=True)`` has one micro-batch, which is for its input.
+
+    Args:
+        now: epoch seconds; None: the clock's.
+    """
+    last = description.last_committed
+    timed = any(one.facts is not None and one.facts.uses_processing_time for one in programs)
+    spark = session_of(writer)
+    if not timed or description.is_new or description.is_interrupted or is_once(writer) or not is_classic(spark):
+        return False
+    folder = f"{description}/offsets"
+    lines = [line for _, line in read_lines(spark, folder, [str(last)])]
+    facts = json_object(lines[1]) if len(lines) > 1 else {}
+    if not isinstance(facts.get(_TIME), int):  # no log that is known: the query waits for input
+        return False
+    # Spark's times only grow.
+    facts[_TIME] = max(facts[_TIME] + 1, int(1000 * (time.time() if now is None else now)))
+    lines[1] = json.dumps(facts, separators=(",", ":"))
+    try:
+        add_file(spark, folder, str(last + 1), "\n".join(lines))
+    except Exception as error:  # it can wait for input
+        _log.warning("checkpoint %s: timers that are due wait for input: %s", description, describe(error))
+        return False
+    return True

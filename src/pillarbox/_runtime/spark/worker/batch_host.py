@@ -1,0 +1,96 @@
+"""The levels behind a shuffle in a batch: tasks in partitions of ``mapInArrow``.
+
+A batch is one epoch: its state is never read again, so it is kept nowhere. A task is made for its share of the batch,
+and closed at the end of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+
+import numpy as np
+import pyarrow as pa
+
+from pillarbox._elements import Buffer
+from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._runtime.spark.failures import failures_in_worker
+from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
+from pillarbox._runtime.spark.rows.output import Output
+from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
+from pillarbox._task import MultipleInputStreamTask
+
+__all__ = ["BatchTaskHost"]
+
+# How many bytes of an Arrow batch become buffers at a time.
+_PORTION_BYTES = 4 * 1024 * 1024
+
+
+class BatchTaskHost:
+    """The function for ``mapInArrow`` on partitions of buffers, ordered by target.
+
+    Args:
+        places: vertex and subtask of each code of this level.
+    """
+
+    def __init__(self, vertices: dict[int, ShippedVertex], places: dict[int, tuple[int, int]], output: Output) -> None:
+        self._vertices = vertices
+        self._places = places
+        self._output = output
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the subtasks of this partition; buffers for a later level, or for the end, pass through."""
+        acknowledge_at_once()
+        for buffers in self._buffers(batches):
+            yield from self._output(buffers)
+
+    def _buffers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Buffer]]:
+        for code, portions in groupby(_portions(batches), key=itemgetter(0)):
+            arrived = (buffers for _, buffers in portions)
+            if code in self._places:
+                yield from self._run(code, arrived)
+            else:
+                yield from arrived
+
+    def _run(self, code: int, arrived: Iterator[list[Buffer]]) -> Iterator[list[Buffer]]:
+        number, subtask = self._places[code]
+        shipped = self._vertices[number]
+        with failures_in_worker(shipped.name, subtask):
+            task = MultipleInputStreamTask(shipped.load(), subtask)
+            try:
+                task.restore(None)
+                for buffers in task.run_epoch(arrived, None):
+                    yield buffers
+                    if task.is_satisfied:
+                        task.cancel()
+                        return
+                task.close()
+            except BaseException:
+                task.cancel()
+                raise
+
+
+def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Buffer]]]:
+    """Return runs of buffers of one target, none of them large."""
+    rows = BufferRows()
+    for batch in batches:
+        targets = batch.column(0).to_numpy()
+        breaks = np.flatnonzero(np.diff(targets)) + 1
+        for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(targets)]):
+            run: list[Buffer] = []
+            size = 0
+            columns = [batch.column(index).slice(start, end - start) for index in range(len(BUFFER_COLUMNS))]
+            for buffer in rows.take([*(column.to_pylist() for column in columns[:-1]), _bytes_of(columns[-1])]):
+                run.append(buffer)
+                size += len(buffer.payload)
+                if size >= _PORTION_BYTES:
+                    yield buffer.target, run
+                    run, size = [], 0
+            if run:
+                yield run[0].target, run
+    rows.end()
+
+
+def _bytes_of(payloads: pa.Array) -> Iterator[bytes]:
+    return (payload.as_py() for payload in payloads)

@@ -1,0 +1,69 @@
+"""What a worker does about the end of runs: it holds tasks of sources, which are closed when their query has ended.
+
+Each such task belongs to its worker's main thread, which waits for Spark. So a worker tells the starter of homes what
+it holds, and the starter interrupts it by a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pillarbox._runtime.spark.homes.keeper import SIGNAL, NoHomesError, of_this_worker
+from pillarbox._runtime.spark.homes.settings import settings_of
+from pillarbox._runtime.spark.worker import residency
+from pillarbox._runtime.spark.worker.layouts import local_property, run_of_query
+
+__all__ = ["close_ended", "hold", "prepare_homes", "working"]
+
+
+def prepare_homes() -> None:
+    """Let homes be made ready, which takes a second, while this worker reads a source."""
+    if local_property("streaming.sql.batchId") is not None and settings_of(local_property) is not None:
+        try:
+            of_this_worker().prepare()
+        except (NoHomesError, OSError):
+            pass  # whoever needs one will say so
+
+
+def hold() -> None:
+    """Have this worker told when the running query has ended, as it holds a task of it."""
+    run = run_of_query()
+    is_main = threading.current_thread() is threading.main_thread()
+    if not run or not is_main or settings_of(local_property) is None:
+        return
+    try:
+        of_this_worker().ask("holds", run=run, pid=os.getpid())
+    except (NoHomesError, OSError):
+        return  # it is closed when Spark lets the worker go
+    signal.signal(SIGNAL, lambda number, frame: close_ended())
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """Use residents of this worker meanwhile: those of runs that end are closed afterwards."""
+    residency.here.is_busy = True
+    try:
+        yield
+    finally:
+        residency.here.is_busy = False
+        if residency.here.closes_later:
+            close_ended()
+
+
+def close_ended() -> None:
+    """Close the tasks of runs that have ended, now, or, if the worker uses some, when it has done that."""
+    keeper = of_this_worker()
+    residency.here.closes_later = residency.here.is_busy or keeper.is_asked
+    if residency.here.closes_later:
+        return
+    try:
+        over = keeper.ask("over", starts=False, runs=residency.here.runs)["over"]
+        for run in over:
+            residency.here.close_run(run)
+            keeper.ask("closed", starts=False, run=run, pid=os.getpid())
+    except (NoHomesError, OSError):
+        pass

@@ -1,0 +1,96 @@
+"""The subtasks of one level after a shuffle, in the process where they live: a home, or a worker of Spark's."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Protocol
+
+from pillarbox._elements import Buffer
+from pillarbox._graph import Layout
+from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._runtime.spark.failures import failures_in_worker
+from pillarbox._runtime.spark.worker.layouts import attempt_number
+from pillarbox._runtime.spark.worker.residency import Residency
+from pillarbox._state import ChunkStore
+from pillarbox._task import MultipleInputStreamTask, TaskState
+
+__all__ = ["LevelTasks", "SparkChunks"]
+
+
+class SparkChunks(ChunkStore, Protocol):
+    """The chunks of a subtask's log in Spark's state.
+
+    Attributes:
+        is_new: whether there is no task of the subtask yet, so chunks may be missing. Spark logs a warning for each one
+            that it is asked for and does not have.
+    """
+
+    is_new: bool
+
+
+class LevelTasks:
+    """Runs epochs of a level's subtasks. One thread at a time works in it.
+
+    Args:
+        vertices: of the level, by number.
+        residency: where the tasks stay between epochs.
+    """
+
+    def __init__(self, vertices: dict[int, ShippedVertex], residency: Residency) -> None:
+        self._vertices = vertices
+        self._residency = residency
+        # The one of the running epoch.
+        self._running: MultipleInputStreamTask | None = None
+
+    def run_epoch(
+        self,
+        place: tuple[int, int],
+        layout: Layout,
+        buffers: Iterable[Iterable[Buffer]],
+        chunks: SparkChunks,
+        now: int,
+        *,
+        last: bool,
+    ) -> Generator[list[Buffer], None, int | None]:
+        """Run an epoch of a subtask; yield its output, in parts; return when it has to run without input (epoch ms).
+
+        Args:
+            place: vertex and subtask.
+            now: the time of the micro-batch (epoch ms).
+            last: whether event time ends with this epoch.
+        """
+        number, subtask = place
+        shipped = self._vertices[number]
+        with failures_in_worker(shipped.name, subtask):
+            task = self._task(place, layout, chunks)
+            task.attempt, task.process_tasks = attempt_number(), len(self._residency)
+            try:
+                yield from task.run_epoch(buffers, chunks, now, last=last)
+                wakes_up = task.next_wake_up
+            except BaseException:
+                self._residency.discard(task)
+                raise
+            finally:
+                self._running = None
+            return wakes_up
+
+    def restore(self, place: tuple[int, int], layout: Layout, chunks: SparkChunks) -> int | None:
+        """Make a subtask's task from its log; return when it has to run without input (epoch ms)."""
+        number, subtask = place
+        with failures_in_worker(self._vertices[number].name, subtask):
+            task = self._task(place, layout, chunks)
+            self._running = None
+            return task.next_wake_up
+
+    def _task(self, place: tuple[int, int], layout: Layout, chunks: SparkChunks) -> MultipleInputStreamTask:
+        number, subtask = place
+        shipped = self._vertices[number]
+        chunks.is_new = not self._residency.has(shipped, subtask, layout)
+        self._running = self._residency.task(shipped, subtask, chunks, layout)
+        return self._running
+
+    def cancel(self) -> None:
+        """Cancel the running epoch, if there is one: nobody wants its output any more. Any thread."""
+        task = self._running
+        if task is not None and task.state is TaskState.RUNNING:
+            task.cancel()

@@ -1,0 +1,80 @@
+"""The class that Spark's stateful operator holds: all of pillarbox that has to load where pillarbox is not.
+
+When a query starts, Spark's driver asks a Python process of its own which states there are. That process sees no files
+shipped with the application (``--py-files``, ``addArtifacts``), only what is installed beside the driver. So this
+class is pickled by value, refers to nothing of pillarbox's, and keeps its host, which does the work, as bytes until a
+task has rows for it: tasks run in workers, which do see such files.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
+
+if TYPE_CHECKING:
+    from pillarbox._operators.frame.captured import Announced
+
+__all__ = ["Processor"]
+
+# As types: of text each worker would ask the JVM for its meaning, four times an epoch.
+_NUMBER = StructType([StructField("chunk", LongType())])
+_CHUNK = StructType([StructField("payload", BinaryType())])
+
+
+class Processor(StatefulProcessor):
+    """Declares the state and hands each call on to a ``TaskHost``. Spark makes one for each partition and epoch."""
+
+    def __init__(self, host: Any, broadcasts: Sequence[Announced] = ()) -> None:
+        self._pickled = pickle.dumps(host)
+        self._broadcasts = broadcasts
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Arrive in a worker: this is the last moment before PySpark waits for the task's rows."""
+        self.__dict__.update(state)
+        acknowledge_at_once()
+
+    def init(self, handle: Any) -> None:
+        """Declare the state."""
+        self._handle = handle
+        self._chunks = handle.getMapState("log", _NUMBER, _CHUNK)
+        self._host: Any = None
+
+    def _loaded(self) -> Any:
+        if self._host is None:
+            try:
+                self._host = pickle.loads(self._pickled)
+            except ImportError as error:
+                raise ImportError(
+                    f"{error}: Spark's Python workers must have pillarbox installed, or be sent it with --py-files or"
+                    " spark.addArtifacts(..., pyfile=True)"
+                ) from None
+            self._host.open(self._handle, self._chunks)
+        return self._host
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        """Run a subtask's epoch."""
+        return self._loaded().run(int(key[0]), rows, timerValues.getCurrentProcessingTimeInMs())  # type: ignore[no-any-return]
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        """Take rows of a savepoint's, in the first epoch."""
+        self._loaded().take_state(int(key[0]), initialState, timerValues.getCurrentProcessingTimeInMs())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
+        """Run an epoch without input."""
+        return self._loaded().run_on_timer(int(key[0]), timerValues.getCurrentProcessingTimeInMs())  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Let go of where the tasks live; there they live on."""
+        if self._host is not None:
+            self._host.close()
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -1,0 +1,262 @@
+"""Tasks that live on in a Python worker between epochs.
+
+A worker is one process with one thread that runs Spark's tasks one after another; which subtask it is handed next is
+Spark's choice. So a worker may hold any number of residents; one that was not asked for in a while is let go. All
+of this belongs to the worker's main thread, which is the mailbox thread of all residents.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import NoReturn, TypeVar
+from weakref import WeakValueDictionary
+
+from pillarbox._graph import Layout, lay_out
+from pillarbox._operators.frame.rates import RateScope
+from pillarbox._operators.frame.shared_resources import SharedResources
+from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._runtime.spark.worker.layouts import STATE_PARTITIONS, local_property, partition_id, query, run_of_query
+from pillarbox._state import ChunkStore
+from pillarbox._task import MultipleInputStreamTask, SourceStreamTask, StreamTask, TaskState
+from pillarbox._task.vertex import Vertex
+
+__all__ = ["DRAIN_PROPERTY", "Residency", "drains", "here"]
+
+# A setting of the session while a query starts: which micro-batch is its last one, in which event time ends. Spark
+# hands settings of a query to its tasks as local properties.
+DRAIN_PROPERTY = "spark.pillarbox.drain"
+
+_LET_GO_AFTER_SECONDS = 600.0
+
+# How long a worker that is let go may take to close its residents.
+_LEAVE_WITHIN_SECONDS = 10.0
+
+# Of the worker's processor time, at most this part goes into looking for cycles among all objects. Not of the wall
+# clock: cycles come of work; a worker that only waits makes none, and would look for them in its next epoch.
+_COLLECTING = 0.01
+
+T = TypeVar("T", bound=StreamTask)
+# The run of a query, what the program is known by with its layout, and the subtask; -1 is a source.
+_Place = tuple[str, str, Layout, int]
+_log = logging.getLogger("pillarbox")
+
+
+class Residency:
+    """The residents of one worker, by run, program (with its layout) and subtask.
+
+    Args:
+        clock: seconds, from any start.
+        worked: the processor time of this worker (seconds), from any start.
+        idle: how long a resident stays that nobody asks for (seconds).
+        stay: whether all epochs of a subtask run here, as in a home; else Spark gives each to any of several workers.
+
+    Attributes:
+        is_busy: whether a task of Spark's uses a resident.
+        closes_later: whether residents of runs that have ended are to be closed when it does not any more.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        worked: Callable[[], float] = time.process_time,
+        *,
+        idle: float = _LET_GO_AFTER_SECONDS,
+        stay: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._idle = idle
+        self._stay = stay
+        self._worked = worked
+        self._residents: dict[_Place, StreamTask] = {}
+        # What the tasks of a vertex share that belong to one partition: as long as one of them lives.
+        self._shared: WeakValueDictionary[_Place, SharedResources] = WeakValueDictionary()
+        # In the order of these times: a worker may have a hundred residents, and asks for each in every epoch.
+        self._last_used: dict[_Place, float] = {}
+        # When the last full collection ended, and how long it took (processor time). The first one can wait: what a
+        # cold start has read has no cycles, and looking at it would take as long as that did.
+        self._collected_at = worked()
+        self._collecting_took = 1.0
+        # Whether a task has ended since the last collection of any kind.
+        self._has_ended = False
+        self.is_busy = False
+        self.closes_later = False
+
+    def source_task(self, shipped: ShippedVertex, layout: Layout) -> SourceStreamTask:
+        """Return the worker's task of a source: one serves all partitions, in turn."""
+
+        def make() -> SourceStreamTask:
+            vertex = loaded(shipped, layout)
+            vertex.rate_scope = RateScope.of_worker(query() or shipped.digest, 1, 0)
+            task = SourceStreamTask(vertex, 0)
+            task.restore()
+            return task
+
+        return self._resident((run_of_query(), shipped.digest, layout, -1), make)
+
+    def __len__(self) -> int:
+        return len(self._residents)
+
+    def has(self, shipped: ShippedVertex, subtask: int, layout: Layout) -> bool:
+        """Return whether the task of a subtask is here."""
+        return (run_of_query(), shipped.digest, layout, subtask) in self._residents
+
+    def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, layout: Layout) -> MultipleInputStreamTask:
+        """Return the task of a subtask, at the version in ``store``."""
+        place = (run_of_query(), shipped.digest, layout, subtask)
+
+        def make() -> MultipleInputStreamTask:
+            vertex = loaded(shipped, layout)
+            partitions = int(local_property(STATE_PARTITIONS) or vertex.partitions)
+            partition = partition_id()
+            vertex.rate_scope = RateScope.of_worker(query() or shipped.digest, partitions, partition)
+            vertex.shared = self._shared.setdefault((*place[:-1], partition), SharedResources(stay=self._stay))
+            return MultipleInputStreamTask(vertex, subtask)
+
+        task = self._resident(place, make)
+        try:
+            if task.restore(store):
+                return task
+            # It went through an epoch here that Spark did not commit: nothing of it may stay.
+            self.discard(task)
+            task = self._resident(place, make)
+            if not task.restore(store):
+                raise AssertionError("a new task has nothing that could differ from the store")
+            return task
+        except BaseException:
+            self.discard(task)
+            raise
+
+    def _resident(self, place: _Place, make: Callable[[], T]) -> T:
+        now = self._clock()
+        self._last_used.pop(place, None)
+        while self._last_used:
+            oldest, used = next(iter(self._last_used.items()))
+            if now - used <= self._idle:
+                break
+            self._close(oldest)
+        task = self._residents.get(place)
+        if task is None:
+            _close_before_leaving()
+            task = self._residents[place] = make()
+        self._last_used[place] = now
+        return task  # type: ignore[return-value]
+
+    def _close(self, place: _Place) -> None:
+        task = self._residents.pop(place)
+        self._last_used.pop(place, None)
+        self._collecting_took = 0.0  # a task and what it refers to are a cycle
+        try:
+            task.close()
+        except Exception:
+            _log.exception("closing the operators of %s failed", task.vertex.name)
+
+    def end(self, task: StreamTask) -> None:
+        """Close a task whose work is done; what ``close()`` raises is raised."""
+        self._forget(task)
+        self._has_ended = True
+        task.close()
+
+    def discard(self, task: StreamTask) -> None:
+        """Drop a task that failed, or holds changes that were not committed."""
+        self._forget(task)
+        self._collecting_took = 0.0
+        task.cancel()
+
+    def _forget(self, task: StreamTask) -> None:
+        for place, resident in list(self._residents.items()):
+            if resident is task:
+                del self._residents[place]
+                self._last_used.pop(place, None)
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs of queries that there are residents of."""
+        return list(dict.fromkeys(place[0] for place in self._residents))
+
+    def close_run(self, run: str) -> int:
+        """Close the residents of a run that has ended, and return how many there were."""
+        places = [place for place in self._residents if place[0] == run]
+        for place in places:
+            self._close(place)
+        return len(places)
+
+    def close_all(self) -> None:
+        """End all residents, when the worker ends in good order."""
+        for place in list(self._residents):
+            self._close(place)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether an epoch is running."""
+        return any(task.state is TaskState.RUNNING for task in self._residents.values())
+
+    def spare_the_collector(self) -> None:
+        """Leave the live state out of the collections that Spark asks for.
+
+        PySpark's daemon collects all garbage after each task, which takes a second for a million keys: an epoch would
+        cost what exists, not what it touches. State has no cycles as a rule, and needs no collector. For what has,
+        there is a full collection from time to time: so rarely that it takes a small share of the work.
+        """
+        now = self._worked()
+        if now - self._collected_at >= self._collecting_took / _COLLECTING:
+            gc.unfreeze()
+            gc.collect()
+            self._collected_at = self._worked()
+            self._collecting_took = self._collected_at - now
+        else:
+            # Objects that the epoch left behind are young, and need not be kept until then. A task that has ended was
+            # made after the last of these calls, so that it can be collected without a look at what was there before.
+            gc.collect(2 if self._has_ended else 1)
+        self._has_ended = False
+        gc.freeze()
+
+
+def drains() -> bool:
+    """Return whether the micro-batch at hand is the query's last one, behind which event time ends."""
+    last = local_property(DRAIN_PROPERTY)
+    return last is not None and last == local_property("streaming.sql.batchId")
+
+
+def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
+    """Return a vertex with the subtasks that it has by the layout of the checkpoint."""
+    vertex = shipped.load()
+    lay_out(vertex, layout)
+    return vertex
+
+
+#: The residents of this process.
+here: Residency = Residency()
+atexit.register(here.close_all)
+
+
+@cache
+def _close_before_leaving() -> None:
+    """Close residents when Spark lets this worker go.
+
+    Spark closes the socket of a worker that was idle for a minute. PySpark's daemon then ends it by ``os._exit``, which
+    runs no exit handlers.
+    """
+    worker, leave = os.getpid(), os._exit
+
+    def close_and_leave(status: int) -> NoReturn:
+        # Not in a process that a function has forked, nor where user code leaves in the middle of an epoch.
+        mine = os.getpid() == worker and threading.current_thread() is threading.main_thread()
+        if mine and not here.is_at_work:
+            # Also where a function's close() never returns, or left a thread that does not.
+            last_moment = threading.Timer(_LEAVE_WITHIN_SECONDS, leave, (status,))
+            last_moment.daemon = True
+            last_moment.start()
+            try:
+                here.close_all()
+            finally:
+                leave(status)
+        leave(status)
+
+    os._exit = close_and_leave

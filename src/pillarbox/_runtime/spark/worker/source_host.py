@@ -1,0 +1,91 @@
+"""Level 0 on Spark: a source's task in a partition of ``mapInArrow``."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from pillarbox._elements import ArrowRecords, Buffer, Records
+from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._runtime.spark.failures import failures_in_worker
+from pillarbox._runtime.spark.rows.output import Output
+from pillarbox._runtime.spark.worker import residency
+from pillarbox._runtime.spark.worker.closing import hold, prepare_homes, working
+from pillarbox._runtime.spark.worker.layouts import ProgramLayout, attempt_number
+from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
+from pillarbox._task.vertex import WAKE_CHANNEL
+
+__all__ = ["SourceHost"]
+
+
+class SourceHost:
+    """The function for ``mapInArrow``.
+
+    Args:
+        bounded: whether the DataFrame is a batch one: its end is the end of event time.
+        columns: the names that the columns have for functions; None: rows are pickled records of a collection.
+    """
+
+    def __init__(
+        self,
+        shipped: ShippedVertex,
+        layout: ProgramLayout,
+        output: Output,
+        *,
+        bounded: bool,
+        columns: list[str] | None,
+    ) -> None:
+        self._shipped = shipped
+        self._layout = layout
+        self._output = output
+        self._bounded = bounded
+        self._columns = columns
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the epoch of this partition."""
+        from pyspark import TaskContext
+
+        acknowledge_at_once()
+        context = TaskContext.get()
+        batch_id = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+        subtask = context.partitionId() if context is not None else 0
+        if not self._bounded and any(number != 0 for number in self._layout.parallelisms):
+            prepare_homes()
+        with working(), failures_in_worker(self._shipped.name, subtask):
+            layout = self._layout.current()
+            is_new = not residency.here.has(self._shipped, -1, layout)
+            task = residency.here.source_task(self._shipped, layout)
+            task.attempt, task.process_tasks = attempt_number(), len(residency.here)
+            if is_new and not self._bounded and any(operator.has_close for operator in task.chain.operators):
+                hold()
+            last = residency.drains()
+            if last:
+                # All subtasks take part in the last epoch, also those that this source sends nothing to.
+                yield from self._output(Buffer(code, WAKE_CHANNEL, 0, b"") for code in self._layout.codes(layout))
+            try:
+                for buffers in task.run_epoch(
+                    self._records(batches),
+                    subtask=subtask,
+                    checkpoint_id=int(batch_id) if batch_id is not None else 0,
+                    bounded=self._bounded or last,
+                ):
+                    yield from self._output(buffers)
+                    if task.is_satisfied:
+                        residency.here.discard(task)
+                        return
+                if self._bounded and any(operator.has_close for operator in task.chain.operators):
+                    # A batch ends with its tasks. What has nothing to release serves the next partition, too.
+                    residency.here.end(task)
+                residency.here.spare_the_collector()
+            except BaseException:
+                residency.here.discard(task)
+                raise
+
+    def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Records]:
+        for batch in batches:
+            if self._columns is None:
+                yield Records([pickle.loads(value) for value in batch.column(0).to_pylist()])
+            elif batch.num_rows:
+                yield ArrowRecords(batch.rename_columns(self._columns))

@@ -1,0 +1,176 @@
+"""The levels behind a shuffle on Spark: tasks in ``transformWithStateInPandas``.
+
+The grouping key is the subtask's code, so Spark calls once per subtask and epoch, with that subtask's buffers. The
+state log is a map state of Spark's, which commits it with the micro-batch. The tasks themselves live in homes (see
+``homes``), or, where there are none, in the worker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import chain
+
+import pandas as pd
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
+
+from pillarbox._elements import Buffer
+from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._runtime.spark.homes.keeper import NoHomesError
+from pillarbox._runtime.spark.homes.relay import Homes, Relay
+from pillarbox._runtime.spark.homes.settings import MODE
+from pillarbox._runtime.spark.rows.arrow_frame import arrow_frame
+from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
+from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, Output
+from pillarbox._runtime.spark.worker import residency
+from pillarbox._runtime.spark.worker.layouts import ProgramLayout
+from pillarbox._runtime.spark.worker.level_tasks import LevelTasks
+from pillarbox._task.vertex import WAKE_CHANNEL
+
+__all__ = ["TaskHost"]
+
+_log = logging.getLogger("pillarbox")
+
+
+class _SparkChunkStore:
+    """The state log's chunks in a map state of Spark's, under the current grouping key.
+
+    Attributes:
+        is_new: see :class:`SparkChunks`.
+    """
+
+    def __init__(self, chunks: MapState) -> None:
+        self._chunks = chunks
+        self.is_new = True
+
+    def get(self, number: int) -> bytes | None:
+        if self.is_new and not self._chunks.containsKey((number,)):
+            return None
+        found = self._chunks.getValue((number,))
+        return None if found is None else bytes(found[0])
+
+    def put(self, number: int, value: bytes) -> None:
+        self._chunks.updateValue((number,), (value,))
+
+    def remove(self, number: int) -> None:
+        self._chunks.removeKey((number,))
+
+
+class TaskHost:
+    """Runs the subtasks of one level. A ``Processor`` takes it to the worker, for one partition and epoch.
+
+    Args:
+        vertices: those of the level, by number.
+        layout: by which the subtasks are found.
+        timers: whether to keep a timer of Spark's at the earliest of the task's own.
+        homes: where the tasks live.
+    """
+
+    def __init__(
+        self, vertices: dict[int, ShippedVertex], layout: ProgramLayout, output: Output, timers: bool, homes: Homes
+    ) -> None:
+        self._vertices = vertices
+        self._program = layout
+        self._output = output
+        self._timers = timers
+        self._homes = homes
+
+    def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
+        """Take the state of the partition's grouping keys."""
+        self._handle = handle
+        self._store = _SparkChunkStore(chunks)
+        self._ran: set[int] = set()
+        self._layout = self._program.current()
+        # Where the subtasks of this task of Spark's live, which all lie in one state partition.
+        self._tasks: LevelTasks | Relay | None = None
+
+    def close(self) -> None:
+        """Let the home go."""
+        if isinstance(self._tasks, Relay):
+            self._tasks.close()
+
+    def _place(self, code: int) -> tuple[int, int] | None:
+        """Return vertex and subtask of a code; None: it is on a later level, or no subtask's."""
+        place = self._program.place(self._layout, code)
+        return None if place is None or place[0] not in self._vertices else place
+
+    def run(self, code: int, rows: Iterator[pd.DataFrame], now: int) -> Iterator[pd.DataFrame]:
+        """Run a subtask's epoch; buffers for a later level, or for the end, pass through.
+
+        Args:
+            now: the batch timestamp (epoch ms), where the query has timers; else the rows have it.
+        """
+        place = self._place(code)
+        for buffers in _buffers(rows) if place is None else self._run(code, place, rows, now):
+            yield from map(arrow_frame, self._output(buffers))
+
+    def run_on_timer(self, code: int, now: int) -> Iterator[pd.DataFrame]:
+        """Run an epoch without input, unless the subtask has had one in this batch."""
+        place = self._place(code)
+        if place is not None and code not in self._ran:
+            for buffers in self._run(code, place, iter(()), now):
+                yield from map(arrow_frame, self._output(buffers))
+
+    def _run(self, code: int, place: tuple[int, int], rows: Iterator[pd.DataFrame], now: int) -> Iterator[list[Buffer]]:
+        self._ran.add(code)
+        if not self._timers:
+            now, rows = _batch_timestamp(rows)
+        last = residency.drains()
+        buffers = _sent(rows) if last else _buffers(rows)
+        tasks = self._tasks_of(code)
+        wakes_up = yield from tasks.run_epoch(place, self._layout, buffers, self._store, now, last=last)
+        if self._timers:
+            self._set_timer(wakes_up, now)
+        if isinstance(tasks, LevelTasks):
+            residency.here.spare_the_collector()
+
+    def _tasks_of(self, code: int) -> LevelTasks | Relay:
+        """Return where the subtasks of a code's state partition live."""
+        if self._tasks is None:
+            try:
+                self._tasks = self._homes.relay(self._vertices, self._layout, code)
+            except NoHomesError as error:
+                _say_once(f"tasks live in Spark's Python workers, as with {MODE}=off: {error}")
+            if self._tasks is None:
+                self._tasks = LevelTasks(self._vertices, residency.here)
+        return self._tasks
+
+    def _set_timer(self, wake_up: int | None, now: int) -> None:
+        """Let Spark call again when the task has something to do.
+
+        Spark goes by the batch's time: in this batch it calls for all timers before that, and deletes each of them
+        after the call, also where it was registered again meanwhile. So they are left to Spark, and work that is due by
+        the worker's clock, or was not yet although Spark called for it, is a matter of the next batch.
+        """
+        wanted = None if wake_up is None else max(wake_up, now + 1)
+        present = [timestamp for timestamp in self._handle.listTimers() if timestamp >= now]
+        for timestamp in present:
+            if timestamp != wanted:
+                self._handle.deleteTimer(timestamp)
+        if wanted is not None and wanted not in present:
+            self._handle.registerTimer(wanted)
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    _log.warning("%s", sentence)
+
+
+def _batch_timestamp(frames: Iterator[pd.DataFrame]) -> tuple[int, Iterator[pd.DataFrame]]:
+    """Return the batch timestamp that the rows have, and all rows. There are some: Spark has called for their sake."""
+    first = next(frames)
+    return int(first[BATCH_TIMESTAMP].iloc[0]), chain((first,), frames)
+
+
+def _buffers(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
+    rows = BufferRows()
+    for frame in frames:
+        yield list(rows.take([frame[column].tolist() for column in BUFFER_COLUMNS]))
+    rows.end()
+
+
+def _sent(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
+    """Return the buffers of the last epoch, without those that only wake a subtask."""
+    for buffers in _buffers(frames):
+        yield [buffer for buffer in buffers if buffer.channel != WAKE_CHANNEL]
