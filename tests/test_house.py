@@ -35,6 +35,30 @@ LAYERS = [
     ("_cli", "__main__", "daemon"),
     ("testing",),
 ]
+# The packages within a layer, from the lowest to the highest; those of one row do not know each other. A package stands
+# for the modules right in it, and "" for those of the layer itself that others import.
+PACKAGES = {
+    "_state": [("",), ("keys", "types"), ("chunks",), ("heap",), ("log",), ("inspect",), ("savepoint",)],
+    "_operators": [
+        ("functions",),
+        ("frame",),
+        ("stateless", "dead_letters", "windowing/api", "async_io/api"),
+        ("keyed", "windowing", "async_io/loop", ""),
+        ("connected", "joins", "columnar", "async_io"),
+        ("columnar/joins",),
+    ],
+    "_runtime/spark": [
+        ("",),
+        ("settings", "rows", "tasks"),
+        ("homes", "checkpoint"),
+        ("worker", "savepoint"),
+        ("plan", "reading"),
+        ("starting",),
+        ("running",),
+    ],
+    "_datastream": [("",), ("checks",), ("streams",), ("windows", "environment"), ("connected",)],
+}
+FILES_IN_A_FOLDER = 16
 PUBLIC = {
     "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter", "AsyncBatchFunction", "AsyncFallback",
     "fallback", "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext",
@@ -114,6 +138,64 @@ def test_no_layer_knows_a_higher_one():
         < layer_of(module)
     ]
     assert looks_up == []
+
+
+def imports_at_work(path: Path, *, in_functions: bool) -> Iterator[str]:
+    """The modules that a file imports, but not those that only type checkers need."""
+    tree = ast.parse(path.read_text())
+    tested = [node for node in ast.walk(tree) if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
+    typing = {each for node in tested if node.test.id == "TYPE_CHECKING" for each in ast.walk(node)}
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node not in typing
+            and (in_functions or not node.col_offset)
+        ):
+            yield node.module
+
+
+@pytest.mark.parametrize("layer", PACKAGES)
+def test_no_package_knows_a_higher_one(layer):
+    height = {package: row for row, packages in enumerate(PACKAGES[layer]) for package in packages}
+    inside = SOURCE / layer
+    found = {path.parent.relative_to(inside).as_posix().replace(".", "") for path in inside.rglob("*.py")}
+    assert found == set(height), "each package has its place"
+    prefix = f"pillarbox.{layer.replace('/', '.')}"
+    wrong = []
+    for path in inside.rglob("*.py"):
+        package = path.parent.relative_to(inside).as_posix().replace(".", "")
+        if path.parent == inside and path.name in ("__init__.py", "runtime.py"):
+            continue  # the front of the layer
+        # The streams of the API return each other.
+        for module in imports_at_work(path, in_functions=layer != "_datastream"):
+            if module == prefix or not module.startswith(prefix + "."):
+                continue
+            parts = module[len(prefix) + 1 :].split(".")
+            other = "/".join(parts)
+            other = other if other in height else "/".join(parts[:-1])
+            if other != package and height[other] >= height[package]:
+                wrong.append(f"{path.relative_to(inside)} imports {module}")
+    assert wrong == []
+
+
+def test_no_folder_is_too_full():
+    full = {
+        str(folder.relative_to(HOME)): count
+        for folder in [SOURCE, *SOURCE.rglob("*/")]
+        if (count := len([path for path in folder.glob("*.py") if path.name != "__init__.py"])) > FILES_IN_A_FOLDER
+    }
+    assert full == {}
+
+
+def test_packages_say_what_lives_there():
+    """In about five lines: what lives there, what it may import, where to start, and what its weak spot is."""
+    for layer, rows in PACKAGES.items():
+        for package in [package for row in rows for package in row] + [""]:
+            said = ast.get_docstring(ast.parse((SOURCE / layer / package / "__init__.py").read_text())) or ""
+            assert 4 <= len(said.splitlines()) <= 8, f"{layer}/{package}"
+            assert "Start\nwith" in said or "Start with" in said, f"{layer}/{package}"
+            assert "Weak spot" in said or "Weak\nspot" in said, f"{layer}/{package}"
 
 
 def test_no_file_is_too_long():

@@ -131,15 +131,15 @@ from pillarbox._operators.windowing import (
 from pillarbox._rows import Row
 from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.operator_report import OperatorReport
-from pillarbox._runtime.spark.checkpoint.rescale import rescale
-from pillarbox._runtime.spark.checkpoint.state_reader import read_state
 from pillarbox._runtime.spark.plan.metrics import metrics
+from pillarbox._runtime.spark.reading.state_reader import read_state
 from pillarbox._runtime.spark.running.query import start
 from pillarbox._runtime.spark.running.run import run
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import savepoint
 from pillarbox._runtime.spark.savepoint.write_state import write_state
 from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox._runtime.spark.starting.rescale import rescale
 from pillarbox._state import (
     AggregateFunction,
     AggregatingState,

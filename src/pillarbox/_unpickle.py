@@ -30,7 +30,7 @@ __all__ = [
 
 # By the names that stand in checkpoints: these stay.
 _HOMES = {
-    "AsyncFailure": "pillarbox._operators.async_io.function:AsyncFailure",
+    "AsyncFailure": "pillarbox._operators.async_io.api.function:AsyncFailure",
     "CountWindow": "pillarbox._operators.windowing.api.windows:CountWindow",
     "DeadLetter": "pillarbox._operators.dead_letters.dead_letter:DeadLetter",
     "Duration": "pillarbox._time.duration:Duration",

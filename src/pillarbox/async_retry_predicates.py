@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
-from pillarbox._operators.async_io.retry import any_exception
+from pillarbox._operators.async_io.api.retry import any_exception
 
 __all__ = ["empty_result_predicate", "exception_type_predicate", "has_exception_predicate"]
 

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from pillarbox import CheckpointMismatchError, SavepointError
 from pillarbox._cli import commands, show
-from pillarbox._runtime.spark.checkpoint import rescale as rescale_module
 from pillarbox._runtime.spark.running import requests as requests_module
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
+from pillarbox._runtime.spark.starting import rescale as rescale_module
 
 
 def called(*arguments: str):
@@ -131,7 +131,7 @@ def test_a_condition_that_is_none_is_called_wrongly(no_spark, monkeypatch):
     from pyspark.errors import AnalysisException
     from pyspark.sql.types import LongType, StructField, StructType, VariantType
 
-    from pillarbox._runtime.spark.checkpoint import state_reader
+    from pillarbox._runtime.spark.reading import state_reader
 
     class Rows:
         schema = StructType([StructField("n", LongType()), StructField("seen", VariantType())])
@@ -305,7 +305,7 @@ def test_a_table_that_does_not_fit_is_a_line_for_each_column():
 
 
 def test_a_pipe_gets_tables_as_wide_as_they_are(no_spark, monkeypatch):
-    from pillarbox._runtime.spark.checkpoint import inspection
+    from pillarbox._runtime.spark.reading import inspection
 
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr(inspection, "inspect_checkpoint", lambda *args: FOUND)
@@ -335,7 +335,7 @@ def test_pickled_state_has_its_reason():
 
 
 def test_an_operator_by_columns_has_its_keys_in_columns(no_spark, monkeypatch):
-    from pillarbox._runtime.spark.checkpoint import inspection
+    from pillarbox._runtime.spark.reading import inspection
 
     by_columns = {**FOUND, "operators": [{**OPERATOR, "by_columns": True, "keys": 0}]}
     monkeypatch.setattr(inspection, "inspect_checkpoint", lambda *args: by_columns)

@@ -25,8 +25,8 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox.testing import OneInputStreamOperatorTestHarness
 from tests.nodes import node
 from tests.windowing.windows import Contents, key_of, open_windows

@@ -36,7 +36,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import pillarbox
 from pillarbox import CheckpointMismatchError
-from pillarbox._runtime.spark.checkpoint.inspection import inspect_checkpoint
+from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 from pillarbox._runtime.spark.settings.session import local_session
 from pillarbox._state.savepoint import LocalSavepoint
 from tests.faults import async_job, columns_job, job, rolling_job, second_job

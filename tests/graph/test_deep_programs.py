@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pillarbox import OperatorError, StreamExecutionEnvironment, Types
-from pillarbox._datastream.columns.schemas import known_schema
+from pillarbox._datastream.checks.schemas import known_schema
 
 DEEP = 1_500
 

@@ -12,7 +12,7 @@ from pillarbox import CheckpointMismatchError, ProgramError, StreamExecutionEnvi
 from pillarbox._graph import CODES, Layout, SinkTransformation, lay_out, subtask_places
 from pillarbox._graph.description import compare, describe_programs, read_layouts
 from pillarbox._graph.targets import subtask_codes
-from pillarbox._runtime.spark.worker.layouts import ProgramLayout
+from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
 
 
 class Frame:

@@ -16,7 +16,7 @@ from pillarbox import (
 )
 from pillarbox._elements import Records
 from pillarbox._graph.description import compare, describe_programs
-from pillarbox._task.partitioner import ForwardPartitioner, RescalePartitioner
+from pillarbox._task.network.partitioner import ForwardPartitioner, RescalePartitioner
 from tests.graph.test_program import Keyed, compiled, environment, key, shape
 
 ODD = OutputTag("odd")

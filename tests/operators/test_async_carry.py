@@ -9,8 +9,8 @@ import pytest
 
 from pillarbox import AsyncFunction, OutputTag
 from pillarbox._elements import Records, Watermark
+from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.stateless.pass_through import PASS_THROUGH
 from pillarbox._state import MemoryChunkStore

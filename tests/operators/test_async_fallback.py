@@ -20,8 +20,8 @@ from pillarbox import (
     StreamExecutionEnvironment,
     fallback,
 )
+from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness
 from tests.nodes import node

@@ -28,10 +28,10 @@ from pillarbox import (
     StreamExecutionEnvironment,
 )
 from pillarbox._elements import Records
+from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.loop import event_loop, host, workers
 from pillarbox._operators.async_io.loop.host import is_coroutine_function
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness
 from tests.nodes import node

@@ -13,10 +13,10 @@ import pytest
 
 import pillarbox.functions as PF
 from pillarbox import AsyncRetryStrategy, OperatorError
+from pillarbox._operators.async_io.api.options import AsyncOptions
+from pillarbox._operators.async_io.api.retry import retry_after_millis
 from pillarbox._operators.async_io.loop import workers
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncOptions
-from pillarbox._operators.async_io.retry import retry_after_millis
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from tests.nodes import node
 

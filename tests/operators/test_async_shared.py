@@ -11,10 +11,10 @@ import pytest
 
 from pillarbox import AsyncCache, Function
 from pillarbox._errors import OperatorError
+from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.loop import event_loop, host, workers
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.rates import RateScope, RatesInMemory
 from pillarbox._operators.frame.shared_resources import SharedResources

@@ -27,13 +27,13 @@ from pillarbox import (
 )
 from pillarbox._elements import Records
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._operators.async_io.function import CombiningFunction
+from pillarbox._operators.async_io.api.function import CombiningFunction
+from pillarbox._operators.async_io.api.options import AsyncOptions
+from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.async_io.loop import event_loop, workers
 from pillarbox._operators.async_io.loop.event_loop import EventLoopThread
 from pillarbox._operators.async_io.loop.workers import Places, RequestWorkers
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncOptions
-from pillarbox._operators.async_io.request import Request
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness, harness_for, row
 from tests.nodes import node

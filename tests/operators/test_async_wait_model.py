@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pillarbox import OutputTag
+from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from tests.nodes import node
 from tests.operators.async_service import Log, Service, answer, settle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox._runtime.spark.worker import residency
+from pillarbox._runtime.spark.tasks import residency
 
 
 @pytest.fixture(autouse=True)

@@ -22,9 +22,9 @@ from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, BufferOutput
-from pillarbox._runtime.spark.worker.layouts import ProgramLayout
+from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
+from pillarbox._runtime.spark.tasks.residency import DRAIN_PROPERTY
 from pillarbox._runtime.spark.worker.processor import Processor
-from pillarbox._runtime.spark.worker.residency import DRAIN_PROPERTY
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._runtime.spark.worker.task_host import TaskHost
 

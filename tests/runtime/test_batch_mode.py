@@ -44,7 +44,7 @@ from pillarbox import (
     TumblingProcessingTimeWindows as ByClock,
 )
 from pillarbox._elements import Records
-from pillarbox._task import key_sorter
+from pillarbox._task.network import key_sorter
 from pillarbox.testing import ProgramTestHarness, row
 from tests.programs import first, monotonous
 
@@ -199,7 +199,7 @@ def test_spilled(monkeypatch):
     monkeypatch.setattr(key_sorter.KeySorter, "_spill", counted)
     events = [(f"key {number % 331}", number, 1) for number in range(5_000)]
     runs = [Records(events[start : start + 200]) for start in range(0, 5_000, 200)]
-    monkeypatch.setattr("pillarbox._task.record_writer._BUFFER_RECORDS", 50)
+    monkeypatch.setattr("pillarbox._task.network.record_writer._BUFFER_RECORDS", 50)
     summed = timed(environment(parallelism=2), []).key_by(first).reduce(added)
     with summed._env.local_job(out=summed) as job:
         out = job.run_epoch({0: [runs]}, bounded=True)["out"]

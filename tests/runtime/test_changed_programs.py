@@ -32,7 +32,7 @@ from pillarbox import (
     max_,
     sum_,
 )
-from pillarbox._datastream.columns import columnar_joins
+from pillarbox._datastream.connected import columnar_joins
 from pillarbox._graph.description import Comparison, compare, describe_programs
 from pillarbox.testing import ProgramTestHarness, row
 

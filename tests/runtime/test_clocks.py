@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment
-from pillarbox._runtime.spark.worker import residency
-from pillarbox._runtime.spark.worker.residency import Residency
+from pillarbox._runtime.spark.tasks import residency
+from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._time import system_clock
 from tests.runtime.spark_of_dicts import Query
 

@@ -30,7 +30,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._datastream.columns import columnar_joins
+from pillarbox._datastream.connected import columnar_joins
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.columnar import sketch
 from pillarbox._operators.columnar.joins import join_keys, join_operator, join_segment, join_side

@@ -10,10 +10,10 @@ from pyspark.sql.connect import proto
 
 from pillarbox import CheckpointMismatchError, SavepointError, stop_with_savepoint
 from pillarbox._graph import CODES, Layout
-from pillarbox._runtime.spark.running.started import StartedQuery, remember
-from pillarbox._runtime.spark.starting.start import PlannedProgram
-from pillarbox._runtime.spark.starting.writer import tasks_are_told
-from pillarbox._runtime.spark.worker.layouts import check_compiled
+from pillarbox._runtime.spark.plan.registry import PlannedProgram
+from pillarbox._runtime.spark.settings.writer import tasks_are_told
+from pillarbox._runtime.spark.starting.started import StartedQuery, remember
+from pillarbox._runtime.spark.tasks.layouts import check_compiled
 
 
 def writer(*, foreach_batch: bool) -> Any:

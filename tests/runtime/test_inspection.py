@@ -12,8 +12,8 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, KeyedProcessFunction, Types, ValueStateDescriptor
 from pillarbox._graph.description import describe_programs
-from pillarbox._runtime.spark.checkpoint import inspection
-from pillarbox._runtime.spark.checkpoint.inspection import changes_to
+from pillarbox._runtime.spark.reading import inspection
+from pillarbox._runtime.spark.reading.inspection import changes_to
 from pillarbox._state.inspect.view import LogView
 from pillarbox.testing import ProgramTestHarness, row
 

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from pillarbox import KeyedProcessFunction, ListStateDescriptor, StreamExecutionEnvironment
-from pillarbox._runtime.spark.worker import residency
-from pillarbox._runtime.spark.worker.residency import Residency
+from pillarbox._runtime.spark.tasks import residency
+from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._time.timestamps import MAX_WATERMARK
 from tests.runtime.spark_of_dicts import Query
 

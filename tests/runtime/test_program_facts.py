@@ -9,7 +9,7 @@ from typing import Any
 from pillarbox import MapFunction
 from pillarbox._graph import Layout
 from pillarbox._graph.description import describe_programs
-from pillarbox._runtime.spark.starting import start
+from pillarbox._runtime.spark.plan import registry
 from pillarbox.testing import ProgramTestHarness
 
 
@@ -24,24 +24,22 @@ class Model(MapFunction):
 
 
 def test_a_planned_program_is_not_kept(monkeypatch):
-    monkeypatch.setattr(start, "_watch_starts", lambda spark: None)
-    monkeypatch.setattr(start, "_programs", start._programs.copy())
+    monkeypatch.setattr(registry, "_programs", registry._programs.copy())
     model = Model()
 
     def build(env: Any, rows: Any) -> Any:
         return rows.map(model).key_by(lambda value: value).sum(1).uid("sum")
 
-    nobody: Any = None
     with ProgramTestHarness(build) as harness:
         program = harness._program
         layout = Layout(8, 64)
         described = describe_programs([program], [layout])
-        start.register(program, nobody, "secret")
+        registry.register(program, "secret")
         number, kept = program.id, weakref.ref(program)
     del harness, program
     gc.collect()
     assert kept() is None
-    facts, secret = start._programs[number]
+    facts, secret = registry._programs[number]
     assert secret == "secret" and facts.description.uids == ["sum"] and facts.begins is None
     assert describe_programs([facts.description], [layout]) == described
     assert described["programs"][0]["parallelism"] == 8 == described["programs"][0]["operators"][0]["parallelism"]

@@ -12,7 +12,7 @@ import pytest
 from pillarbox import CheckpointMismatchError, ProgramError, SavepointError, stop_with_savepoint
 from pillarbox._runtime.spark.running import requests
 from pillarbox._runtime.spark.running.requests import RequestWatch, request_stop
-from pillarbox._runtime.spark.running.started import StartedQuery
+from pillarbox._runtime.spark.starting.started import StartedQuery
 
 NO_SPARK: Any = None
 

@@ -14,7 +14,7 @@ import pytest
 import pillarbox
 from pillarbox import ProgramError
 from pillarbox._runtime.spark.running import ending
-from pillarbox._runtime.spark.running.started import StartedQuery, find, remember, running
+from pillarbox._runtime.spark.starting.started import StartedQuery, find, remember, running
 
 
 class Query:

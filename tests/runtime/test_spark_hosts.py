@@ -20,9 +20,10 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._runtime.spark.rows.output import BufferOutput
-from pillarbox._runtime.spark.worker import residency, restore_host
-from pillarbox._runtime.spark.worker.layouts import ProgramLayout
-from pillarbox._runtime.spark.worker.residency import Residency
+from pillarbox._runtime.spark.tasks import residency
+from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
+from pillarbox._runtime.spark.tasks.residency import Residency
+from pillarbox._runtime.spark.worker import restore_host
 from pillarbox._runtime.spark.worker.restore_host import Router
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._state import MemoryChunkStore

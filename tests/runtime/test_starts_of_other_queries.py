@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox._runtime.spark.plan import registry
 from pillarbox._runtime.spark.starting import start
 
 
@@ -31,7 +32,7 @@ def test_it_does_not_where_a_program_waits_for_its_start(monkeypatch):
     monkeypatch.setattr(start, "programs_of", unreadable)
     session: Any = Session()
     planned: Any = SimpleNamespace(id="waits")
-    start.take_metrics_name(session, "pillarbox", planned)
+    registry.take_metrics_name(session, "pillarbox", planned)
     starts = start._with_settings(lambda writer: pytest.fail("it was started"))
     with pytest.raises(RuntimeError, match="the plan cannot be read"):
         starts(SimpleNamespace(_spark=session))

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from pillarbox import ConfigurationError, ProgramError, Row, TypeMismatchError, Types
 from pillarbox._runtime.spark.checkpoint.checkpoint_files import each_log
-from pillarbox._runtime.spark.checkpoint.rescale import rescale
-from pillarbox._runtime.spark.checkpoint.state_columns import (
+from pillarbox._runtime.spark.reading.state_columns import (
     StateColumn,
     StateEncoder,
     key_type,
     state_columns,
     type_of_name,
 )
+from pillarbox._runtime.spark.starting.rescale import rescale
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.inspect.unread import Unread, name_of_class
 from pillarbox._state.inspect.view import ViewedRows

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pillarbox import SavepointError
-from pillarbox._runtime.spark.running.started import StartedQuery
 from pillarbox._runtime.spark.running.stop import _Stop
+from pillarbox._runtime.spark.starting.started import StartedQuery
 
 
 def query(**what: Any) -> Any:

@@ -16,10 +16,10 @@ from pillarbox._state.heap.spaces import HeapSpaces
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.keys.addresses import OPERATOR
 from pillarbox._state.log import state_log
-from pillarbox._task import key_sorter
-from pillarbox._task.batch_input import BatchInput
-from pillarbox._task.input_gate import InputGate, _Channel
-from pillarbox._task.key_sorter import KeyedRun, KeySorter
+from pillarbox._task.network import key_sorter
+from pillarbox._task.network.batch_input import BatchInput
+from pillarbox._task.network.input_gate import InputGate, _Channel
+from pillarbox._task.network.key_sorter import KeyedRun, KeySorter
 from pillarbox._task.operator_chain import _Meeting
 from pillarbox._time import EpochValve
 

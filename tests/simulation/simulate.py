@@ -18,7 +18,8 @@ from pillarbox._operators.keyed import reduce
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.keys.key_groups import stable_hash
 from pillarbox._state.log import limits as log_limits
-from pillarbox._task import input_gate, key_sorter, record_spool, record_writer, stream_task
+from pillarbox._task import stream_task
+from pillarbox._task.network import input_gate, key_sorter, record_spool, record_writer
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox.testing._program_harness import PatientJob, program_of
 from tests.simulation import service

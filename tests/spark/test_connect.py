@@ -310,7 +310,7 @@ def looked_after(spark, folder: Path):
 
 def operated(spark, checkpoint):
     """What can be seen of a checkpoint, and what is said to somebody who wants another parallelism."""
-    from pillarbox._runtime.spark.checkpoint.inspection import inspect_checkpoint
+    from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 
     state = pillarbox.read_state(spark, checkpoint, "alarms").selectExpr("key", "seen::long")
     (alarms,) = inspect_checkpoint(spark, checkpoint)["operators"]

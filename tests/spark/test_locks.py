@@ -21,13 +21,13 @@ from pillarbox import (
     savepoint,
     write_state,
 )
-from pillarbox._runtime.spark.checkpoint import rescale as rescale_module
-from pillarbox._runtime.spark.checkpoint.inspection import inspect_checkpoint
 from pillarbox._runtime.spark.plan.plan import plan_first_epoch
+from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
-from pillarbox._runtime.spark.settings import session
-from pillarbox._runtime.spark.starting import first_epoch, start
-from pillarbox._runtime.spark.starting.start import spark_version
+from pillarbox._runtime.spark.settings import session, state_settings
+from pillarbox._runtime.spark.settings.state_settings import spark_version
+from pillarbox._runtime.spark.starting import first_epoch
+from pillarbox._runtime.spark.starting import rescale as rescale_module
 
 pytestmark = pytest.mark.spark
 
@@ -110,7 +110,7 @@ def test_the_lock_of_starts_is_free_while_jobs_run(spark, stopped, monkeypatch):
         monkeypatch.setattr(module, name, look)
 
     def free_lock(name: str) -> None:
-        with start._starting:
+        with state_settings._starting:
             looks.append(name)
 
     looked_at(savepoint_module, "begin")
@@ -138,7 +138,7 @@ def test_settings_of_the_first_epoch_are_on_the_session_while_nothing_else_start
 
     @contextmanager
     def looked_at(*args: Any) -> Iterator[None]:
-        trying = threading.Thread(target=lambda: free.append(start._starting.acquire(blocking=False)))
+        trying = threading.Thread(target=lambda: free.append(state_settings._starting.acquire(blocking=False)))
         trying.start()
         trying.join()
         with session.session_settings(*args):

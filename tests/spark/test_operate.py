@@ -28,7 +28,7 @@ from pillarbox import (
 )
 from pillarbox._cli import commands
 from pillarbox._runtime.spark.checkpoint.description import Description
-from pillarbox._runtime.spark.checkpoint.rescale import rescale
+from pillarbox._runtime.spark.starting.rescale import rescale
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment, WatermarkStrategy
 from pillarbox._graph import Layout
 from pillarbox._runtime.spark.checkpoint.description import Description
-from pillarbox._runtime.spark.starting.start import _PROVIDER
+from pillarbox._runtime.spark.settings.state_settings import PROVIDER
 
 pytestmark = pytest.mark.spark
 
@@ -74,7 +74,7 @@ class Home:
     def repartition(self, partitions: int) -> None:
         """Have Spark spread the state of the stopped query over another number of partitions."""
         settings = {
-            "spark.sql.streaming.stateStore.providerClass": _PROVIDER,
+            "spark.sql.streaming.stateStore.providerClass": PROVIDER,
             "spark.sql.streaming.stateStore.checkpointFormatVersion": _format_of(self.checkpoint),
         }
         before = self.spark.conf.getAll

@@ -25,7 +25,7 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._runtime.spark.plan.metrics import metrics
-from pillarbox._runtime.spark.starting.start import metrics_names
+from pillarbox._runtime.spark.plan.registry import metrics_names
 
 LATER = 3_600_000
 

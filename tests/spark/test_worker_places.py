@@ -11,10 +11,10 @@ from pyspark import cloudpickle
 
 from pillarbox import ConfigurationError
 from pillarbox._graph import Layout
-from pillarbox._operators.async_io.loop.libraries import import_library
+from pillarbox._operators.async_io.api.libraries import import_library
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.rows.output import BufferOutput
-from pillarbox._runtime.spark.worker.layouts import ProgramLayout
+from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
 from pillarbox._runtime.spark.worker.processor import Processor
 from pillarbox._runtime.spark.worker.task_host import TaskHost
 

@@ -22,7 +22,7 @@ from pillarbox._task import (
     channel_code,
     edge_id,
 )
-from pillarbox._task.partitioner import KeyGroupPartitioner, OutputPartitioner
+from pillarbox._task.network.partitioner import KeyGroupPartitioner, OutputPartitioner
 from pillarbox._time import ManualProcessingTimeService
 
 OUTPUT = output_target(0)

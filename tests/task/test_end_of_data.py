@@ -9,8 +9,8 @@ import pytest
 
 from pillarbox._elements import Barrier, Buffer, Element, EndOfData, Records, Watermark, encode
 from pillarbox._errors import ExchangeError
+from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.functions.basic import KeyedProcessFunction
 from pillarbox._operators.keyed.process import KeyedProcessOperator

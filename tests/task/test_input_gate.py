@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pillarbox._elements import Barrier, Buffer, EndOfData, Records, Watermark, WatermarkStatus, encode
 from pillarbox._errors import ExchangeError
-from pillarbox._task import InputEdge, InputGate, channel_code, input_gate
+from pillarbox._task import InputEdge, InputGate, channel_code
+from pillarbox._task.network import input_gate
 from pillarbox._time import MIN_TIMESTAMP, StatusWatermarkValve
 
 SOURCE, KNOWN = 0, 1

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pillarbox import OperatorError
 from pillarbox._elements import Records
-from pillarbox._task import key_sorter
-from pillarbox._task.key_sorter import KeySorter
+from pillarbox._task.network import key_sorter
+from pillarbox._task.network.key_sorter import KeySorter
 from pillarbox.testing import row
 
 KEYS = st.one_of(

@@ -12,13 +12,9 @@ from pillarbox._errors import (
     TaskCanceledError,
     TaskStateError,
 )
-from pillarbox._task import (
-    DataInputStatus,
-    SourceStreamTask,
-    TaskState,
-    record_writer,
-)
-from pillarbox._task.task_input import EXHAUSTED, ThreadedReader
+from pillarbox._task import DataInputStatus, SourceStreamTask, TaskState
+from pillarbox._task.network import record_writer
+from pillarbox._task.network.task_input import EXHAUSTED, ThreadedReader
 from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
 from pillarbox.mailbox import MailboxProcessor
 from tests.nodes import node

@@ -17,8 +17,8 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.keyed.deduplicate import DeduplicateOperator

@@ -40,7 +40,7 @@ from pillarbox import (
     sum_,
 )
 from pillarbox._datastream import DataStream
-from pillarbox._datastream.columns import columnar_joins
+from pillarbox._datastream.connected import columnar_joins
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.columnar.columnar_operator import ColumnarOperator

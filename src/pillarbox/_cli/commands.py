@@ -169,8 +169,8 @@ def inspect(
     To see what a change of a program would do, run the changed program once on a checkpoint of its own, as in a test,
     and pass that checkpoint by --against: the exit code is 1 if the program could not resume from CHECKPOINT.
     """
-    from pillarbox._runtime.spark.checkpoint.inspection import changes_to, inspect_checkpoint, inspect_savepoint
-    from pillarbox._runtime.spark.savepoint.savepoint import is_savepoint
+    from pillarbox._runtime.spark.checkpoint.savepoint_marks import is_savepoint
+    from pillarbox._runtime.spark.reading.inspection import changes_to, inspect_checkpoint, inspect_savepoint
 
     with open_session(f"Reading {checkpoint}") as spark:
         if is_savepoint(spark, checkpoint):
@@ -223,9 +223,9 @@ def state(
 
     If --output is interrupted, run the same command again: it starts from scratch, and overwrites the incomplete DIR.
     """
-    from pillarbox._runtime.spark.checkpoint.state_reader import read_state
     from pillarbox._runtime.spark.facts import reader
     from pillarbox._runtime.spark.failures import unwrapped_failures
+    from pillarbox._runtime.spark.reading.state_reader import read_state
     from pillarbox._runtime.spark.settings.places import new_folder
 
     with open_session(f"Reading the state of {uid}") as spark, unwrapped_failures():
@@ -266,7 +266,7 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     If the command is interrupted, no query starts on the checkpoint until you run the same command again. The command
     needs Spark 4.2 or newer; the query may run on an older one afterwards.
     """
-    from pillarbox._runtime.spark.checkpoint.rescale import rescale as change
+    from pillarbox._runtime.spark.starting.rescale import rescale as change
 
     with open_session(f"Changing the parallelism to {parallelism}") as spark:
         changed = change(spark, checkpoint, parallelism)

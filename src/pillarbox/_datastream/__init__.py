@@ -21,10 +21,10 @@ from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._datastream.streams.results import CollectedResults, DataStreamSink
 from pillarbox._datastream.windows.all_windowed_stream import AllWindowedStream
 from pillarbox._datastream.windows.windowed_stream import WindowedStream
-from pillarbox._operators.async_io.cache import AsyncCache
-from pillarbox._operators.async_io.fallback import AsyncFallback, fallback
-from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFailure, AsyncFunction
-from pillarbox._operators.async_io.retry import AsyncRetryPredicate, AsyncRetryStrategy
+from pillarbox._operators.async_io.api.cache import AsyncCache
+from pillarbox._operators.async_io.api.fallback import AsyncFallback, fallback
+from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFailure, AsyncFunction
+from pillarbox._operators.async_io.api.retry import AsyncRetryPredicate, AsyncRetryStrategy
 from pillarbox._operators.dead_letters.dead_letter import DeadLetter
 from pillarbox._operators.functions.basic import (
     FilterFunction,

@@ -34,7 +34,7 @@ from pillarbox._graph.transformations import (
 from pillarbox._operators.stateless.pass_through import PASS_THROUGH
 from pillarbox._state.keys.key_groups import default_max_parallelism
 from pillarbox._state.keys.key_note import note_of_inputs
-from pillarbox._task.partitioner import ForwardPartitioner, OutputPartitioner, Partitioner, RebalancePartitioner
+from pillarbox._task.network.partitioner import ForwardPartitioner, OutputPartitioner, Partitioner, RebalancePartitioner
 from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
 from pillarbox._time import WatermarkStrategy
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pillarbox._elements import Barrier
+from pillarbox._task.network.record_writer import RecordWriter
 from pillarbox._task.operator_chain import OperatorChain
-from pillarbox._task.record_writer import RecordWriter
 
 __all__ = ["SubtaskCheckpointCoordinator"]
 

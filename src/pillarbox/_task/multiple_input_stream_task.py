@@ -14,13 +14,13 @@ from pillarbox._elements import Buffer, Records, TaskReport, Watermark, Watermar
 from pillarbox._errors import OperatorError, causes_of, shorten
 from pillarbox._state import ChunkStore, HeapKeyedStateBackend, KeyOwner, StateLog, Sync
 from pillarbox._state.savepoint import gate_with_edges
-from pillarbox._task.batch_input import BatchInput
-from pillarbox._task.input_gate import InputGate
-from pillarbox._task.key_sorter import KeyedRun
 from pillarbox._task.lifecycle import TaskEvent, TaskState
 from pillarbox._task.memory import Memory, MemoryProbe, process_memory, readable
+from pillarbox._task.network.batch_input import BatchInput
+from pillarbox._task.network.input_gate import InputGate
+from pillarbox._task.network.key_sorter import KeyedRun
+from pillarbox._task.network.task_input import DataInputStatus, IteratorReader
 from pillarbox._task.stream_task import EpochPhase, StreamTask
-from pillarbox._task.task_input import DataInputStatus, IteratorReader
 from pillarbox._task.vertex import Vertex, edge_in
 from pillarbox._time import ProcessingTimeService
 

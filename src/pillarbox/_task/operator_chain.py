@@ -23,7 +23,7 @@ from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.stateless.typed_results import typed
 from pillarbox._operators.timestamps_and_watermarks import status_said_anew
 from pillarbox._state import KeyedStateBackend
-from pillarbox._task.record_writer import RecordWriter
+from pillarbox._task.network.record_writer import RecordWriter
 from pillarbox._task.vertex import Consumers, Vertex
 from pillarbox._time import (
     EpochValve,

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 
 from pillarbox._elements import Buffer, Records
 from pillarbox._task.lifecycle import TaskEvent
+from pillarbox._task.network.task_input import DataInputStatus
 from pillarbox._task.stream_task import EpochPhase, StreamTask
-from pillarbox._task.task_input import DataInputStatus
 
 __all__ = ["SourceStreamTask"]
 

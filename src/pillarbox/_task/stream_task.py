@@ -27,15 +27,15 @@ from pillarbox._task.collector import rare_collections
 from pillarbox._task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
 from pillarbox._task.memory import resident_bytes
 from pillarbox._task.metrics import TaskMetrics
-from pillarbox._task.operator_chain import OperatorChain
-from pillarbox._task.record_writer import RecordWriter
-from pillarbox._task.task_input import (
+from pillarbox._task.network.record_writer import RecordWriter
+from pillarbox._task.network.task_input import (
     EXHAUSTED,
     AnyReader,
     DataInputStatus,
     IteratorReader,
     ThreadedReader,
 )
+from pillarbox._task.operator_chain import OperatorChain
 from pillarbox._task.vertex import REPORT_TARGET, Vertex, channel_code
 from pillarbox._time import (
     ProcessingTimeService,

@@ -14,7 +14,7 @@ from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.keys.state_note import StateNote
-from pillarbox._task.partitioner import BroadcastPartitioner, Partitioner
+from pillarbox._task.network.partitioner import BroadcastPartitioner, Partitioner
 
 __all__ = [
     "REPORT_TARGET",

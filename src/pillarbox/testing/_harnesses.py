@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, overload
 
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operators.async_io.function import AsyncFunction
+from pillarbox._operators.async_io.api.function import AsyncFunction
+from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
 from pillarbox._operators.connected.two_inputs import (
     CoFlatMapOperator,

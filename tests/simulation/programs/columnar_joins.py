@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pillarbox import OutputTag, WatermarkStrategy
-from pillarbox._datastream.columns import columnar_joins
+from pillarbox._datastream.connected import columnar_joins
 from tests.simulation.programs.columns import EVENT, as_row
 from tests.simulation.programs.program import SimulatedProgram
 from tests.simulation.programs.two_inputs import LAST, of_one_key, of_two_streams

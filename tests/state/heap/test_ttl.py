@@ -26,7 +26,7 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
-from pillarbox._runtime.spark.checkpoint.state_columns import state_columns
+from pillarbox._runtime.spark.reading.state_columns import state_columns
 from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog, Sync
 from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import META, read_head

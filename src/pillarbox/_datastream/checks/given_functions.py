@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, get_origin
 
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
+from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFunction
 from pillarbox._operators.async_io.loop.host import is_generator_function
 from pillarbox._operators.functions.basic import Function, check_call, check_plain
 from pillarbox._operators.functions.checkpointed import CheckpointedFunction

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pillarbox._datastream.checks.given_functions import check_function, name_of
-from pillarbox._datastream.columns.columnar_joins import join_columns, sides_of_rows
+from pillarbox._datastream.connected.columnar_joins import join_columns, sides_of_rows
 from pillarbox._datastream.connected.connected_streams import check_key_types
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._datastream.streams.keyed_stream import KeyedStream

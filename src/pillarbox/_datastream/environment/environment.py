@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._datastream.checks.missing import missing_in_environment
 from pillarbox._datastream.checks.operator_settings import check_parallelism
-from pillarbox._datastream.columns.schemas import check_column_names, check_readable
+from pillarbox._datastream.checks.schemas import check_column_names, check_readable
 from pillarbox._datastream.environment.class_aliases import ClassAliases
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode, is_batch
 from pillarbox._datastream.environment.starts_from_savepoint import StartsFromSavepoint

@@ -10,9 +10,9 @@ from pillarbox._datastream.checks.given_functions import check_parameters
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T, U
-from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
-from pillarbox._operators.async_io.options import AsyncOptions, BatchWaitKeywords, WaitKeywords
-from pillarbox._operators.async_io.retry import AsyncRetryStrategy
+from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFunction
+from pillarbox._operators.async_io.api.options import AsyncOptions, BatchWaitKeywords, WaitKeywords
+from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
 from pillarbox._time.duration import DurationLike
 from pillarbox._types import SchemaLike
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._datastream.checks.given_functions import check_function, check_requests
-from pillarbox._datastream.columns.schemas import check_key_columns, check_timestamp_column, key_types
+from pillarbox._datastream.checks.schemas import check_key_columns, check_timestamp_column, key_types
 from pillarbox._datastream.streams.combined_stream import CombinedStream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, Generic, K, U, V
@@ -17,10 +17,10 @@ from pillarbox._graph import (
     SideOutputTransformation,
     Transformation,
 )
-from pillarbox._operators.async_io.cache import AsyncCache
+from pillarbox._operators.async_io.api.cache import AsyncCache
+from pillarbox._operators.async_io.api.options import AsyncKeywords, AsyncOptions, OnBarrier, OnFailure
+from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.async_io.options import AsyncKeywords, AsyncOptions, OnBarrier, OnFailure
-from pillarbox._operators.async_io.retry import AsyncRetryStrategy
 from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
 from pillarbox._operators.dead_letters.guarded import guarded
 from pillarbox._operators.dead_letters.key_guard import KeyGuardOperator
@@ -45,7 +45,7 @@ from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermar
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.count_windows import count_windows
 from pillarbox._operators.windowing.api.windows import CountWindow
-from pillarbox._task.partitioner import KeyGroupPartitioner
+from pillarbox._task.network.partitioner import KeyGroupPartitioner
 from pillarbox._time import WatermarkStrategy
 from pillarbox._time.duration import DurationLike
 from pillarbox._types import SchemaLike, TypeInformation

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._datastream.checks.code_search import event_time_use, uses_processing_time
 from pillarbox._datastream.checks.given_functions import check_function
-from pillarbox._datastream.columns.schemas import check_field, declared_type
+from pillarbox._datastream.checks.schemas import check_field, declared_type
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, KeyOut, U

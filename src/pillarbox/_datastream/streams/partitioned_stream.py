@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._datastream.checks.given_functions import check_function
-from pillarbox._datastream.columns.schemas import check_key_columns
+from pillarbox._datastream.checks.schemas import check_key_columns
 from pillarbox._datastream.streams.stream import Stream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, Generic, K
@@ -14,7 +14,7 @@ from pillarbox._graph import PartitionTransformation
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.functions.basic import KeySelector, Partitioner
 from pillarbox._state import MapStateDescriptor
-from pillarbox._task.partitioner import (
+from pillarbox._task.network.partitioner import (
     BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,
@@ -23,7 +23,7 @@ from pillarbox._task.partitioner import (
     RescalePartitioner,
     ShufflePartitioner,
 )
-from pillarbox._task.partitioner import Partitioner as StreamPartitioner
+from pillarbox._task.network.partitioner import Partitioner as StreamPartitioner
 
 if TYPE_CHECKING:
     from pillarbox._datastream.connected.broadcast_stream import BroadcastStream

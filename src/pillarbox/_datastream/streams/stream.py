@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from pillarbox._datastream.checks.given_functions import name_of
 from pillarbox._datastream.checks.missing import missing
 from pillarbox._datastream.checks.operator_settings import set_chaining, set_parallelism
-from pillarbox._datastream.columns.schemas import check_column_names
+from pillarbox._datastream.checks.schemas import check_column_names
 from pillarbox._datastream.streams.results import CollectedResults, DataStreamSink
 from pillarbox._errors import ProgramError, check_text, shorten
 from pillarbox._generics import T1, Generic

@@ -16,9 +16,9 @@ from pillarbox._datastream.checks.given_windows import (
     event_time_of,
 )
 from pillarbox._datastream.checks.missing import missing
-from pillarbox._datastream.columns.columnar_windows import aggregate_columns, check_options
-from pillarbox._datastream.columns.schemas import check_field, declared_type
+from pillarbox._datastream.checks.schemas import check_field, declared_type
 from pillarbox._datastream.streams.data_stream import DataStream
+from pillarbox._datastream.windows.columnar_windows import aggregate_columns, check_options
 from pillarbox._datastream.windows.field_folds import FieldFolds
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, Generic, KeyOut, U, WindowOut

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pillarbox._operators.async_io.request import Request
+from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.frame.rates import RATE_LIMITED
 
 __all__ = ["Counters"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from pillarbox._operators.async_io.request import Event, Request, RequestState
+from pillarbox._operators.async_io.api.request import Event, Request, RequestState
 from pillarbox._time import ProcessingTimeService, ScheduledTimer
 from pillarbox.mailbox import MailboxExecutor
 

@@ -16,17 +16,17 @@ from pillarbox._errors import (
     describe,
     shorten_record,
 )
+from pillarbox._operators.async_io.api.cache import ResultCache, copies
+from pillarbox._operators.async_io.api.fallback import AsyncFallback
+from pillarbox._operators.async_io.api.function import AsyncFailure, CombiningFunction
+from pillarbox._operators.async_io.api.options import AsyncOptions
+from pillarbox._operators.async_io.api.request import NO_KEY, Event, Request, RequestState
 from pillarbox._operators.async_io.batches import Batches
-from pillarbox._operators.async_io.cache import ResultCache, copies
 from pillarbox._operators.async_io.counters import Counters
 from pillarbox._operators.async_io.deadlines import Deadlines
-from pillarbox._operators.async_io.fallback import AsyncFallback
-from pillarbox._operators.async_io.function import AsyncFailure, CombiningFunction
 from pillarbox._operators.async_io.loop.host import FunctionHost
 from pillarbox._operators.async_io.loop.turns import Turns
-from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.async_io.queue import OrderedQueue, StreamElementQueue, UnorderedQueue
-from pillarbox._operators.async_io.request import NO_KEY, Event, Request, RequestState
 from pillarbox._operators.async_io.results import Results
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import OutputTag

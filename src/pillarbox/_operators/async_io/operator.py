@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from pillarbox._elements import Records, Watermark, WatermarkStatus
+from pillarbox._operators.async_io.api.options import AsyncOptions
+from pillarbox._operators.async_io.api.request import Event
 from pillarbox._operators.async_io.in_flight import InFlight
-from pillarbox._operators.async_io.options import AsyncOptions
-from pillarbox._operators.async_io.request import Event
 from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
 from pillarbox._operators.functions.basic import has_close
 

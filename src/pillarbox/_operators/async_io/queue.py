@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 
-from pillarbox._operators.async_io.request import Event, Request, RequestState
+from pillarbox._operators.async_io.api.request import Event, Request, RequestState
 
 __all__ = ["OrderedQueue", "Segment", "StreamElementQueue", "UnorderedQueue"]
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence, Set, Sized
 from typing import Any
 
 from pillarbox._errors import OperatorError, describe, raise_from_user_code, shorten, shorten_record
-from pillarbox._operators.async_io.fallback import AsyncFallback
-from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
-from pillarbox._operators.async_io.options import AsyncOptions
-from pillarbox._operators.async_io.request import Request
+from pillarbox._operators.async_io.api.fallback import AsyncFallback
+from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFunction
+from pillarbox._operators.async_io.api.options import AsyncOptions
+from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.frame.operator import OperatorContext
 
 __all__ = ["Results"]

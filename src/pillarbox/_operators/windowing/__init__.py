@@ -1,4 +1,9 @@
-"""Windows: assigners, triggers, evictors, the functions of users, and the operator."""
+"""The operators of windows: any window, and faster ones for tumbling, overlapping and session windows that fold.
+
+Imports `api`, `frame`, `functions` and `dead_letters`. Start with `api/assigner.py`, then `base_operator.py` and
+`operator.py`, which does all windows; the others do the same for some windows, with less work. Weak spot: four
+operators for one meaning; model tests hold them to the same results.
+"""
 
 from pillarbox._operators.windowing.api.assigner import MergeCallback, MergingWindowAssigner, WindowAssigner
 from pillarbox._operators.windowing.api.continuous_triggers import (

@@ -9,6 +9,7 @@ from pillarbox._graph import CollectionSource, Program
 from pillarbox._runtime.local import LocalRuntime
 from pillarbox._runtime.spark.plan.plan import collect_objects, plan_for_each_batch, plan_output
 from pillarbox._runtime.spark.settings.session import default_parallelism, task_slots, time_zone
+from pillarbox._runtime.spark.starting.start import watch_starts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +52,7 @@ class SparkRuntime:
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame:
         """Return the one output of a program as a DataFrame."""
+        watch_starts(self._session)
         return plan_output(program, self._session, schema)
 
     def for_each_batch(
@@ -60,4 +62,5 @@ class SparkRuntime:
         function: Callable[[dict[str, DataFrame], int], None],
     ) -> DataStreamWriter:
         """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name."""
+        watch_starts(self._session)
         return plan_for_each_batch(program, self._session, schemas, function)

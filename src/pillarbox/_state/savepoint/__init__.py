@@ -1,7 +1,8 @@
 """Savepoints: state as plain tables, from which logs are written for any number of subtasks.
 
-A savepoint is a directory of Parquet tables with a manifest (docs/savepoint-format.md). All here is pure: it knows
-Arrow and logs, neither Spark nor a program.
+A savepoint is a directory of Parquet tables with a manifest (docs/savepoint-format.md). Imports all other packages of
+`_state`, and Arrow; it knows neither Spark nor a program. Start with `table.py`, then `log_builder.py`. Weak spot: what
+has no declared type is a pickle in a column.
 """
 
 from pillarbox._state.savepoint.files import LocalSavepoint, restore_logs, write_savepoint

@@ -13,7 +13,8 @@ from typing import Any
 from weakref import WeakSet
 
 from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe
-from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
+from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFunction
+from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.loop.event_loop import (
     GRACE,
     CallFailed,
@@ -25,7 +26,6 @@ from pillarbox._operators.async_io.loop.event_loop import (
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.async_io.loop.workers import Places, RequestWorkers, most_stuck
-from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.shared_resources import Lease
 from pillarbox._operators.functions.basic import Function, RuntimeContext

@@ -17,10 +17,10 @@ from time import perf_counter
 from typing import Any
 
 from pillarbox._errors import OperatorError, shorten
+from pillarbox._operators.async_io.api.request import Request
+from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, retry_after_millis
 from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread, cancelled
 from pillarbox._operators.async_io.loop.turns import Turns
-from pillarbox._operators.async_io.request import Request
-from pillarbox._operators.async_io.retry import AsyncRetryStrategy, retry_after_millis
 
 __all__ = ["Places", "RequestWorkers", "most_stuck"]
 

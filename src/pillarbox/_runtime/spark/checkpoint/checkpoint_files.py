@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
 from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint.savepoint_marks import is_savepoint
 from pillarbox._runtime.spark.settings.places import state_is_found
-from pillarbox._runtime.spark.starting.start import state_settings
+from pillarbox._runtime.spark.settings.state_settings import state_settings
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.head import META, LogHead
 from pillarbox._state.inspect.view import LogView
@@ -67,10 +68,6 @@ class CheckpointFiles:
             raise ProgramError(f"an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
         last = self.description.last_committed
         if last < 0:
-            from pillarbox._runtime.spark.savepoint.savepoint import (
-                is_savepoint,  # it takes this class from this module
-            )
-
             if is_savepoint(spark, checkpoint):
                 raise CheckpointMismatchError(
                     f"{checkpoint} is a savepoint, not a checkpoint: start a program from it with"

@@ -27,8 +27,8 @@ from pillarbox._elements import Buffer
 from pillarbox._runtime.spark.homes import surroundings
 from pillarbox._runtime.spark.homes.sockets import listen, peer_pid
 from pillarbox._runtime.spark.homes.wire import Channel, Kind, LostError, Visit
-from pillarbox._runtime.spark.worker.level_tasks import LevelTasks
-from pillarbox._runtime.spark.worker.residency import Residency
+from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
+from pillarbox._runtime.spark.tasks.residency import Residency
 
 __all__ = ["LEAVE_SECONDS", "Home", "HomeFacts"]
 

@@ -25,8 +25,8 @@ from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_
 from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.homes.sockets import connect
 from pillarbox._runtime.spark.homes.wire import Channel, Kind, LostError, Visit
-from pillarbox._runtime.spark.worker.layouts import STATE_PARTITIONS, local_property, query, run_of_query
-from pillarbox._runtime.spark.worker.level_tasks import SparkChunks
+from pillarbox._runtime.spark.tasks.layouts import STATE_PARTITIONS, local_property, query, run_of_query
+from pillarbox._runtime.spark.tasks.level_tasks import SparkChunks
 
 __all__ = ["Homes", "Relay"]
 

@@ -1,6 +1,5 @@
 """From a program to one DataFrame plan, and what a plan and its progress tell.
 
-Imports `settings`, `rows` and `worker`. Start with `plan.py`: sources, levels, outputs. `analyzed_plan.py` reads Spark's
-own plans, of a classic session only. Weak spot: Spark may plan one program twice, and nobody says which plan will run
-(`program_facts.py`).
+Imports `settings`, `rows`, `tasks`, `homes` and `worker`. Start with `plan.py`, then `registry.py`: which programs a
+query holds. Weak spot: the plan of a classic session is read from Spark's own objects (`analyzed_plan.py`).
 """

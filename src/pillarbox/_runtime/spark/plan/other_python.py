@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
-from pillarbox._runtime.spark.starting.writer import batch_function, calls_function
+from pillarbox._runtime.spark.settings.writer import batch_function, calls_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

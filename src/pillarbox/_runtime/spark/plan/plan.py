@@ -18,6 +18,7 @@ from pillarbox._graph import CollectionSource, DataFrameSource, Program, SourceT
 from pillarbox._runtime.shipping import ShippedVertex, ship
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan.other_python import without_setting
+from pillarbox._runtime.spark.plan.registry import metrics_names, register, take_metrics_name
 from pillarbox._runtime.spark.rows.buffer_rows import BATCH_BYTES, BUFFER_SCHEMA, BufferRows
 from pillarbox._runtime.spark.rows.output import (
     BATCH_TIMESTAMP,
@@ -26,9 +27,8 @@ from pillarbox._runtime.spark.rows.output import (
     Output,
 )
 from pillarbox._runtime.spark.settings.session import check_session
-from pillarbox._runtime.spark.starting.start import metrics_names, register, take_metrics_name
+from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
 from pillarbox._runtime.spark.worker.batch_host import BatchTaskHost
-from pillarbox._runtime.spark.worker.layouts import ProgramLayout
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 from pillarbox._tracebacks import keep_user_frames
@@ -290,7 +290,7 @@ def _outputs(program: Program, spark: SparkSession, schemas: dict[str, StructTyp
     taken = {field.name.lower() for field in fields}
     report = next(name for name in _report_names() if name not in taken)
     schema = StructType([*fields, StructField(report, StringType(), True)])
-    alias = register(program, spark, plan.secret)
+    alias = register(program, plan.secret)
     for name in metrics_names(spark):
         try:
             rows = plan.rows(ColumnOutput(outputs, report), schema, _Metrics(name, report, alias))

@@ -1,5 +1,5 @@
-"""Queries that run: those that this process started, their end between two epochs, and requests from the command line.
+"""Queries that run: their end between two epochs, and requests from the command line.
 
-Imports all other packages of `_runtime/spark`. Start with `query.py`, then `started.py`. Weak spot: a query that its
-writer's own `start()` started is noticed late.
+Imports `starting` and what is below it. Start with `query.py`, then `ending.py`. Weak spot: a query that its writer's
+own `start()` started has nobody who looks after it.
 """

@@ -21,11 +21,11 @@ from pyspark import SparkContext
 
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.settings.writer import one_batch, session_of
 from pillarbox._runtime.spark.starting.start import changes_refused
-from pillarbox._runtime.spark.starting.writer import one_batch, session_of
 
 if TYPE_CHECKING:
-    from pillarbox._runtime.spark.running.started import StartedQuery
+    from pillarbox._runtime.spark.starting.started import StartedQuery
 
 __all__ = ["Gate", "end_between_epochs", "end_query", "run_one_epoch"]
 

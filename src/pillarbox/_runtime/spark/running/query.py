@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, describe, shorten
 from pillarbox._runtime.spark.checkpoint.description import Description
-from pillarbox._runtime.spark.checkpoint.rescale import check_spark, rescale
 from pillarbox._runtime.spark.plan.metrics import tasks_of
-from pillarbox._runtime.spark.running.closing import close_started
+from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, wanted_parallelism
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.requests import RequestWatch
-from pillarbox._runtime.spark.running.started import StartedQuery, find
-from pillarbox._runtime.spark.starting.start import PlannedProgram, changes_refused, programs_of, wanted_parallelism
-from pillarbox._runtime.spark.starting.writer import checkpoint_of, is_available_now, one_batch, session_of
+from pillarbox._runtime.spark.settings.writer import checkpoint_of, is_available_now, one_batch, session_of
+from pillarbox._runtime.spark.starting.closing import close_started
+from pillarbox._runtime.spark.starting.rescale import check_spark, rescale
+from pillarbox._runtime.spark.starting.start import changes_refused
+from pillarbox._runtime.spark.starting.started import StartedQuery, find
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,9 +32,9 @@ from pillarbox._errors import CheckpointMismatchError, PillarboxError, Savepoint
 from pillarbox._runtime.spark.checkpoint.description import Description
 from pillarbox._runtime.spark.facts import add_line, file_names, json_object, read_lines
 from pillarbox._runtime.spark.running.ending import end_query
-from pillarbox._runtime.spark.running.started import StartedQuery
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
+from pillarbox._runtime.spark.starting.started import StartedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._runtime.spark.running.ending import end_query
-from pillarbox._runtime.spark.running.started import StartedQuery, find
-from pillarbox._runtime.spark.running.telling import tell
+from pillarbox._runtime.spark.starting.started import StartedQuery, find
+from pillarbox._runtime.spark.telling import tell
 from pillarbox._time.duration import DurationLike, to_millis
 
 if TYPE_CHECKING:

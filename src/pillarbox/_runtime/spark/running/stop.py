@@ -14,11 +14,11 @@ from pillarbox._errors import PillarboxError, ProgramError, SavepointError, desc
 from pillarbox._runtime.spark.checkpoint.description import Description
 from pillarbox._runtime.spark.plan.metrics import metrics
 from pillarbox._runtime.spark.running.ending import end_between_epochs, run_one_epoch
-from pillarbox._runtime.spark.running.started import StartedQuery, find
 from pillarbox._runtime.spark.savepoint.savepoint import check_new, savepoint
 from pillarbox._runtime.spark.settings.places import place_of
+from pillarbox._runtime.spark.settings.writer import session_of, tasks_are_told
 from pillarbox._runtime.spark.starting.last_epoch import last_epoch
-from pillarbox._runtime.spark.starting.writer import session_of, tasks_are_told
+from pillarbox._runtime.spark.starting.started import StartedQuery, find
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 if TYPE_CHECKING:

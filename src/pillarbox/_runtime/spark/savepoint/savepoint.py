@@ -17,6 +17,7 @@ import pillarbox
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles, Stateful, each_log
 from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint.savepoint_marks import MANIFEST, STARTED, is_savepoint, text_of
 from pillarbox._runtime.spark.facts import is_missing, json_object, read_lines, reader
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
 from pillarbox._runtime.spark.settings.places import check_session, place_of
@@ -49,7 +50,6 @@ __all__ = [
     "begin",
     "check_new",
     "complete",
-    "is_savepoint",
     "open_savepoint",
     "savepoint",
     "spark_schema",
@@ -57,8 +57,6 @@ __all__ = [
     "write_tasks",
 ]
 
-_STARTED = "started"
-_MANIFEST = "manifest"
 _STATE = "state"
 _TASKS = "tasks"
 # A file of at most so many bytes may be in memory as a whole, several times over, to be proved and read. So no file
@@ -127,16 +125,11 @@ def check_new(spark: SparkSession, directory: str) -> None:
         CheckpointMismatchError: there is something else in it.
     """
     directory = directory.rstrip("/")
-    is_half = _text(spark, f"{directory}/{_STARTED}") is not None and _text(spark, f"{directory}/{_MANIFEST}") is None
+    is_half = text_of(spark, f"{directory}/{STARTED}") is not None and text_of(spark, f"{directory}/{MANIFEST}") is None
     if is_half or _is_empty(spark, directory):
         return
     what = "a savepoint is there already" if is_savepoint(spark, directory) else "there is something else in it"
     raise CheckpointMismatchError(f"{directory} exists, and {what}: give a new directory for the savepoint")
-
-
-def is_savepoint(spark: SparkSession, directory: str) -> bool:
-    """Return whether there is a savepoint in a directory, complete or not."""
-    return any(_text(spark, f"{directory.rstrip('/')}/{name}") is not None for name in (_MANIFEST, _STARTED))
 
 
 # -- writing --
@@ -144,11 +137,11 @@ def is_savepoint(spark: SparkSession, directory: str) -> bool:
 
 def begin(spark: SparkSession, directory: str) -> None:
     """Begin a savepoint, or one that was begun and not completed anew."""
-    if _text(spark, f"{directory}/{_STARTED}") is None:
+    if text_of(spark, f"{directory}/{STARTED}") is None:
         # Overwriting it would remove it first: who is killed then would leave files that nobody knows.
-        _write_text(spark, _BEGUN, f"{directory}/{_STARTED}")
+        _writetext_of(spark, _BEGUN, f"{directory}/{STARTED}")
     # Overwriting a folder removes all that a half savepoint of before has in it.
-    _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
+    _writetext_of(spark, "a folder for each operator", f"{directory}/{_STATE}")
 
 
 def write_table(rows: DataFrame, directory: str, uid: str) -> None:
@@ -173,7 +166,7 @@ def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
     known = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
     folders = sorted({*(table_folder(each.uid) for each in manifest.operators), _TASKS} - set(map(_folder, known)))
     whole = replace(manifest, files={**known, **_digests(spark, directory, folders)})
-    _write_text(spark, whole.to_json(), f"{directory}/{_MANIFEST}")
+    _writetext_of(spark, whole.to_json(), f"{directory}/{MANIFEST}")
 
 
 def _write_tables(
@@ -251,7 +244,7 @@ def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str)
     frame.coalesce(1).write.mode("overwrite").parquet(f"{directory}/{_TASKS}")
 
 
-def _write_text(spark: SparkSession, text: str, folder: str) -> None:
+def _writetext_of(spark: SparkSession, text: str, folder: str) -> None:
     frame = spark.createDataFrame([(text,)], "value STRING")
     frame.coalesce(1).write.mode("overwrite").option("compression", "none").text(folder)
 
@@ -353,18 +346,6 @@ def _is_empty(spark: SparkSession, directory: str) -> bool:
         return True
 
 
-def _text(spark: SparkSession, path: str) -> str | None:
-    """Return the text of a file, or of the only file in a folder; None: there is none."""
-    try:
-        rows = reader(spark).text(path, wholetext=True).collect()
-    except Exception as error:
-        if not is_missing(error):
-            raise
-        return None
-    texts = [row[0] for row in rows if row[0]]
-    return texts[0] if texts else None
-
-
 def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
     """Return a savepoint whose files are there, with their lengths; what is in them is proved when it is read.
 
@@ -375,7 +356,7 @@ def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
         CheckpointMismatchError: it is none, or not complete, or not as it was written.
     """
     directory = directory.rstrip("/")
-    text = _text(spark, f"{directory}/{_MANIFEST}")
+    text = text_of(spark, f"{directory}/{MANIFEST}")
     if text is None:
         state = "was begun, and not completed" if is_savepoint(spark, directory) else "is no savepoint"
         how = ""

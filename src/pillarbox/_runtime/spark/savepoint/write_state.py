@@ -10,6 +10,7 @@ import pyarrow as pa
 
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError, ProgramError, TypeMismatchError, shorten
+from pillarbox._runtime.spark.checkpoint.savepoint_marks import is_savepoint
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint import savepoint as files
@@ -219,7 +220,7 @@ def _there(spark: SparkSession, directory: str, uid: str) -> files.OpenSavepoint
     try:
         files.check_new(spark, directory)
     except CheckpointMismatchError:
-        if not files.is_savepoint(spark, directory):
+        if not is_savepoint(spark, directory):
             raise
         found = files.open_savepoint(spark, directory)
         if any(each.uid == uid for each in found.manifest.operators):

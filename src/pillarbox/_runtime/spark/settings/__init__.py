@@ -1,5 +1,5 @@
-"""The user's session: settings that programs need, checks of them, and the places where checkpoints lie.
+"""What the user has set: the session, the writer of a query, and the places where checkpoints lie.
 
-Imports nothing else of `_runtime/spark` except `facts.py`. Start with `session.py`. Weak spot: Spark has settings that
-change what a checkpoint means, and each of its versions may add one.
+Imports `facts.py` alone of `_runtime/spark`. Start with `session.py`. Weak spot: a `DataStreamWriter` has no methods
+that return its options (`writer.py`), and each version of Spark may add a setting that changes what a checkpoint means.
 """

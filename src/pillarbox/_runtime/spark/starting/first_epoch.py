@@ -24,9 +24,11 @@ from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark.checkpoint.description import Description
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan.plan import FirstEpoch, plan_first_epoch
+from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint.savepoint import OpenSavepoint, open_savepoint
 from pillarbox._runtime.spark.settings.session import session_settings
+from pillarbox._runtime.spark.settings.writer import files_of, runs_every_plan, session_of
 from pillarbox._runtime.spark.starting.sink_log import SinkLog
 from pillarbox._runtime.spark.starting.source_positions import (
     FoundPositions,
@@ -36,8 +38,7 @@ from pillarbox._runtime.spark.starting.source_positions import (
     stand_ins,
     stateful_steps,
 )
-from pillarbox._runtime.spark.starting.start import PlannedProgram, program_settings
-from pillarbox._runtime.spark.starting.writer import files_of, runs_every_plan, session_of
+from pillarbox._runtime.spark.starting.start import program_settings
 from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST, STATE_SCHEMA, Router
 from pillarbox._state.operator_state import LIST
 from pillarbox._state.savepoint import OwnState

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._runtime.spark.checkpoint.description import Description
 from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.settings.writer import batch_function, files_of, one_batch, session_of, without_sink
 from pillarbox._runtime.spark.starting.sink_log import SinkLog
-from pillarbox._runtime.spark.starting.writer import batch_function, files_of, one_batch, session_of, without_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

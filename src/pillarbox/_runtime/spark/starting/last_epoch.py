@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
-from pillarbox._runtime.spark.worker.residency import DRAIN_PROPERTY
+from pillarbox._runtime.spark.tasks.residency import DRAIN_PROPERTY
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.description import Description

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._runtime.spark.checkpoint.description import Description
 from pillarbox._runtime.spark.facts import json_object, read_lines
-from pillarbox._runtime.spark.starting.writer import files_of, session_of
+from pillarbox._runtime.spark.settings.writer import files_of, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,8 +20,8 @@ from pillarbox._graph.savepoint_start import NONE, SavepointStart
 from pillarbox._graph.source_match import match_sources
 from pillarbox._runtime.spark.facts import is_missing
 from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
+from pillarbox._runtime.spark.settings.state_settings import spark_version
 from pillarbox._runtime.spark.starting.seen_files import glob_of, paths_seen
-from pillarbox._runtime.spark.starting.start import spark_version
 from pillarbox._runtime.spark.worker.position import Position
 
 if TYPE_CHECKING:

@@ -3,71 +3,56 @@
 A stateful query takes the number of its partitions, its state store and its batch bounds from the session when it
 starts: Spark then clones the session for the query, and notes partitions and state store in the offset log, from which
 a restart takes them. So a program runs in the user's own session, and nothing of this reaches any other query.
-
-Which programs a query holds is read from its plan, where the rows of a program have an alias that says so. It is found
-behind views, SQL and joins as well.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import re
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from itertools import chain, count
-from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, describe
-from pillarbox._graph import CODES, Layout, Program
+from pillarbox._errors import CheckpointMismatchError, ProgramError, describe
+from pillarbox._graph import CODES, Layout
+from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles
 from pillarbox._runtime.spark.checkpoint.description import Description
 from pillarbox._runtime.spark.facts import CHECKSUMS, STATE_FORMAT, is_classic
 from pillarbox._runtime.spark.homes.settings import settings_of
-from pillarbox._runtime.spark.plan.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.plan.other_python import runs_other_python
-from pillarbox._runtime.spark.plan.program_facts import ProgramFacts
+from pillarbox._runtime.spark.plan.registry import (
+    PlannedProgram,
+    free_metrics_names,
+    is_one_unstarted,
+    programs_of,
+    wanted_parallelism,
+)
 from pillarbox._runtime.spark.rows.buffer_rows import batch_settings
-from pillarbox._runtime.spark.running.closing import close_ended_queries
-from pillarbox._runtime.spark.running.started import StartedQuery, remember
-from pillarbox._runtime.spark.running.telling import tell
 from pillarbox._runtime.spark.settings.session import reason_for_default, session_settings
-from pillarbox._runtime.spark.starting.interrupted_batch import finish_batch_in_sink, interrupted_batch_is_read
-from pillarbox._runtime.spark.starting.last_epoch import drain_setting
-from pillarbox._runtime.spark.starting.sink_log import complete_sink_log
-from pillarbox._runtime.spark.starting.waking import begin_batch_without_input
-from pillarbox._runtime.spark.starting.writer import (
+from pillarbox._runtime.spark.settings.state_settings import PROVIDER, PROVIDER_KEY, alone, spark_version
+from pillarbox._runtime.spark.settings.writer import (
     checkpoint_of,
     note_batch_function,
     runs_every_plan,
     session_of,
     tasks_are_told,
 )
-from pillarbox._runtime.spark.worker.layouts import RUN, STATE_PARTITIONS, check_compiled, layout_setting
+from pillarbox._runtime.spark.starting.closing import close_ended_queries
+from pillarbox._runtime.spark.starting.interrupted_batch import finish_batch_in_sink, interrupted_batch_is_read
+from pillarbox._runtime.spark.starting.last_epoch import drain_setting
+from pillarbox._runtime.spark.starting.sink_log import complete_sink_log
+from pillarbox._runtime.spark.starting.started import StartedQuery, remember
+from pillarbox._runtime.spark.starting.waking import begin_batch_without_input
+from pillarbox._runtime.spark.tasks.layouts import RUN, STATE_PARTITIONS, check_compiled, layout_setting
+from pillarbox._runtime.spark.telling import tell
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql import SparkSession
 
-__all__ = [
-    "PlannedProgram",
-    "changes_refused",
-    "program_settings",
-    "programs_of",
-    "register",
-    "settings_of_state",
-    "spark_version",
-    "state_settings",
-    "wanted_parallelism",
-]
-
-_PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
-_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+__all__ = ["changes_refused", "program_settings", "watch_starts"]
 
 # From this version on a checkpoint keeps the format with which it was begun: before, one of format 1 does not start
 # with format 2 set, and in 4.1 the first query of a driver sets the format of all.
@@ -78,23 +63,6 @@ _FORMAT_KEPT_SINCE = (4, 3)
 # itself, so checksums beside the files, 22 requests for each partition and epoch, would find nothing more.
 _STATE_FILES = {True: {STATE_FORMAT: "2", CHECKSUMS: "false"}, False: {STATE_FORMAT: "1", CHECKSUMS: "false"}}
 
-# The alias of a program's rows: id, parallelism (0: it has no state), subtasks, key groups, and whether the user
-# has set parallelism and max parallelism. All that starting takes is in it, so nothing depends on how long this process
-# remembers the program.
-_ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})_(\d+)_(\d+)_(\d+)_([01])([01])\b")
-
-# For each session, names of observed metrics that are taken by programs, each with its program's id and the thread that
-# planned it. Any two of these programs may yet meet in one query, in which names are unique. A start, also one that is
-# refused, frees the names of all programs that the threads of its own programs have planned so far.
-_unstarted: WeakKeyDictionary[SparkSession, list[_TakenName]] = WeakKeyDictionary()
-_taking = threading.Lock()  # held by whoever reads or changes them
-
-_REMEMBERED = 256
-_programs: OrderedDict[str, tuple[ProgramFacts, str]] = OrderedDict()
-
-# A query's settings are on the session while it starts: meanwhile no other query may start.
-_starting = threading.RLock()
-_STARTING_SECONDS = 600.0
 _wrapping = threading.Lock()  # guards the methods of writers
 
 _log = logging.getLogger("pillarbox")
@@ -104,120 +72,6 @@ _WRAPPED = "_pillarbox_wrapped"
 _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
 
 
-class _TakenName(NamedTuple):
-    name: str
-    program: str
-    thread: int
-
-
-@dataclass(frozen=True)
-class PlannedProgram:
-    """A streaming program in a plan.
-
-    Attributes:
-        id: the program's.
-        parallelism: the number of Spark's partitions, in which its subtasks lie; 0 where it has no state.
-        layout: the one that it was compiled with.
-        sets_parallelism: whether the user has set the parallelism.
-        sets_max_parallelism: whether the user has set the max parallelism.
-        facts: what a start takes of it; None where it was planned by another process, or very many ago.
-        secret: that of its plan, which its homes know.
-    """
-
-    id: str
-    parallelism: int
-    layout: Layout
-    sets_parallelism: bool
-    sets_max_parallelism: bool
-    facts: ProgramFacts | None
-    secret: str | None = None
-
-    @staticmethod
-    def of(program: Program) -> PlannedProgram:
-        """Return a program as it is found in a plan."""
-        parallelism = program.parallelism if len(program.levels) > 1 else 0
-        sets = program.sets_parallelism, program.sets_max_parallelism
-        return PlannedProgram(program.id, parallelism, program.layout, *sets, ProgramFacts.of(program))
-
-
-def register(program: Program, spark: SparkSession, secret: str) -> str:
-    """Return the alias for a program's rows in a streaming plan, and have queries that hold it start as it needs."""
-    planned = PlannedProgram.of(program)
-    assert planned.facts is not None
-    _programs[program.id] = (planned.facts, secret)
-    while len(_programs) > _REMEMBERED:
-        _programs.popitem(last=False)
-    _watch_starts(spark)
-    subtasks, key_groups, _ = planned.layout
-    sets = f"{int(planned.sets_parallelism)}{int(planned.sets_max_parallelism)}"
-    return f"pillarbox_{planned.id}_{planned.parallelism}_{subtasks}_{key_groups}_{sets}"
-
-
-def metrics_names(spark: SparkSession) -> Iterator[str]:
-    """Return names for the observed metrics of a program: ``pillarbox``, if no other one is about to be started."""
-    with _taking:
-        taken = {each.name for each in _unstarted.get(spark, ())}
-    every = chain(["pillarbox"], (f"pillarbox {number}" for number in count(2)))
-    return (name for name in every if name not in taken)
-
-
-def take_metrics_name(spark: SparkSession, name: str, program: Program) -> None:
-    """Use a name for a program, up to the next start of a query that this thread has planned."""
-    with _taking:
-        _unstarted.setdefault(spark, []).append(_TakenName(name, program.id, threading.get_ident()))
-
-
-def _free_metrics_names(spark: SparkSession, programs: Sequence[PlannedProgram]) -> None:
-    """Free the names of programs that are about to start, and of what their threads planned and never started."""
-    started = {one.id for one in programs}
-    with _taking:
-        taken = _unstarted.get(spark, [])
-        threads = {each.thread for each in taken if each.program in started}
-        taken[:] = [each for each in taken if each.thread not in threads]
-
-
-def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
-    """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order.
-
-    Raises:
-        ProgramError: one is there more than once.
-    """
-    every = _ALIAS.findall(aliases_of(query))
-    found = {each[0]: each for each in every}
-    if len(found) < len(every):
-        raise ProgramError(
-            "the query uses the result of one to_dataframe() more than once, as in df.union(df): Spark would run the"
-            " program as often, and its tasks have one home; call to_dataframe() once for each use, or use the result"
-            " once, in a function for foreachBatch()"
-        )
-    return [
-        PlannedProgram(
-            number,
-            int(parallelism),
-            Layout(int(subtasks), int(key_groups)),
-            sets == "1",
-            sets_max == "1",
-            *_programs.get(number, (None, None)),
-        )
-        for number, parallelism, subtasks, key_groups, sets, sets_max in found.values()
-    ]
-
-
-def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
-    """Return the parallelism that the programs of a query set; None: they set none, or have no state.
-
-    Raises:
-        ProgramError: they set several.
-    """
-    wanted = sorted({program.parallelism for program in programs if program.parallelism and program.sets_parallelism})
-    if len(wanted) > 1:
-        raise ProgramError(
-            f"the query holds programs of parallelism {' and '.join(map(str, wanted))}: the state of a query has one;"
-            " call set_parallelism() with the same number in each, or start a query for each"
-        )
-    return wanted[0] if wanted else None
-
-
 def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> dict[str, str]:
     if not any(program.parallelism for program in programs):
         return {}
@@ -225,15 +79,10 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
     return {
         **dict(layout_setting(program.id, layout) for program, layout in zip(programs, layouts)),
         STATE_PARTITIONS: str(parallelism),
-        _PROVIDER_KEY: _PROVIDER,
+        PROVIDER_KEY: PROVIDER,
         # An epoch writes the changes of the state store, not its files.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }
-
-
-def spark_version(spark: SparkSession) -> tuple[int, ...]:
-    """Return major and minor version of a session's Spark."""
-    return tuple(map(int, re.findall(r"\d+", spark.version)[:2]))
 
 
 @contextmanager
@@ -257,7 +106,7 @@ def program_settings(
         ConfigurationError: another query has been starting for ten minutes.
     """
     needed = _needed(programs, layouts)
-    with _alone():
+    with alone():
         if not needed:
             yield
             return
@@ -269,41 +118,6 @@ def program_settings(
                 needed[key] = value
         with session_settings(spark, needed):
             yield
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Let no query start meanwhile, but those that this thread starts."""
-    if not _starting.acquire(timeout=_STARTING_SECONDS):
-        raise ConfigurationError(
-            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and queries of a process that runs"
-            " pillarbox programs start one after the other: is a query started in onQueryStarted() of a listener?"
-        )
-    try:
-        yield
-    finally:
-        _starting.release()
-
-
-@contextmanager
-def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
-    """Set the settings that Spark takes for those of a checkpoint when a plan that reads its state is made.
-
-    No query starts in this time, so no job may run in it.
-
-    Args:
-        state_format: the format of the checkpoint's state files.
-
-    Raises:
-        ConfigurationError: another query has been starting for ten minutes.
-    """
-    with _alone(), session_settings(spark, settings_of_state(state_format)):
-        yield
-
-
-def settings_of_state(state_format: str) -> dict[str, str]:
-    """Return the settings that Spark takes for those of a checkpoint when it reads or rewrites state by itself."""
-    return {_PROVIDER_KEY: _PROVIDER, STATE_FORMAT: state_format}
 
 
 @contextmanager
@@ -337,10 +151,6 @@ def _layouts_in_state(
     spark: SparkSession, description: Description, planned: Sequence[PlannedProgram]
 ) -> list[Layout | None]:
     """Return the layout of each program, from the heads of the logs; None: it has none, or nobody knows which."""
-    from pillarbox._runtime.spark.checkpoint.checkpoint_files import (
-        CheckpointFiles,  # it takes settings from this module
-    )
-
     heads = CheckpointFiles(spark, str(description)).every_head()
     found: list[Layout | None] = []
     for one in planned:
@@ -388,7 +198,7 @@ def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> No
         )
 
 
-def _watch_starts(spark: SparkSession) -> None:
+def watch_starts(spark: SparkSession) -> None:
     """Let the queries of this kind of session (classic or Spark Connect) start through :func:`program_settings`."""
     writer: type[Any]
     if is_classic(spark):
@@ -421,7 +231,7 @@ def _programs_to_start(writer: Any, spark: SparkSession) -> list[PlannedProgram]
     except ProgramError:
         raise
     except Exception as error:
-        if _unstarted.get(spark):
+        if is_one_unstarted(spark):
             raise  # one may be in this query, and would run without its settings
         _log.warning(
             "whether a query has programs of pillarbox is not known, so it starts as it is: %s", describe(error)
@@ -447,7 +257,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
             run = {RUN: uuid.uuid4().hex}
             settings = dict(run)
             # Also if it is refused: programs that come now take the place of these.
-            _free_metrics_names(spark, programs)
+            free_metrics_names(spark, programs)
             checkpoint = checkpoint_of(writer, start.__get__(writer), *args, **options)
             reads = runs_every_plan(writer, start.__get__(writer), *args, **options)
             other_python = runs_other_python(writer)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.facts import add_file, is_classic, json_object, read_lines
-from pillarbox._runtime.spark.starting.writer import is_once, session_of
+from pillarbox._runtime.spark.settings.writer import is_once, session_of
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.description import Description
-    from pillarbox._runtime.spark.starting.start import PlannedProgram
+    from pillarbox._runtime.spark.plan.registry import PlannedProgram
 
 __all__ = ["begin_batch_without_input"]
 

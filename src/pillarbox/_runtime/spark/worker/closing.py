@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from pillarbox._runtime.spark.homes.keeper import SIGNAL, NoHomesError, of_this_worker
 from pillarbox._runtime.spark.homes.settings import settings_of
-from pillarbox._runtime.spark.worker import residency
-from pillarbox._runtime.spark.worker.layouts import local_property, run_of_query
+from pillarbox._runtime.spark.tasks import residency
+from pillarbox._runtime.spark.tasks.layouts import local_property, run_of_query
 
 __all__ = ["close_ended", "hold", "prepare_homes", "working"]
 

@@ -24,9 +24,9 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.rows.output import Output
-from pillarbox._runtime.spark.worker.layouts import ProgramLayout
-from pillarbox._runtime.spark.worker.level_tasks import LevelTasks
-from pillarbox._runtime.spark.worker.residency import Residency, loaded
+from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
+from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
+from pillarbox._runtime.spark.tasks.residency import Residency, loaded
 from pillarbox._runtime.spark.worker.task_host import TaskHost
 from pillarbox._state import ChunkStore
 from pillarbox._state.savepoint import FileDigest, OperatorTable, OwnState, Table, build_log

@@ -11,9 +11,9 @@ from pillarbox._elements import ArrowRecords, Buffer, Records
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.output import Output
-from pillarbox._runtime.spark.worker import residency
+from pillarbox._runtime.spark.tasks import residency
+from pillarbox._runtime.spark.tasks.layouts import ProgramLayout, attempt_number
 from pillarbox._runtime.spark.worker.closing import hold, prepare_homes, working
-from pillarbox._runtime.spark.worker.layouts import ProgramLayout, attempt_number
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 from pillarbox._task.vertex import WAKE_CHANNEL
 

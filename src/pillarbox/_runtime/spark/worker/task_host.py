@@ -23,9 +23,9 @@ from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.rows.arrow_frame import arrow_frame
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, Output
-from pillarbox._runtime.spark.worker import residency
-from pillarbox._runtime.spark.worker.layouts import ProgramLayout
-from pillarbox._runtime.spark.worker.level_tasks import LevelTasks
+from pillarbox._runtime.spark.tasks import residency
+from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
+from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._task.vertex import WAKE_CHANNEL
 
 __all__ = ["TaskHost"]

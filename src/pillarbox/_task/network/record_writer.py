@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, Element, Records, Watermark, WatermarkStatus, dumps, encode
-from pillarbox._task.unpicklable import refuse_unpicklable
+from pillarbox._task.network.unpicklable import refuse_unpicklable
 from pillarbox._task.vertex import Edge, channel_code
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 

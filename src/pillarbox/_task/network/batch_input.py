@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pillarbox._elements import Records
-from pillarbox._task.key_sorter import KeyedRun, KeySorter
-from pillarbox._task.partitioner import BroadcastPartitioner, KeyGroupPartitioner
-from pillarbox._task.record_spool import RecordSpool
+from pillarbox._task.network.key_sorter import KeyedRun, KeySorter
+from pillarbox._task.network.partitioner import BroadcastPartitioner, KeyGroupPartitioner
+from pillarbox._task.network.record_spool import RecordSpool
 from pillarbox._task.vertex import InputEdge
 
 __all__ = ["BatchInput"]

@@ -9,8 +9,8 @@ from pillarbox._elements import Buffer
 from pillarbox._graph import Layout
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
-from pillarbox._runtime.spark.worker.layouts import attempt_number
-from pillarbox._runtime.spark.worker.residency import Residency
+from pillarbox._runtime.spark.tasks.layouts import attempt_number
+from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._state import ChunkStore
 from pillarbox._task import MultipleInputStreamTask, TaskState
 

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from pillarbox._elements import Records, decode, dumps, encode
 from pillarbox._state.keys.key_groups import stable_hash
-from pillarbox._task.record_spool import NOT_KEPT, RecordSpool
-from pillarbox._task.unpicklable import refuse_unpicklable
+from pillarbox._task.network.record_spool import NOT_KEPT, RecordSpool
+from pillarbox._task.network.unpicklable import refuse_unpicklable
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["KeySorter", "KeyedRun"]

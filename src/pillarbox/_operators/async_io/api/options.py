@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operators.async_io.cache import AsyncCache
-from pillarbox._operators.async_io.fallback import AsyncFallback
-from pillarbox._operators.async_io.retry import AsyncRetryStrategy, retry_strategy
+from pillarbox._operators.async_io.api.cache import AsyncCache
+from pillarbox._operators.async_io.api.fallback import AsyncFallback
+from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, retry_strategy
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, shorten
 from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles
-from pillarbox._runtime.spark.running.started import running
 from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._runtime.spark.settings.session import session_with
-from pillarbox._runtime.spark.starting.start import settings_of_state, spark_version
+from pillarbox._runtime.spark.settings.state_settings import settings_of_state, spark_version
+from pillarbox._runtime.spark.starting.started import running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from pillarbox._graph import CODES, Layout, Parallelisms, Program, subtask_place
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.description import Description
-    from pillarbox._runtime.spark.starting.start import PlannedProgram
+    from pillarbox._runtime.spark.plan.registry import PlannedProgram
 
 __all__ = [
     "RUN",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.types as spark
 
-from pillarbox._datastream.columns.schemas import check_column_names, check_key_type, encoder_of, known_schema
+from pillarbox._datastream.checks.schemas import check_column_names, check_key_type, encoder_of, known_schema
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import EventTimeUse

@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, check_text, shorten
 from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles, Stateful, each_log
-from pillarbox._runtime.spark.checkpoint.state_columns import StateEncoder, key_type, state_columns
+from pillarbox._runtime.spark.checkpoint.savepoint_marks import is_savepoint
 from pillarbox._runtime.spark.failures import failures_in_worker
+from pillarbox._runtime.spark.reading.state_columns import StateEncoder, key_type, state_columns
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
-from pillarbox._runtime.spark.savepoint.savepoint import is_savepoint, open_savepoint
+from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._runtime.spark.settings.session import time_zone
 from pillarbox._state import MemoryChunkStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.types as spark
 
-from pillarbox._datastream.columns.schemas import check_column_names, encoder_of, known_schema
+from pillarbox._datastream.checks.schemas import check_column_names, encoder_of, known_schema
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import (
     DataFrameSource,
@@ -25,7 +25,7 @@ from pillarbox._operators.columnar.joins.join_side import JoinSide
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.joins.interval_join import Interval
-from pillarbox._task.partitioner import KeyGroupPartitioner
+from pillarbox._task.network.partitioner import KeyGroupPartitioner
 
 if TYPE_CHECKING:
     from pillarbox._datastream.streams.data_stream import DataStream

@@ -8,8 +8,8 @@ from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import OperatorError, ProgramError, shorten
-from pillarbox._operators.async_io.loop.libraries import import_library
-from pillarbox._operators.async_io.request import NO_KEY, Request
+from pillarbox._operators.async_io.api.libraries import import_library
+from pillarbox._operators.async_io.api.request import NO_KEY, Request
 from pillarbox._operators.frame.collector import settled
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext

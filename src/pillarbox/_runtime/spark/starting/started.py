@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pillarbox._runtime.spark.starting.start import PlannedProgram
+    from pillarbox._runtime.spark.plan.registry import PlannedProgram
 
 __all__ = ["StartedQuery", "find", "remember", "running"]
 

@@ -22,7 +22,7 @@ from pillarbox._graph import Layout, lay_out
 from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark.worker.layouts import STATE_PARTITIONS, local_property, partition_id, query, run_of_query
+from pillarbox._runtime.spark.tasks.layouts import STATE_PARTITIONS, local_property, partition_id, query, run_of_query
 from pillarbox._state import ChunkStore
 from pillarbox._task import MultipleInputStreamTask, SourceStreamTask, StreamTask, TaskState
 from pillarbox._task.vertex import Vertex

@@ -17,7 +17,7 @@ from pillarbox._runtime.spark.settings.session import task_slots
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pillarbox._runtime.spark.running.started import StartedQuery
+    from pillarbox._runtime.spark.starting.started import StartedQuery
 
 __all__ = ["close_ended_queries", "close_query", "close_started"]
 

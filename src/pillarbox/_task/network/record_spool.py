@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from pillarbox._elements import Records, decode, encode
-from pillarbox._task.unpicklable import refuse_unpicklable
+from pillarbox._task.network.unpicklable import refuse_unpicklable
 
 __all__ = ["NOT_KEPT", "RecordSpool"]
 

@@ -1,0 +1,168 @@
+"""Programs that were planned in this process, and those that a query's plan holds.
+
+Which programs a query holds is read from its plan, where the rows of a program have an alias that says so. It is found
+behind views, SQL and joins as well.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from pillarbox._errors import ProgramError
+from pillarbox._graph import Layout, Program
+from pillarbox._runtime.spark.plan.analyzed_plan import aliases_of
+from pillarbox._runtime.spark.plan.program_facts import ProgramFacts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = [
+    "PlannedProgram",
+    "free_metrics_names",
+    "is_one_unstarted",
+    "metrics_names",
+    "programs_of",
+    "register",
+    "take_metrics_name",
+    "wanted_parallelism",
+]
+
+# The alias of a program's rows: id, parallelism (0: it has no state), subtasks, key groups, and whether the user
+# has set parallelism and max parallelism. All that starting takes is in it, so nothing depends on how long this process
+# remembers the program.
+_ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})_(\d+)_(\d+)_(\d+)_([01])([01])\b")
+
+# For each session, names of observed metrics that are taken by programs, each with its program's id and the thread that
+# planned it. Any two of these programs may yet meet in one query, in which names are unique. A start, also one that is
+# refused, frees the names of all programs that the threads of its own programs have planned so far.
+_unstarted: WeakKeyDictionary[SparkSession, list[_TakenName]] = WeakKeyDictionary()
+_taking = threading.Lock()  # held by whoever reads or changes them
+
+_REMEMBERED = 256
+_programs: OrderedDict[str, tuple[ProgramFacts, str]] = OrderedDict()
+
+
+class _TakenName(NamedTuple):
+    name: str
+    program: str
+    thread: int
+
+
+@dataclass(frozen=True)
+class PlannedProgram:
+    """A streaming program in a plan.
+
+    Attributes:
+        id: the program's.
+        parallelism: the number of Spark's partitions, in which its subtasks lie; 0 where it has no state.
+        layout: the one that it was compiled with.
+        sets_parallelism: whether the user has set the parallelism.
+        sets_max_parallelism: whether the user has set the max parallelism.
+        facts: what a start takes of it; None where it was planned by another process, or very many ago.
+        secret: that of its plan, which its homes know.
+    """
+
+    id: str
+    parallelism: int
+    layout: Layout
+    sets_parallelism: bool
+    sets_max_parallelism: bool
+    facts: ProgramFacts | None
+    secret: str | None = None
+
+    @staticmethod
+    def of(program: Program) -> PlannedProgram:
+        """Return a program as it is found in a plan."""
+        parallelism = program.parallelism if len(program.levels) > 1 else 0
+        sets = program.sets_parallelism, program.sets_max_parallelism
+        return PlannedProgram(program.id, parallelism, program.layout, *sets, ProgramFacts.of(program))
+
+
+def register(program: Program, secret: str) -> str:
+    """Return the alias for a program's rows in a streaming plan, and have queries that hold it start as it needs."""
+    planned = PlannedProgram.of(program)
+    assert planned.facts is not None
+    _programs[program.id] = (planned.facts, secret)
+    while len(_programs) > _REMEMBERED:
+        _programs.popitem(last=False)
+    subtasks, key_groups, _ = planned.layout
+    sets = f"{int(planned.sets_parallelism)}{int(planned.sets_max_parallelism)}"
+    return f"pillarbox_{planned.id}_{planned.parallelism}_{subtasks}_{key_groups}_{sets}"
+
+
+def metrics_names(spark: SparkSession) -> Iterator[str]:
+    """Return names for the observed metrics of a program: ``pillarbox``, if no other one is about to be started."""
+    with _taking:
+        taken = {each.name for each in _unstarted.get(spark, ())}
+    every = chain(["pillarbox"], (f"pillarbox {number}" for number in count(2)))
+    return (name for name in every if name not in taken)
+
+
+def take_metrics_name(spark: SparkSession, name: str, program: Program) -> None:
+    """Use a name for a program, up to the next start of a query that this thread has planned."""
+    with _taking:
+        _unstarted.setdefault(spark, []).append(_TakenName(name, program.id, threading.get_ident()))
+
+
+def free_metrics_names(spark: SparkSession, programs: Sequence[PlannedProgram]) -> None:
+    """Free the names of programs that are about to start, and of what their threads planned and never started."""
+    started = {one.id for one in programs}
+    with _taking:
+        taken = _unstarted.get(spark, [])
+        threads = {each.thread for each in taken if each.program in started}
+        taken[:] = [each for each in taken if each.thread not in threads]
+
+
+def is_one_unstarted(spark: SparkSession) -> bool:
+    """Return whether a program was planned in a session, and no query has been started since."""
+    return bool(_unstarted.get(spark))
+
+
+def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
+    """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order.
+
+    Raises:
+        ProgramError: one is there more than once.
+    """
+    every = _ALIAS.findall(aliases_of(query))
+    found = {each[0]: each for each in every}
+    if len(found) < len(every):
+        raise ProgramError(
+            "the query uses the result of one to_dataframe() more than once, as in df.union(df): Spark would run the"
+            " program as often, and its tasks have one home; call to_dataframe() once for each use, or use the result"
+            " once, in a function for foreachBatch()"
+        )
+    return [
+        PlannedProgram(
+            number,
+            int(parallelism),
+            Layout(int(subtasks), int(key_groups)),
+            sets == "1",
+            sets_max == "1",
+            *_programs.get(number, (None, None)),
+        )
+        for number, parallelism, subtasks, key_groups, sets, sets_max in found.values()
+    ]
+
+
+def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
+    """Return the parallelism that the programs of a query set; None: they set none, or have no state.
+
+    Raises:
+        ProgramError: they set several.
+    """
+    wanted = sorted({program.parallelism for program in programs if program.parallelism and program.sets_parallelism})
+    if len(wanted) > 1:
+        raise ProgramError(
+            f"the query holds programs of parallelism {' and '.join(map(str, wanted))}: the state of a query has one;"
+            " call set_parallelism() with the same number in each, or start a query for each"
+        )
+    return wanted[0] if wanted else None

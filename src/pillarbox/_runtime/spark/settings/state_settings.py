@@ -1,0 +1,65 @@
+"""Settings of Spark's that belong to the state of a checkpoint, and the time in which they are on a session."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pillarbox._errors import ConfigurationError
+from pillarbox._runtime.spark.facts import STATE_FORMAT
+from pillarbox._runtime.spark.settings.session import session_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["PROVIDER", "PROVIDER_KEY", "alone", "settings_of_state", "spark_version", "state_settings"]
+
+PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+# A query's settings are on the session while it starts: meanwhile no other query may start.
+_starting = threading.RLock()
+_STARTING_SECONDS = 600.0
+
+
+def spark_version(spark: SparkSession) -> tuple[int, ...]:
+    """Return major and minor version of a session's Spark."""
+    return tuple(map(int, re.findall(r"\d+", spark.version)[:2]))
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let no query start meanwhile, but those that this thread starts."""
+    if not _starting.acquire(timeout=_STARTING_SECONDS):
+        raise ConfigurationError(
+            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and queries of a process that runs"
+            " pillarbox programs start one after the other: is a query started in onQueryStarted() of a listener?"
+        )
+    try:
+        yield
+    finally:
+        _starting.release()
+
+
+@contextmanager
+def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
+    """Set the settings that Spark takes for those of a checkpoint when a plan that reads its state is made.
+
+    No query starts in this time, so no job may run in it.
+
+    Args:
+        state_format: the format of the checkpoint's state files.
+
+    Raises:
+        ConfigurationError: another query has been starting for ten minutes.
+    """
+    with alone(), session_settings(spark, settings_of_state(state_format)):
+        yield
+
+
+def settings_of_state(state_format: str) -> dict[str, str]:
+    """Return the settings that Spark takes for those of a checkpoint when it reads or rewrites state by itself."""
+    return {PROVIDER_KEY: PROVIDER, STATE_FORMAT: state_format}
