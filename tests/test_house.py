@@ -143,8 +143,8 @@ def test_no_layer_knows_a_higher_one():
 def imports_at_work(path: Path, *, in_functions: bool) -> Iterator[str]:
     """The modules that a file imports, but not those that only type checkers need."""
     tree = ast.parse(path.read_text())
-    tested = [node for node in ast.walk(tree) if isinstance(node, ast.If) and isinstance(node.test, ast.Name)]
-    typing = {each for node in tested if node.test.id == "TYPE_CHECKING" for each in ast.walk(node)}
+    tested = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    typing = {each for node in tested for each in ast.walk(node)}
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.ImportFrom)
