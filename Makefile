@@ -87,7 +87,7 @@ simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: P
 
 .PHONY: chaos
 chaos: setup ## Programs on Spark under faults drawn from SEED=7 (else the clock) and SEEDS=20 in all, or for MINUTES=10
-	@$(RUN) $(BIN)/python -m tests.faults.chaos $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	@$(RUN) $(BIN)/python -m tests.faults.chaos.seeds $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 .PHONY: lint

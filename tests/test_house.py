@@ -182,7 +182,7 @@ def test_no_package_knows_a_higher_one(layer):
 def test_no_folder_is_too_full():
     full = {
         str(folder.relative_to(HOME)): count
-        for folder in [SOURCE, *SOURCE.rglob("*/")]
+        for folder in [each for home in (SOURCE, TESTS) for each in (home, *home.rglob("*/"))]
         if (count := len([path for path in folder.glob("*.py") if path.name != "__init__.py"])) > FILES_IN_A_FOLDER
     }
     assert full == {}

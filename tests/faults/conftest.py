@@ -18,9 +18,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pillarbox
-from tests.faults.job import Epoch, Fault, Faults, FileSink, build, make_events, read_events, to_its_end, write_events
-from tests.faults.join_job import joins
-from tests.faults.oracle import Answer, answer
+from tests.faults.oracles.oracle import Answer, answer
+from tests.faults.programs.job import (
+    Epoch,
+    Fault,
+    Faults,
+    FileSink,
+    build,
+    make_events,
+    read_events,
+    to_its_end,
+    write_events,
+)
+from tests.faults.programs.join_job import joins
 
 _FIRST_SEED = int(
     os.environ.get("PILLARBOX_FAULT_SEED")

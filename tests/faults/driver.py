@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from pillarbox._runtime.spark.settings.session import local_session
-from tests.faults.job import Faults, FileSink, build, read_fixed_epochs
+from tests.faults.programs.job import Faults, FileSink, build, read_fixed_epochs
 
 
 def main(home: Path, epochs: int) -> None:

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from examples.enrichment.service import RunningService, running_service
-from tests.faults.async_job import MODES, Mode, batches_of, build, check, count_of
-from tests.faults.job import (
+from tests.faults.programs.async_job import MODES, Mode, batches_of, build, check, count_of
+from tests.faults.programs.job import (
     NO_FAULTS,
     Epoch,
     Fault,
@@ -146,7 +146,7 @@ def test_the_driver_is_killed_with_requests_in_flight(tmp_path: Path, seed: int)
 
 def start(home: Path, log: Path, service: RunningService) -> subprocess.Popen[bytes]:
     """Start a driver."""
-    return start_python(log, "-m", "tests.faults.async_job", str(home), service.url)
+    return start_python(log, "-m", "tests.faults.programs.async_job", str(home), service.url)
 
 
 def wait_for(condition: Any, busy: StreamingQuery | subprocess.Popen[bytes]) -> None:

@@ -21,9 +21,9 @@ import pytest
 
 from pillarbox import CheckpointMismatchError
 from pillarbox._state.savepoint import LocalSavepoint
-from tests.faults.chain_job import found
-from tests.faults.everything_oracle import LEVELS, expected
-from tests.faults.job import make_events
+from tests.faults.oracles.everything_oracle import LEVELS, expected
+from tests.faults.programs.chain_job import found
+from tests.faults.programs.job import make_events
 from tests.faults.test_driver import kill, start_python, wait_for
 from tests.faults.test_rescale import check
 
@@ -56,7 +56,7 @@ class Home:
         return start_python(self.folder / "log", *arguments)
 
     def orders(self, *orders: str) -> list[str]:
-        return ["-m", "tests.faults.chain_job", str(self.folder), *orders]
+        return ["-m", "tests.faults.programs.chain_job", str(self.folder), *orders]
 
     def command(self) -> list[str]:
         """The command that writes the first savepoint."""

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from pillarbox import KeyedProcessFunction, RuntimeContext, ValueStateDescriptor
 from tests.faults.conftest import Run
-from tests.faults.job import NO_FAULTS, FileSink, Ledger, make_events, write_events
-from tests.faults.oracle import answer
+from tests.faults.oracles.oracle import answer
+from tests.faults.programs.job import NO_FAULTS, FileSink, Ledger, make_events, write_events
 
 pytestmark = pytest.mark.fault
 

@@ -23,7 +23,7 @@ import pytest
 import pillarbox
 from pillarbox import CheckpointMismatchError
 from pillarbox._state.savepoint import LocalSavepoint
-from tests.faults.savepoint_job import writer
+from tests.faults.programs.savepoint_job import writer
 from tests.faults.test_driver import START_SECONDS, kill, start_python, wait_for
 
 pytestmark = [

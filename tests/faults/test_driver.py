@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.job import FileSink, make_events, write_fixed_epochs
-from tests.faults.oracle import answer
+from tests.faults.oracles.oracle import answer
+from tests.faults.programs.job import FileSink, make_events, write_fixed_epochs
 
 pytestmark = [
     pytest.mark.fault,

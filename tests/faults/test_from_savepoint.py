@@ -20,7 +20,7 @@ import pillarbox
 from pillarbox import CheckpointMismatchError, SavepointError
 from pillarbox._state.savepoint import write_savepoint
 from pillarbox.testing import ProgramTestHarness, row
-from tests.faults.savepoint_job import counted, writer
+from tests.faults.programs.savepoint_job import counted, writer
 from tests.faults.test_driver import START_SECONDS, kill, start_python
 
 pytestmark = [
@@ -34,7 +34,7 @@ def records(start: int, end: int) -> list[dict[str, int]]:
 
 
 def start_driver(home: Path) -> subprocess.Popen[bytes]:
-    return start_python(home / "log", "-m", "tests.faults.savepoint_job", str(home))
+    return start_python(home / "log", "-m", "tests.faults.programs.savepoint_job", str(home))
 
 
 def reached(home: Path, ends: Callable[[], bool]) -> bool:

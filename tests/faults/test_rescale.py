@@ -18,9 +18,9 @@ from typing import Any
 import pyspark
 import pytest
 
-from tests.faults.everything_job import SUBTASKS, UIDS
-from tests.faults.everything_oracle import LEVELS, expected
-from tests.faults.job import FileSink, make_events
+from tests.faults.oracles.everything_oracle import LEVELS, expected
+from tests.faults.programs.everything_job import SUBTASKS, UIDS
+from tests.faults.programs.job import FileSink, make_events
 from tests.faults.test_driver import kill, start_python, wait_for
 
 pytestmark = [
@@ -55,7 +55,7 @@ class Place:
     def begin(self, *orders: str) -> subprocess.Popen[bytes]:
         """Start a driver with these orders."""
         (self.home / "said").unlink(missing_ok=True)
-        return start_python(self.home / "log", "-m", "tests.faults.everything_job", str(self.home), *orders)
+        return start_python(self.home / "log", "-m", "tests.faults.programs.everything_job", str(self.home), *orders)
 
     def log(self) -> str:
         return (self.home / "log").read_text()[-6000:]

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tests.faults.conftest import MakeRun, tasks
-from tests.faults.job import Fault, InjectedError
+from tests.faults.programs.job import Fault, InjectedError
 
 pytestmark = pytest.mark.fault
 
@@ -74,7 +74,7 @@ def test_a_sink_with_several_actions(make_run: MakeRun, seed: int) -> None:
 
 def test_stopped_and_started_as_data_comes(make_run: MakeRun, seed: int) -> None:
     """Between two starts, the checkpoint may also go back in time."""
-    from tests.faults.job import write_events
+    from tests.faults.programs.job import write_events
 
     run = make_run(seed + 3, epochs=5, written=2)
     run.to_the_end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.state_files import FILES, FORMAT, cut, make, newest_state_file, run
+from tests.faults.programs.state_files import FILES, FORMAT, cut, make, newest_state_file, run
 
 pytestmark = pytest.mark.fault
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from tests.faults.conftest import MakeRun, tasks
-from tests.faults.job import Fault
-from tests.faults.oracle import Answer
+from tests.faults.oracles.oracle import Answer
+from tests.faults.programs.job import Fault
 
 pytestmark = pytest.mark.fault
 

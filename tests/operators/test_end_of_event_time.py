@@ -21,7 +21,7 @@ from pillarbox import (
 )
 from pillarbox._time import internal_timer_service
 from pillarbox.testing import harness_for
-from tests.windowing.windows import Number, open_windows
+from tests.operators.windowing.windows import Number, open_windows
 
 LAST = 2**63 - 1
 AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda pair: pair[1])

@@ -48,7 +48,7 @@ from pillarbox.testing import (
     row,
 )
 from tests.nodes import node
-from tests.windowing.windows import open_windows
+from tests.operators.windowing.windows import open_windows
 
 SIDE = OutputTag("side")
 

@@ -21,7 +21,7 @@ from pillarbox import (
 )
 from pillarbox._state.chunks.head import META
 from pillarbox.testing import harness_for
-from tests.windowing.windows import Contents, key_of, open_windows
+from tests.operators.windowing.windows import Contents, key_of, open_windows
 
 FIRST, SECOND = TimeWindow(0, 10), TimeWindow(10, 20)
 

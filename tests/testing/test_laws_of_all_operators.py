@@ -382,7 +382,7 @@ OTHERS: dict[type[StreamOperator], str] = {
     PreAggregateOperator: "sends a partial result more where there is a snapshot: what is made of them is above",
     ColumnsOperator: "has no state, and emits columns: tests/types",
     PrintOperator: "emits nothing",
-    LimitOperator: "counts what a bounded program emits, which has no snapshots: tests/runtime/test_results.py",
+    LimitOperator: "counts what a bounded program emits, without snapshots: tests/runtime/programs/test_results.py",
 }
 
 

@@ -44,9 +44,9 @@ def _submitted() -> Any:
 
 
 def everything(spark: Any, home: Path) -> Any:
-    """Return the program of ``tests/faults/everything_job.py`` in a folder."""
-    from tests.faults.everything_job import Operated
-    from tests.faults.job import make_events
+    """Return the program of ``tests/faults/programs/everything_job.py`` in a folder."""
+    from tests.faults.programs.everything_job import Operated
+    from tests.faults.programs.job import make_events
 
     return Operated(spark, home / "everything", make_events(11, epochs=2, keys=12, records=60), subtasks=3)
 

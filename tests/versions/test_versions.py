@@ -20,7 +20,7 @@ import pyspark
 import pytest
 
 import pillarbox
-from tests.faults import everything_oracle
+from tests.faults.oracles import everything_oracle
 from tests.sessions import environment_without_spark
 from tests.versions import smoke
 

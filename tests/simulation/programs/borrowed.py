@@ -12,7 +12,7 @@ from typing import Any
 from examples.flights import job as flights
 from pillarbox import WatermarkStrategy
 from pillarbox.testing import row
-from tests.faults import job as faults_job
+from tests.faults.programs import job as faults_job
 from tests.programs import second
 from tests.simulation.programs.program import FAR, SimulatedProgram
 

@@ -21,7 +21,7 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox.testing import row
-from tests.faults.tally import Tally
+from tests.faults.programs.tally import Tally
 from tests.programs import LATE, History, diamond, first, rows_with_columns, second
 from tests.simulation.programs.program import LETTERS, Inputs, SimulatedProgram, keyed_events
 

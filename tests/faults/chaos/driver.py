@@ -1,0 +1,412 @@
+"""A driver process for ``make chaos``: ``python -m tests.faults.chaos.driver HOME STATUS``.
+
+It runs the programs that HOME/shape.json says on HOME's input to its end, and then a bounded one. Lines of its
+standard input are orders: ``start PLACE``, with checkpoints and output there; ``start-first PLACE``, the first of the
+programs only; ``stop``; ``read-READER PLACE``, while they run: what a reader says of the first program's checkpoint.
+While the programs are stopped: ``finish PLACE`` runs each epoch that was begun and not committed; ``available PLACE``
+runs the second program until all is done that can be done by then; and of the first program, ``rescale PLACE`` changes
+it to the parallelism that the shape has by now, and ``savepoint PLACE`` writes the savepoint that the shape names next.
+It says in the file STATUS, a line of JSON each, what has become of them. It ends with its input, or when all is done.
+
+A sink that finds a file ``die in NAME ...`` or ``stop NAME ...`` in HOME when it has written a batch kills the driver,
+or stops its query, before Spark knows of the batch.
+"""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import pillarbox
+from pillarbox import CheckpointMismatchError
+from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
+from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox._state.savepoint import LocalSavepoint
+from tests.faults.chaos.sinks import ChaosSink, LoggedFiles
+from tests.faults.programs import async_job, columns_job, job, rolling_job, second_job
+from tests.faults.programs.job import Fault, Faults, FileSink, read_events, read_fixed_epochs
+from tests.faults.programs.join_job import Joined
+from tests.faults.programs.others import all_others
+from tests.faults.test_driver import members
+from tests.forked_python import forked_python
+
+# Drivers do not live for long: they need not compile well, nor collect garbage in several threads.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def java_options() -> str:
+    """Return the options of the driver's JVM: it takes its classes from an archive, or leaves one when it ends."""
+    archive = os.environ.get("PILLARBOX_CHAOS_ARCHIVE")
+    if archive is None:
+        return JAVA_OPTIONS
+    which = "SharedArchiveFile" if os.path.exists(archive) else "ArchiveClassesAtExit"
+    return f"{JAVA_OPTIONS} -Xlog:disable -XX:{which}={archive}"
+
+
+_DONE = {"finish": "finished", "available": "exhausted", "rescale": "rescaled", "savepoint": "written"}
+HANGS = 300  # seconds that nothing takes, however busy the machine is
+
+
+class Programs:
+    """The queries that run."""
+
+    def __init__(self, spark: SparkSession, home: Path) -> None:
+        self.spark = spark
+        self.home = home
+        self.queries: list[StreamingQuery] = []
+        self.files = -1
+
+    def _shape(self, place: Path | None = None) -> dict[str, Any]:
+        """Return what is to run, by now; a copy has a shape of its own."""
+        folder = self.home if place is None or not (place / "shape.json").exists() else place
+        found: dict[str, Any] = json.loads((folder / "shape.json").read_text())
+        return found
+
+    def disk_is_full(self, df: DataFrame, batch: int) -> None:
+        """Fail as often as was ordered."""
+        for wanted in self.home.glob("sink is full *"):
+            wanted.rename(self.home / f"done {wanted.name}")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"batch {batch}")
+
+    def start(self, place: Path, *, all_of_them: bool) -> None:
+        """Start the queries, wherever their checkpoints are."""
+        shape = self._shape(place)
+        self.sink = self._sink("first", place / "out", shape, all_of_them=all_of_them)
+        self.squares = FileSink(place / "squares")
+        self.frames = place / "frames"
+        self.files = -1
+        crossing = shape["crossing"] if all_of_them else None
+        writers = [partial(self._first, place, self.sink)]
+        if all_of_them:
+            writers.append(partial(self._functions, place))
+        if shape["mode"] and all_of_them:
+            writers.append(partial(self._second, place))
+        starts = [partial(_start, shape["starter"], writer) for writer in writers]
+        with _Crossing(self.spark, crossing):
+            self.queries = _in_threads(starts) if shape["threads"] else [one() for one in starts]
+
+    def _sink(self, name: str, directory: Path, shape: dict[str, Any], *, all_of_them: bool = True) -> FileSink:
+        """Return the sink of a program, without faults where it is not among all the others."""
+        return ChaosSink(
+            directory,
+            self.disk_is_full if name == "first" and all_of_them else None,
+            shape["shift"] if name == "first" else 0,
+            knowing=shape["sinks"][name] == "knowing",
+            after=partial(self._after, name) if all_of_them else None,
+        )
+
+    def _after(self, name: str) -> None:
+        """Do what was ordered for the moment when a sink has written a batch."""
+        orders: dict[str, Callable[[str], None]] = {"die in": _die, "stop": self._stop}
+        for what, obey in orders.items():
+            for wanted in self.home.glob(f"{what} {name} *"):
+                wanted.rename(self.home / f"done {wanted.name}")
+                obey(name)
+
+    def _stop(self, name: str) -> None:
+        """Stop the query of a program, as another thread does while the sink is at work."""
+        query = next(query for query in self.spark.streams.active if query.name == name)
+        threading.Thread(target=query.stop).start()
+        while query.isActive:
+            time.sleep(0.01)
+
+    def _faults(self) -> Faults:
+        planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self._shape()["faults"]]
+        return Faults(self.home / "faults", planned)
+
+    def _first(self, place: Path, sink: FileSink) -> DataStreamWriter:
+        """Return the writer of the first program, which starts from a savepoint where the shape names one."""
+        shape = self._shape(place)
+        numbers = {name: shape[name] for name in ("parallelism", "max_parallelism", "savepoint")}
+        events = read_fixed_epochs(self.spark, self.home / "in.parquet")
+        df = job.build(events, self._faults(), **numbers, further=partial(all_others, joined=_joined(shape, "first")))
+        return _writer("first", df, place / shape["checkpoint"]).foreachBatch(sink)
+
+    def _functions(self, place: Path) -> DataStreamWriter:
+        """Return the writer of the DataFrame functions."""
+        shape = self._shape()
+        events = read_fixed_epochs(self.spark, self.home / "in.parquet")
+        df = columns_job.build(events, _joined(shape, "frames"))
+        writer = _writer("frames", df, place / "frames checkpoint")
+        if shape["sinks"]["frames"] == "parquet":
+            return writer.format("parquet").option("path", str(self.frames))
+        return writer.foreachBatch(self._sink("frames", self.frames, shape))
+
+    def _second(self, place: Path) -> DataStreamWriter:
+        """Return the writer of the second program. Where it waits for times, its input is files that come by and by:
+        between them nothing but the program itself makes Spark run an epoch."""
+        mode: second_job.Mode = self._shape()["mode"]
+        waits = mode in second_job.WAITING
+        folder = self.home / "squares in"
+        events = read_events(self.spark, folder) if waits else read_fixed_epochs(self.spark, self.home / "in.parquet")
+        df = second_job.build(events, self._shape()["service"], mode, self._faults())
+        return _writer("squares", df, place / "squares checkpoint").foreachBatch(self.squares)
+
+    def finish(self, place: Path) -> None:
+        """Run each epoch that was begun, and is not committed."""
+        shape = self._shape()
+        first = self._sink("first", place / "out", shape, all_of_them=False)
+        writers: dict[str, Callable[[], DataStreamWriter]] = {
+            shape["checkpoint"]: lambda: self._first(place, first),
+            "frames checkpoint": lambda: self._functions(place),
+            "squares checkpoint": lambda: self._second(place),
+        }
+        self.frames, self.squares = place / "frames", FileSink(place / "squares")
+        for checkpoint, writer in writers.items():
+            begun, committed = (_newest(place / checkpoint / log) for log in ("offsets", "commits"))
+            if begun > committed:
+                writer().trigger(once=True).start().awaitTermination()
+
+    def available(self, place: Path) -> None:
+        """Run the second program until all that is there by now is done."""
+        self.squares = FileSink(place / "squares")
+        pillarbox.start(self._second(place).trigger(availableNow=True)).awaitTermination()
+
+    def read(self, reader: str, place: Path) -> dict[str, Any]:
+        """Return what a reader says of the first program's checkpoint: its epoch, and sums of keys; or an error."""
+        checkpoint = str(place / self._shape()["checkpoint"])
+        try:
+            epoch, totals = getattr(self, f"_{reader}")(checkpoint)
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        return {"epoch": epoch, "totals": totals}
+
+    def _inspect(self, checkpoint: str) -> tuple[int, None]:
+        return inspect_checkpoint(self.spark, checkpoint)["epoch"], None
+
+    def _read_state(self, checkpoint: str) -> tuple[int, dict[int, int]]:
+        epoch = inspect_checkpoint(self.spark, checkpoint)["last_epoch"]
+        return epoch, self._totals(checkpoint, epoch=epoch)
+
+    def _savepoint(self, checkpoint: str) -> tuple[int, dict[int, int]]:
+        directory = str(self.home / f"read-{time.time_ns()}")
+        pillarbox.savepoint(self.spark, checkpoint, directory)
+        return LocalSavepoint(directory).manifest.epoch, self._totals(directory)
+
+    def _totals(self, place: str, **options: Any) -> dict[int, int]:
+        """Return the sum of ids of each key that the ledger has in a checkpoint or a savepoint."""
+        rows = pillarbox.read_state(self.spark, place, "ledger", **options)
+        return {row.key: row.total for row in rows.selectExpr("key::long AS key", "total::long AS total").collect()}
+
+    def rescale(self, place: Path) -> None:
+        """Change the first program to another parallelism."""
+        shape = self._shape()
+        pillarbox.rescale(self.spark, str(place / shape["checkpoint"]), shape["parallelism"])
+
+    def savepoint(self, place: Path) -> None:
+        """Write a savepoint of the first program."""
+        shape = self._shape()
+        directory = shape["next savepoint"]
+        with suppress(CheckpointMismatchError):
+            LocalSavepoint(directory)
+            return  # somebody was killed right behind it
+        pillarbox.savepoint(self.spark, str(place / shape["checkpoint"]), directory)
+
+    def collect(self) -> None:
+        """Write the results of the bounded program."""
+        events = self.spark.read.parquet(str(self.home / "in.parquet"))
+        found = rolling_job.first_sums(events, self._faults())
+        part = self.home / "first sums.new"
+        part.write_text(json.dumps(found))
+        part.rename(self.home / "first sums")
+
+    def stop(self) -> None:
+        """Stop the queries."""
+        # Also one that could be started while another could not.
+        for query in self.spark.streams.active:
+            query.stop()
+        self.queries = []
+
+    def failure(self) -> str | None:
+        """Return what a query has died of."""
+        for query in self.queries:
+            if not query.isActive:
+                return str(query.exception() or "a query has ended")
+        return None
+
+    def is_done(self) -> bool:
+        """Tell whether all has come out."""
+        if any(query.lastProgress is None for query in self.queries):
+            return False  # the epoch that another driver was killed in is run again first
+        squares = [path.name for path in self.squares.directory.glob("[0-9]*.json")]
+        is_parquet = self._shape()["sinks"]["frames"] == "parquet"
+        frames = LoggedFiles(self.frames) if is_parquet else FileSink(self.frames)
+        batches = [len(self.sink.batches()), len(frames.batches())]
+        files = sum(batches) + len(squares)
+        if files == self.files or min(batches) < self._shape()["epochs"]:
+            return False
+        self.files = files
+        return not self._shape()["mode"] or _count(self.squares) >= self._shape()["records"]
+
+
+class _Crossing:
+    """While a query starts from a savepoint, another thread writes savepoints of the checkpoint that it came from.
+
+    Args:
+        wanted: the checkpoint, and where the savepoints go; None: there is no such thread.
+    """
+
+    def __init__(self, spark: SparkSession, wanted: dict[str, str] | None) -> None:
+        self._spark = spark
+        self._wanted = wanted
+        self._is_over = threading.Event()
+        self._raised: list[BaseException] = []
+        self._thread = threading.Thread(target=self._write)
+
+    def __enter__(self) -> None:
+        if self._wanted is not None:
+            faulthandler.dump_traceback_later(HANGS, exit=True)
+            self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        if self._wanted is not None:
+            self._is_over.set()
+            self._thread.join()
+            faulthandler.cancel_dump_traceback_later()
+            if self._raised:
+                raise self._raised[0]
+
+    def _write(self) -> None:
+        assert self._wanted is not None
+        try:
+            while not self._is_over.is_set():
+                directory = f"{self._wanted['savepoint']}-{time.time_ns()}"
+                pillarbox.savepoint(self._spark, self._wanted["checkpoint"], directory)
+                LocalSavepoint(directory)
+        except BaseException as error:
+            self._raised.append(error)
+
+
+def _die(name: str) -> None:
+    """End this process and all that belongs to it, at once."""
+    for process in members(os.getpid()):
+        if process != os.getpid():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _newest(log: Path) -> int:
+    return max((int(path.name) for path in log.glob("[0-9]*")), default=-1)
+
+
+def _writer(name: str, df: DataFrame, checkpoint: Path) -> DataStreamWriter:
+    return df.writeStream.queryName(name).option("checkpointLocation", str(checkpoint))
+
+
+def _start(starter: str, plan: Callable[[], DataStreamWriter]) -> StreamingQuery:
+    writer = plan().trigger(processingTime="0 seconds")
+    return pillarbox.start(writer) if starter == "pillarbox" else writer.start()
+
+
+def _in_threads(starts: Sequence[Callable[[], StreamingQuery]]) -> list[StreamingQuery]:
+    """Return what they start, all at once; the first one that fails raises when all are over."""
+    faulthandler.dump_traceback_later(HANGS, exit=True)
+    try:
+        with ThreadPoolExecutor(len(starts)) as pool:
+            started = [pool.submit(one) for one in starts]
+        return [one.result() for one in started]
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _joined(shape: dict[str, Any], name: str) -> Joined:
+    bounds, how = shape["joined"][name]
+    return Joined(tuple(bounds), how)
+
+
+def _count(squares: FileSink) -> int:
+    return sum(map(len, async_job.batches_of(squares).values()))
+
+
+def main(home: Path, status: Path, python: str) -> None:
+    shape: dict[str, Any] = json.loads((home / "shape.json").read_text())
+
+    def say(what: str, why: str = "") -> None:
+        with status.open("a") as file:
+            file.write(json.dumps([what, why]) + "\n")
+
+    orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            orders.put(line.strip())
+        orders.put("end")
+
+    threading.Thread(target=listen, daemon=True).start()
+    spark = local_session(
+        shape["cores"],
+        app_name="pillarbox-chaos-driver",
+        **({"spark__master": shape["master"]} if shape["master"] else {}),
+        spark__driver__memory="1g",
+        spark__driver__extraJavaOptions=java_options(),
+        spark__executor__extraJavaOptions=JAVA_OPTIONS,
+        spark__log__level="ERROR",
+        spark__python__daemon__module="tests.daemon",
+        spark__pillarbox__homes=shape["homes"],
+        spark__local__dir=str(status.parent / "local"),
+        spark__sql__warehouse__dir=str(status.parent / "warehouse"),
+        spark__sql__streaming__minBatchesToRetain=str(shape["retained"]),
+        spark__sql__streaming__fileSink__log__compactInterval=str(shape["compacted"]),
+    )
+    spark.sparkContext.pythonExec = python
+    say("ready")
+    programs = Programs(spark, home)
+    while True:
+        try:
+            order = orders.get(timeout=0.05)
+            if order == "end":
+                break
+            what, _, place = order.partition(" ")
+            if what in _DONE:
+                getattr(programs, what)(Path(place))
+                say(_DONE[what])
+            elif what.startswith("read-"):
+                say("read", json.dumps(programs.read(what.removeprefix("read-"), Path(place))))
+            elif what.startswith("start"):
+                programs.start(Path(place), all_of_them=what == "start")
+                say("started")
+            else:
+                failure = programs.failure()
+                programs.stop()
+                say("stopped", failure or "")
+        except queue.Empty:
+            failure = programs.failure()
+            if failure is not None:
+                programs.stop()
+                say("failed", failure)
+            elif programs.queries and programs.is_done():
+                programs.stop()
+                programs.collect()
+                say("done")
+                break
+        except Exception as error:  # of start()
+            programs.stop()
+            say("failed", str(error))
+    spark.stop()
+
+
+def _hashable(at: Any) -> Any:
+    return tuple(at) if isinstance(at, list) else at
+
+
+if __name__ == "__main__":
+    with forked_python() as python:
+        main(Path(sys.argv[1]), Path(sys.argv[2]), python)

@@ -1,0 +1,117 @@
+"""What came out of a run of ``make chaos``, compared with what should have; and which damage may be to blame."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.faults.chaos.damage import Damage
+from tests.faults.chaos.sinks import LoggedFiles
+from tests.faults.oracles.oracle import Answer
+from tests.faults.oracles.rolling_oracle import first_sums_answer
+from tests.faults.programs import async_job
+from tests.faults.programs.job import Epoch, FileSink
+from tests.faults.programs.second_job import GIVEN_UP
+
+__all__ = ["Outcome"]
+
+
+class Outcome:
+    """The wrong rows of one seed.
+
+    Args:
+        epochs: the input.
+        right: what the first program makes of it.
+        say: told of all that is wrong.
+
+    Attributes:
+        damages: files of the first program's checkpoint that were damaged.
+        lost: how many rows are missing.
+        doubled: how many are there too often, or should not be there at all.
+        silent: how many of both come after a damage that had not been noticed by then.
+        given_up: how many requests of the second program were.
+    """
+
+    def __init__(self, epochs: Sequence[Epoch], right: Answer, say: Callable[[str], None]) -> None:
+        self._epochs = epochs
+        self._right = right
+        self._say = say
+        self.damages: list[Damage] = []
+        self.lost = self.doubled = self.silent = self.given_up = 0
+
+    def wrong_batches(self, out: Path, damage: Damage) -> list[int]:
+        """Return the batches so far that are wrong, and may be so because of a damage."""
+        found = [(batch, rows) for batch, rows in FileSink(out).output().items() if damage.may_have_spoilt(batch)]
+        return sorted(batch for batch, rows in found if any(_differ(rows, self._due(batch))))
+
+    def check(self, out: Path) -> None:
+        """Compare every row of the first program."""
+        sink = FileSink(out)
+        output = sink.output()
+        for batch in sorted(output.keys() | self._right.output.keys()):
+            self.compare_batch(batch, output.get(batch, []), f"batch {batch}")
+        for batch, rows in sink.earlier():
+            self.compare_batch(batch, rows, f"an earlier attempt at batch {batch}")
+
+    def check_frames(self, out: Path, right: Mapping[int, Sequence[Any]]) -> None:
+        """Compare every row of the DataFrame functions."""
+        sink = FileSink(out)
+        output = sink.output()
+        for batch in sorted(output.keys() | right.keys()):
+            self._compare(output.get(batch, []), right.get(batch, []), f"the functions' batch {batch}", [])
+        for batch, rows in sink.earlier():
+            self._compare(rows, right.get(batch, []), f"an earlier attempt at the functions' batch {batch}", [])
+
+    def check_files(self, files: LoggedFiles, right: Mapping[int, Sequence[Any]]) -> None:
+        """Compare all rows of the DataFrame functions, where Spark's own sink has written them."""
+        self._compare(files.rows(), [row for rows in right.values() for row in rows], "the functions' files", [])
+
+    def compare_totals(self, batch: int, found: Mapping[int, int], reader: str) -> None:
+        """Compare what a reader has found in the ledger's state after a batch."""
+        right = self._right.totals[min(batch, len(self._right.totals) - 1)]
+        suspects = [one for one in self.damages if one.may_have_spoilt(batch)]
+        self._compare(list(found.items()), list(right.items()), f"what {reader} found after batch {batch}", suspects)
+
+    def check_first_sums(self, file: Path) -> None:
+        """Compare what came of the bounded program, and its order."""
+        found, right = json.loads(file.read_text()), first_sums_answer(self._epochs)
+        self._compare(list(enumerate(map(tuple, found))), list(enumerate(map(tuple, right))), "the first sums", [])
+
+    def check_squares(self, out: Path, *, may_give_up: bool) -> None:
+        """Compare every row of the second program."""
+        found = [row for rows in async_job.batches_of(FileSink(out)).values() for row in rows]
+        events = [event for parts in self._epochs[:-1] for part in parts for event in part]
+        given_up = {row.id for row in found if row.square == GIVEN_UP and may_give_up}
+        self.given_up = len(given_up)
+        right = [(event.id, event.key, GIVEN_UP if event.id in given_up else event.id**2) for event in events]
+        self._compare([(row.id, row.key, row.square) for row in found], right, "the squares", [])
+
+    def compare_batch(self, batch: int, rows: Sequence[Any], what: str) -> None:
+        """Compare the rows of a batch."""
+        self._compare(rows, self._due(batch), what, [one for one in self.damages if one.may_have_spoilt(batch)])
+
+    def _due(self, batch: int) -> list[Any]:
+        """Return the rows that a batch should have; there may be batches without any behind the last."""
+        return self._right.output.get(batch, [])
+
+    def _compare(self, found: Sequence[Any], right: Sequence[Any], what: str, suspects: Sequence[Damage]) -> None:
+        missing, extra = _differ(found, right)
+        if not missing and not extra:
+            return
+        self._say(f"WRONG: {what}: {missing} rows missing, {extra} too many")
+        self.lost += missing
+        self.doubled += extra
+        if suspects:
+            self.silent += missing + extra
+        for one in suspects:
+            one.wrong += missing + extra
+            self._say(f"SILENT: after {one.how}: {one.file}")
+
+
+def _differ(found: Sequence[Any], right: Sequence[Any]) -> tuple[int, int]:
+    """Return how many rows are missing, and how many are too many."""
+    one, other = Counter(found), Counter(right)
+    return sum((other - one).values()), sum((one - other).values())

@@ -1,0 +1,84 @@
+"""The sinks of the programs that ``make chaos`` runs, with faults between a sink's commit and Spark's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from tests.faults.programs.job import FileSink, Row
+
+__all__ = ["SINKS", "ChaosSink", "LoggedFiles", "Sink"]
+
+# What becomes of a batch that the sink has already: it is written again; or the sink returns at once, without running
+# the plan, as sinks do that keep the numbers of batches with their rows. The third is Spark's own sink of files, which
+# leaves out what is in its log.
+Sink = Literal["overwriting", "knowing", "parquet"]
+SINKS: tuple[Sink, ...] = ("overwriting", "knowing", "parquet")
+
+
+class ChaosSink(FileSink):
+    """A file for each batch. When one is written, and Spark does not know that yet, what was ordered happens.
+
+    Args:
+        knowing: it returns at once for a batch that it has.
+        after: called with the batch when it is written.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        before: Callable[[DataFrame, int], None] | None = None,
+        shift: int = 0,
+        *,
+        knowing: bool = False,
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(directory, before, shift)
+        self._knowing = knowing
+        self._after = after
+
+    def __call__(self, df: DataFrame, batch: int) -> None:
+        if not self._knowing or batch + self.shift not in self.batches():
+            super().__call__(df, batch)
+        if self._after is not None:
+            self._after()
+
+
+class LoggedFiles:
+    """The folder of a sink of files of Spark's, read by its log alone.
+
+    Args:
+        directory: where Spark writes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def batches(self) -> list[int]:
+        """Return the batches up to the last one that the log has."""
+        return list(range(max(self._entries(), default=-1) + 1))
+
+    def rows(self) -> list[Row]:
+        """Return all rows, without what may differ."""
+        entries = self._entries()
+        compacted = max((batch for batch, path in entries.items() if path.suffix), default=-1)
+        logged = [path for batch, path in sorted(entries.items()) if batch >= compacted]
+        files = [file for path in logged for file in self._files(path)]
+        tables = [pq.read_table(file).to_pylist() for file in files]
+        return sorted((row["level"], row["key"], row["ts"], row["state"]) for rows in tables for row in rows)
+
+    def _entries(self) -> dict[int, Path]:
+        """Return the log's files by batch; a batch that stands for all those before has ``.compact``."""
+        paths = sorted((self.directory / "_spark_metadata").glob("[0-9]*"))
+        return {int(path.stem): path for path in paths if path.suffix in ("", ".compact")}
+
+    @staticmethod
+    def _files(entry: Path) -> list[str]:
+        lines: list[dict[str, Any]] = [json.loads(line) for line in entry.read_text().splitlines()[1:]]
+        return [unquote(urlsplit(line["path"]).path) for line in lines]

@@ -1,0 +1,99 @@
+"""Each operator is in a program that chaos runs. A new one needs a place there, or a reason why it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+from pillarbox._graph import Program
+from pillarbox._operators.frame.captured import Captured
+from pillarbox._operators.frame.operator import StreamOperator
+from pillarbox._operators.stateless.sinks import PrintOperator
+from pillarbox._runtime.spark import runtime
+from tests.faults.programs import columns_job, job, rolling_job, second_job
+from tests.faults.programs.job import NO_FAULTS
+from tests.faults.programs.others import all_others
+from tests.faults.programs.second_job import MODES
+from tests.testing.test_laws_of_all_operators import PARTS, all_operators
+
+NOT_UNDER_FAULTS: dict[type[StreamOperator], str] = {
+    **dict.fromkeys(PARTS, "is what others are made of"),
+    PrintOperator: "writes to the output of a worker, where nothing can be compared",
+}
+
+
+class Rows:
+    """Stands for the DataFrame of events, and for its session."""
+
+    schema = StructType().add("id", "long").add("key", "long").add("ts", "long")
+    columns = schema.names
+    mapInArrow = createDataFrame = None
+    isStreaming = True
+
+    @property
+    def sparkSession(self) -> Rows:
+        return self
+
+    def coalesce(self, partitions: int) -> Rows:
+        return self
+
+
+class Shown:
+    """Stands for Spark: looks at the programs that it is to run.
+
+    Attributes:
+        programs: all of them so far.
+    """
+
+    programs: list[Program]
+    parallelism = task_slots = 2
+    time_zone = "UTC"
+
+    def __init__(self, session: Any) -> None: ...
+
+    def collect(self, program: Program, limit: int | None = None) -> Iterator[list[Any]]:
+        self.programs.append(program)
+        yield []
+
+    def dataframe(self, program: Program, schema: StructType) -> None:
+        self.programs.append(program)
+
+
+def operators_of(make: Callable[..., Any] | None) -> Iterator[type[StreamOperator]]:
+    """Yield the operator that is made, and the one that it guards."""
+    if make is None:
+        return
+    if isinstance(make, Captured):
+        make = make.function
+    known: Any = make.func if isinstance(make, partial) else make
+    assert isinstance(known, type) and issubclass(known, StreamOperator), f"an operator is made by {make}"
+    yield known
+    if isinstance(make, partial):
+        yield from operators_of(make.keywords.get("make"))
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """The programs that were handed to Spark."""
+    Shown.programs = []
+    monkeypatch.setattr(runtime, "SparkRuntime", Shown)
+    return Shown.programs
+
+
+def test_every_operator_is_under_faults(programs):
+    events: Any = Rows()
+    job.build(events, further=all_others)
+    columns_job.processed(events, events)
+    for mode in MODES:
+        second_job.build(events, "http://nowhere", mode, NO_FAULTS)
+    rolling_job.first_sums(events, NO_FAULTS)
+    assert len(programs) == 3 + len(MODES)
+    nodes = [node for program in programs for vertex in program.vertices for node in vertex.nodes]
+    made = {operator for node in nodes for operator in operators_of(node.factory.make)}
+    missing = set(all_operators()) - made - NOT_UNDER_FAULTS.keys()
+    assert not missing, f"chaos has no program with {missing}: give others.py one, or say here why not"
+    assert not made & NOT_UNDER_FAULTS.keys(), "there is a program with what is said to be in none"

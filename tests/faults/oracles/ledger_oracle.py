@@ -1,0 +1,86 @@
+"""What the ledger of ``job.py`` must give, in plain Python."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.faults.oracles.model import Model
+from tests.faults.programs.job import END, MINUTE, Event
+
+__all__ = ["Accounts"]
+
+
+@dataclass
+class _Account:
+    ids: list[int] = field(default_factory=list)
+    recent: list[int] = field(default_factory=list)
+    minutes: dict[int, int] = field(default_factory=dict)
+    timers: set[int] = field(default_factory=set)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "n": len(self.ids),
+            "recent": self.recent,
+            "minutes": sorted(self.minutes.items()),
+            "total": sum(self.ids),
+            "mean": sum(self.ids) / len(self.ids),
+        }
+
+
+class Accounts(Model):
+    """The accounts of all keys.
+
+    Args:
+        place: where faults meet timers: at their key and timestamp.
+
+    Attributes:
+        emitted: key and timestamp of those rows that are the ledger's own, and how many records the key had by then.
+    """
+
+    def __init__(self, level: int, place: str) -> None:
+        super().__init__()
+        self._level = level
+        self._place = place
+        self.accounts: dict[int, _Account] = {}
+        self.emitted: list[tuple[int, int, int]] = []
+
+    def record(self, event: Event) -> None:
+        """Take a record."""
+        account = self.accounts.setdefault(event.key, _Account())
+        account.ids.append(event.id)
+        account.recent.append(event.id)
+        minute = event.ts // MINUTE
+        account.minutes[minute] = account.minutes.get(minute, 0) + 1
+        account.timers |= {(minute + 1) * MINUTE, END}
+        if len(account.ids) % 4 == 0:
+            account.timers.discard((minute + 1) * MINUTE)
+            account.timers.add((minute + 3) * MINUTE)
+        if len(account.ids) % 3 == 0:
+            self._emit(event.key, event.ts)
+
+    def advance(self, watermark: int) -> None:
+        """Let event time go on."""
+        super().advance(watermark)
+        for key in list(self.accounts):
+            while key in self.accounts and (due := [at for at in self.accounts[key].timers if at <= watermark]):
+                timestamp = min(due)
+                self.accounts[key].timers.discard(timestamp)
+                self.points[self._place].append((key, timestamp))
+                self.timer(key, timestamp)
+
+    def timer(self, key: int, timestamp: int) -> None:
+        """Take a timer that has fired."""
+        account = self.accounts[key]
+        self._emit(key, timestamp)
+        account.minutes = {m: n for m, n in account.minutes.items() if (m + 1) * MINUTE > timestamp}
+        if len(account.ids) % 2 == 0:
+            account.recent = account.recent[-2:]
+        if len(account.ids) % 5 == 0:
+            del self.accounts[key]
+
+    def _emit(self, key: int, timestamp: int) -> None:
+        account = self.accounts[key]
+        self.rows.append((self._level, key, timestamp, json.dumps(account.state())))
+        self.emitted.append((key, timestamp, len(account.ids)))

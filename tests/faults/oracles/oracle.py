@@ -1,0 +1,121 @@
+"""What the program of the fault tests must give, worked out in plain Python without anything of pillarbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.faults.oracles.columns_oracle import ColumnModel
+from tests.faults.oracles.connected_oracle import ConnectedModel
+from tests.faults.oracles.join_oracle import JoinModel
+from tests.faults.oracles.ledger_oracle import Accounts
+from tests.faults.oracles.letters_oracle import LettersModel
+from tests.faults.oracles.model import BEGINNING, Model
+from tests.faults.oracles.rolling_oracle import RollingModel
+from tests.faults.oracles.window_oracle import WindowModel
+from tests.faults.programs.job import HEARTBEAT, MINUTE, OUT_OF_ORDER, REGIONS, Epoch, Row
+from tests.faults.programs.join_job import JOINED, Joined
+
+
+@dataclass
+class _Region:
+    n: int = 0
+    by_key: dict[int, int] = field(default_factory=dict)
+    timers: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Answer:
+    """What is to come out, and where faults can be put.
+
+    Attributes:
+        output: the rows of each batch, sorted.
+        points: of each place of a fault, what passes by there in each batch.
+        totals: of each batch, the sum of ids that each key of the ledger has in state after it.
+    """
+
+    output: dict[int, list[Row]] = field(default_factory=dict)
+    points: dict[str, list[list[Any]]] = field(default_factory=dict)
+    totals: list[dict[int, int]] = field(default_factory=list)
+
+
+class _Program:
+    def __init__(self, further: Sequence[Model]) -> None:
+        self.ledger = Accounts(1, "timer")
+        # What event time and the source bring, in this order.
+        self.models: list[Model] = [self.ledger, *further]
+        self.regions: dict[int, _Region] = {}
+        self.watermark = BEGINNING
+        self.totals: list[dict[int, int]] = []
+
+    def epoch(self, parts: Epoch) -> tuple[list[Row], dict[str, list[Any]]]:
+        """Return the rows of an epoch, and what passes by the places of faults."""
+        ids = [event.id for part in parts for event in part]
+        events = [event for part in parts for event in part if event.key != HEARTBEAT]
+        for event in events:
+            for model in self.models:
+                model.record(event)
+        for model in self.models:
+            model.end_of_input()
+        marks = [max(event.ts for event in part) - OUT_OF_ORDER - 1 for part in parts if part]
+        advanced = bool(marks) and min(marks) > self.watermark
+        if advanced:
+            self.watermark = min(marks)
+            for model in self.models:
+                model.advance(self.watermark)
+        rows, points = self._regions(advanced=advanced)
+        last = {event.key: event.id for event in events}
+        points |= {
+            "source": ids,
+            "element": [event.id for event in events],
+            "changed": [event.id for event in events],
+            "snapshot": [number for key, number in last.items() if key in self.ledger.accounts],
+        }
+        self.totals.append({key: sum(account.ids) for key, account in self.ledger.accounts.items()})
+        for model in self.models:
+            of_model, found = model.taken()
+            rows += of_model
+            points |= found
+        return rows, points
+
+    def _regions(self, *, advanced: bool) -> tuple[list[Row], dict[str, list[Any]]]:
+        emitted, self.ledger.emitted = self.ledger.emitted, []
+        for key, timestamp, n in emitted:
+            region = self.regions.setdefault(key % REGIONS, _Region())
+            region.n += n
+            region.by_key[key] = region.by_key.get(key, 0) + 1
+            region.timers.add((timestamp // (2 * MINUTE) + 1) * 2 * MINUTE)
+        rows: list[Row] = []
+        fired: list[tuple[int, int]] = []
+        for number, region in self.regions.items() if advanced else ():
+            for timestamp in sorted(at for at in region.timers if at <= self.watermark):
+                region.timers.discard(timestamp)
+                fired.append((number, timestamp))
+                state = {"n": region.n, "by_key": sorted(region.by_key.items())}
+                rows.append((2, number, timestamp, json.dumps(state)))
+                if len(region.by_key) > 4:
+                    region.by_key = {}
+        return rows, {"second": [(key, timestamp) for key, timestamp, _ in emitted], "second timer": fired}
+
+
+def answer(epochs: Sequence[Epoch], *, joins: bool = False, others: bool = False, joined: Joined = JOINED) -> Answer:
+    """Work out what is to come out.
+
+    Args:
+        joins: also of ``join_job.py``.
+        others: also of all in ``others.py``.
+        joined: how the joins of both join.
+    """
+    further: list[Model] = [JoinModel(joined)] if joins or others else []
+    if others:
+        further += [WindowModel(), ColumnModel(joined=joined), LettersModel(), ConnectedModel(), RollingModel()]
+    program = _Program(further)
+    found = [program.epoch(parts) for parts in epochs]
+    places = {place: None for _, points in found for place, passed in points.items() if passed}
+    return Answer(
+        {batch: sorted(rows) for batch, (rows, _) in enumerate(found)},
+        {place: [points.get(place, []) for _, points in found] for place in places},
+        program.totals,
+    )

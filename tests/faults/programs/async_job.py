@@ -1,0 +1,147 @@
+"""The program with requests in flight that the fault tests run, and a driver process of its own for it:
+``python -m tests.faults.programs.async_job HOME SERVICE``.
+
+Each record's square is asked of a real HTTP service: before any shuffle, where an epoch waits for all answers
+(``drain``), or behind a ``key_by``, where requests that are in flight at the barrier go with the state (``carry``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import aiohttp
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pillarbox import Function, RuntimeContext, StreamExecutionEnvironment, local_session
+from tests.faults.programs.job import HEARTBEAT, NO_FAULTS, Epoch, Event, Faults, FileSink, read_fixed_epochs
+
+Mode = Literal["drain", "carry"]
+MODES: tuple[Mode, ...] = ("drain", "carry")
+
+
+class Squared(NamedTuple):
+    id: int
+    key: int
+    square: int
+    pid: int
+
+
+class Ask(Function):
+    """Asks for the square of a record's id. Who has not answered in half a second is asked again."""
+
+    def __init__(self, service: str, faults: Faults) -> None:
+        self.service = service
+        self.faults = faults
+
+    async def open(self, runtime_context: RuntimeContext) -> None:
+        self.session = aiohttp.ClientSession(self.service, timeout=aiohttp.ClientTimeout(total=0.5))
+
+    async def close(self) -> None:
+        await self.session.close()
+
+    async def __call__(self, event: Any) -> Squared:
+        square = await square_of(event.id, self.session, self.faults)
+        return Squared(event.id, event.key, square, os.getpid())
+
+
+async def square_of(number: int, session: aiohttp.ClientSession, faults: Faults) -> int:
+    """Ask the service. A connection on which the answer to another request comes is of no use any more."""
+    async with session.get(f"/square/{number}") as response:
+        faults.pass_by("answered", number)
+        response.raise_for_status()
+        answer = await response.json()
+        if answer["number"] != number:
+            response.close()
+            raise ValueError(f"asked for {number}, and the answer is one to {answer['number']}")
+        square: int = answer["square"]
+        return square
+
+
+def build(events: DataFrame, service: str, mode: Mode, faults: Faults = NO_FAULTS) -> DataFrame:
+    """Give the program's output."""
+    env = (
+        StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
+        .set_parallelism(2)
+        .set_max_parallelism(2)
+    )
+    stream = env.from_dataframe(events).filter(lambda event: event.key != HEARTBEAT)
+    if mode == "carry":
+        stream = stream.key_by("key")
+    squares = stream.map_async(Ask(service, faults), capacity=10, timeout="2 minutes", retry=20, on_barrier=mode)
+    return squares.uid("squares").to_dataframe(Squared)
+
+
+def batches_of(sink: FileSink) -> dict[int, list[Squared]]:
+    """Give what is in the sink, in order."""
+    paths = sorted(sink.directory.glob("[0-9]*.json"))
+    return {int(path.stem): [Squared(*row) for row in json.loads(path.read_text())] for path in paths}
+
+
+def count_of(epochs: Sequence[Epoch]) -> int:
+    """Give how many records there are."""
+    return sum(event.key != HEARTBEAT for parts in epochs for part in parts for event in part)
+
+
+def check(found: dict[int, list[Squared]], epochs: Sequence[Epoch], mode: str) -> None:
+    """Compare with what is right: each record once; of a key in order; and where an epoch drains, in its own batch."""
+    right = [[event for part in parts for event in part if event.key != HEARTBEAT] for parts in epochs]
+    rows = [row for batch in sorted(found) for row in found[batch]]
+    every = [event for events in right for event in events]
+    _same(rows, every, "all batches")
+    if mode == "drain":
+        for batch, events in enumerate(right):
+            _same(found.get(batch, []), events, f"batch {batch}")
+    else:
+        # A key has one subtask, and its records of an epoch come from one partition.
+        by_key: dict[int, list[int]] = defaultdict(list)
+        for row in rows:
+            by_key[row.key].append(row.id)
+        for key, ids in by_key.items():
+            assert ids == sorted(ids), f"key {key} is out of order: {ids}"
+
+
+def _same(rows: Sequence[Squared], events: Sequence[Event], what: str) -> None:
+    found = sorted((row.id, row.key, row.square) for row in rows)
+    right = sorted((event.id, event.key, event.id**2) for event in events)
+    extra, missing = [row for row in found if row not in right], [row for row in right if row not in found]
+    assert not extra and not missing, f"{what}: too much {extra[:5]}, missing {missing[:5]}"
+    assert found == right, f"{what}: records came more than once: {[row for row in right if found.count(row) > 1][:5]}"
+
+
+def main(home: Path, service: str) -> None:
+    """Run both programs at once until all is there, then write HOME/done."""
+    spark = local_session(
+        2,
+        app_name="pillarbox-async-fault-driver",
+        spark__driver__memory="1g",
+        spark__log__level="ERROR",
+        spark__python__daemon__module="tests.daemon",
+        spark__local__dir=str(home / "local"),
+        spark__sql__warehouse__dir=str(home / "warehouse"),
+    )
+    wanted = int((home / "records").read_text())
+    running: list[tuple[StreamingQuery, FileSink]] = []
+    for mode in MODES:
+        sink = FileSink(home / mode)
+        df = build(read_fixed_epochs(spark, home / "in.parquet"), service, mode)
+        writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(home / f"{mode} checkpoint"))
+        running.append((writer.trigger(processingTime="0 seconds").start(), sink))
+    for query, sink in running:
+        # The epoch that another driver was killed in is run again first: until then its file does not count.
+        while query.lastProgress is None or sum(map(len, batches_of(sink).values())) < wanted:
+            query.awaitTermination(1)  # raises what the query died of
+    for query, _ in running:
+        query.stop()
+    (home / "done").write_text(str(os.getpid()))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,296 @@
+"""A program with all that a checkpoint can hold, for tests that operate it.
+
+``python -m tests.faults.programs.everything_job`` runs it.
+
+To the program of ``job.py`` (each kind of keyed state, event-time timers, two shuffles) and all that is beside it in
+``others.py`` (windows, joins, broadcast state, state of operators, dead letters...), this adds state with a
+time-to-live, processing-time timers and requests that are carried from epoch to epoch. The last two wait until a file
+is there: so they are pending wherever a query is stopped before that. What comes out, all in all, does not depend on
+the parallelism.
+
+As a process of its own it carries out orders, one after the other: ``HOME run:2 rescale:8 run:8 finish:8``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import pillarbox
+from pillarbox import (
+    CheckpointMismatchError,
+    DataStream,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    RuntimeContext,
+    StateTtlConfig,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+)
+from pillarbox._runtime.spark.settings.session import local_session
+from tests.faults.programs.job import (
+    NO_FAULTS,
+    Epoch,
+    Faults,
+    FileSink,
+    Out,
+    Row,
+    make_events,
+    program,
+    read_events,
+    to_its_end,
+    write_events,
+)
+from tests.faults.programs.others import all_others
+
+__all__ = ["SUBTASKS", "UIDS", "Operated", "build", "is_asked", "stream"]
+
+SUBTASKS = 8
+EPOCHS = 10  # and one that ends the stream
+UIDS = (
+    "ledger",
+    "region",
+    "tumbling",
+    "sliding",
+    "totals",
+    "sessions",
+    "pairs",
+    "ruled",
+    "column tumbling",
+    "column sliding",
+    "column sessions",
+    "column pairs",
+    "strict",
+    "picky",
+    "turns",
+    "balance",
+    "held",
+    "known",
+    "both",
+    "mixed",
+    "latest",
+    "fresh",
+    "counts",
+    "later",
+    "asked",
+)
+
+
+def is_asked(event: Any) -> bool:
+    return bool(event.id % 5 == 0)
+
+
+class Later(KeyedProcessFunction):
+    """Holds records until a file is there: a processing-time timer looks for it, again and again."""
+
+    MILLISECONDS = 500
+
+    def __init__(self, released: str) -> None:
+        self.released = released
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.subtask = runtime_context.get_index_of_this_subtask()
+        self.waiting = runtime_context.get_list_state(ListStateDescriptor("waiting"))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        self.waiting.add((value.ts, value.id))
+        self._look_later(ctx)
+
+    def _look_later(self, ctx: KeyedProcessFunction.Context) -> None:
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + self.MILLISECONDS)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+        if not os.path.exists(self.released):
+            self._look_later(ctx)
+            return None
+        found = list(self.waiting.get())
+        self.waiting.clear()
+        key = ctx.get_current_key()
+        return [Out(15, key, at, json.dumps(number), os.getpid(), self.subtask) for at, number in found]
+
+
+class Counts(KeyedProcessFunction):
+    """Counts a key's records: all of them, in state that lives for years, and this epoch's, in state that dies."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.subtask = runtime_context.get_index_of_this_subtask()
+        kept, fresh = (ValueStateDescriptor(name, int, default=0) for name in ("kept", "fresh"))
+        kept.enable_time_to_live(StateTtlConfig("1000 days"))
+        fresh.enable_time_to_live(StateTtlConfig("1 ms"))
+        self.kept = runtime_context.get_state(kept)
+        self.fresh = runtime_context.get_state(fresh)
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        for state in (self.kept, self.fresh):
+            state.update((state.value() or 0) + 1)
+        found = json.dumps([value.id, self.kept.value(), self.fresh.value()])
+        yield Out(16, ctx.get_current_key(), value.ts, found, os.getpid(), self.subtask)
+
+
+class Ask:
+    """Answers with the square of a record's id, when a file is there."""
+
+    def __init__(self, released: str) -> None:
+        self.released = released
+
+    async def __call__(self, event: Any) -> Out:
+        while not os.path.exists(self.released):
+            await asyncio.sleep(0.05)
+        return Out(17, event.key, event.ts, json.dumps(event.id**2), os.getpid(), 0)
+
+
+def stream(events: DataStream[Any], released: Path) -> DataStream[Any]:
+    """Return the output of the program.
+
+    Args:
+        events: rows of (id, key, ts).
+        released: the file that timers and requests wait for.
+    """
+
+    def further(stamped: DataStream[Any], faults: Faults) -> list[DataStream[Any]]:
+        keyed = stamped.key_by("key")
+        asked = stamped.filter(is_asked).key_by("key")
+        answers = asked.map_async(Ask(str(released)), capacity=1000, timeout="1 hour", on_barrier="carry")
+        return [
+            *all_others(stamped, faults),
+            keyed.process(Counts()).uid("counts"),
+            keyed.process(Later(str(released))).uid("later"),
+            answers.uid("asked"),
+        ]
+
+    return program(events, NO_FAULTS, further=further)
+
+
+def build(events: DataFrame, released: Path, parallelism: int, subtasks: int = SUBTASKS) -> DataFrame:
+    """Return the output of the program on Spark.
+
+    Args:
+        parallelism: how many tasks of a level run at a time.
+        subtasks: how many there are: the most that can ever run at a time.
+    """
+    env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
+    env.set_parallelism(parallelism).set_max_parallelism(subtasks)
+    return stream(env.from_dataframe(events), released).to_dataframe(Out)
+
+
+class Operated:
+    """The program in a folder, with its input, checkpoint and output.
+
+    Args:
+        subtasks: as of :func:`build`.
+    """
+
+    def __init__(self, spark: SparkSession, home: Path, epochs: list[Epoch], *, subtasks: int = SUBTASKS) -> None:
+        self.spark = spark
+        self.home = home
+        self.epochs = epochs
+        self.subtasks = subtasks
+        self.checkpoint = str(home / "checkpoint")
+        self.released = home / "released"
+        self.sink = FileSink(home / "out")
+
+    def writer(self, parallelism: int) -> Any:
+        """Return the writer of the query, which has no trigger yet."""
+        events = read_events(self.spark, self.home / "in")
+        df = build(events, self.released, parallelism, self.subtasks)
+        return df.writeStream.foreachBatch(self.sink).option("checkpointLocation", self.checkpoint)
+
+    def run(self, parallelism: int) -> None:
+        """Run the next epoch, and stop: timers and requests are pending, unless they have been released."""
+        number = self.arrive()
+        to_its_end(lambda: pillarbox.start(self.writer(parallelism).trigger(once=True)))
+        assert len(self.sink.batches()) == number + 1
+
+    def arrive(self) -> int:
+        """Write the input of the next epoch; return its number."""
+        number = len(self.sink.batches())
+        write_events(self.epochs[number : number + 1], self.home / "in", first=number)
+        return number
+
+    def finish(self, parallelism: int, wanted: int) -> None:
+        """Release what waits, and run the last epoch, and those without input, until so many rows have come out."""
+        assert not list(self.sink.earlier()), "an epoch came out twice"
+        self.released.touch()
+        assert self.arrive() == len(self.epochs) - 1
+        for _ in range(5):
+            to_its_end(lambda: pillarbox.start(self.writer(parallelism).trigger(availableNow=True)))
+            # A timer may have looked for the file just before the end; an epoch may have been stopped in the middle.
+            if self.found().total() >= wanted:
+                break
+
+    def found(self) -> Counter[Row]:
+        """Return all rows that came out."""
+        return Counter(row for rows in self.sink.output().values() for row in rows)
+
+    def contents(self, uids: Iterable[str] = UIDS) -> dict[str, list[str]]:
+        """Return what is in the state of operators, wherever it lies."""
+        found = {}
+        for uid in uids:
+            rows = pillarbox.read_state(self.spark, self.checkpoint, uid).drop("subtask")
+            lines = rows.selectExpr("to_json(struct(*)) AS line").collect()
+            found[uid] = sorted(line.line for line in lines)
+        return found
+
+    def refusals(self, parallelism: int, other: int) -> Iterator[str]:
+        """Yield what is said to a start, and to a change to another parallelism than ``parallelism``."""
+        before = self.sink.batches()
+        for attempt in (
+            lambda: pillarbox.start(self.writer(parallelism).trigger(once=True)),
+            lambda: pillarbox.rescale(self.spark, self.checkpoint, other),
+        ):
+            try:
+                attempt()
+            except CheckpointMismatchError as error:
+                yield str(error)
+        assert self.sink.batches() == before
+
+
+def main(home: Path, *orders: str) -> None:
+    """Carry out orders; HOME/said has a line for each that was begun, and for each that was done."""
+    spark = local_session(
+        2,
+        app_name="pillarbox-everything",
+        spark__driver__memory="1g",
+        spark__log__level="ERROR",
+        spark__python__daemon__module="tests.daemon",
+        spark__local__dir=str(home / "local"),
+        spark__sql__warehouse__dir=str(home / "warehouse"),
+    )
+    shape = json.loads((home / "shape.json").read_text())
+    operated = Operated(spark, home, make_events(shape["seed"], epochs=shape["epochs"]), subtasks=shape["subtasks"])
+
+    def say(*what: Any) -> None:
+        with (home / "said").open("a") as file:
+            file.write(json.dumps(what) + "\n")
+
+    for order in orders:
+        what, _, number = order.partition(":")
+        parallelism = int(number)
+        say("begun", order)
+        if what == "run":
+            operated.run(parallelism)
+        elif what == "rescale":
+            before = operated.contents()
+            pillarbox.rescale(spark, operated.checkpoint, parallelism)
+            assert operated.contents() == before, "rescaling changed the state"
+            assert all(before[uid] for uid in UIDS if uid != "asked"), "there is an operator without state"
+        elif what == "refused":
+            said = list(operated.refusals(parallelism, parallelism % operated.subtasks + 1))
+            assert len(said) == 2 and all("was interrupted: complete it first" in line for line in said), said
+        else:
+            operated.finish(parallelism, shape["rows"])
+        say("done", order)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,489 @@
+"""The program that the fault tests run, its input, its sink, and the faults that are put into it.
+
+Two keyed levels: ``Ledger`` has every kind of keyed state and event-time timers that it sets, moves and deletes;
+``Region`` sums what ledgers emit. Every output row holds all that its key has in state, and at the end of the stream
+each key that is left gives its last row: so output that is right means that state was right.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pillarbox import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    DataStream,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapFunction,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from pillarbox._state.log import limits
+from pillarbox._time import system_clock
+from tests.faults.clock import SetClock
+from tests.faults.programs.tally import Tally, open_faults
+
+MINUTE = 60_000
+OUT_OF_ORDER = 5_000
+END = 10_000 * MINUTE  # where every key that is left shows its state
+TOO_BUSY = "Python worker failed to connect back"  # within Spark's ten seconds: the machine has other things to do
+FAR = 20_000 * MINUTE  # the heartbeat that ends the stream
+HEARTBEAT = -1
+REGIONS = 5
+SCHEMA = "id LONG, key LONG, ts LONG"
+
+
+# -- faults --
+
+
+class InjectedError(Exception):
+    """What a fault raises."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        place: ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``, ``snapshot`` (a state
+            value is pickled), ``restored`` (it is unpickled), ``second`` (level 2), ``second timer``, ``window`` (key
+            and start of one that fires), ``pair`` (ids of both records), ``rule``, ``rule timer``, ``letter`` (a record
+            that is about to be refused).
+        at: the record's id; for timers key and timestamp.
+        action: ``kill`` or ``raise``.
+        times: how often.
+    """
+
+    place: str
+    at: Any
+    action: str
+    times: int = 1
+
+
+class Faults:
+    """Faults, each of which happens as often as it says, whatever process comes by: files keep count."""
+
+    def __init__(self, directory: Path | str, faults: Sequence[Fault] = ()) -> None:
+        self.directory = str(directory)
+        self._faults = {(fault.place, fault.at): fault for fault in faults}
+
+    def pass_by(self, place: str, at: Any) -> None:
+        """Come to a point where there may be a fault."""
+        fault = self._faults.get((place, at))
+        if fault is not None:
+            self._strike(fault)
+
+    def _strike(self, fault: Fault) -> None:
+        for number in range(fault.times):
+            name = f"{fault.action} {fault.place} {fault.at} {number}"
+            try:
+                with open(os.path.join(self.directory, name), "x") as file:
+                    file.write(str(os.getpid()))
+            except FileExistsError:
+                continue
+            if fault.action == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(60)
+            raise InjectedError(f"injected: {name}")
+
+    def happened(self) -> list[str]:
+        """Tell which faults have happened."""
+        return sorted(os.listdir(self.directory))
+
+    def expected(self) -> list[str]:
+        """Tell which faults there are."""
+        return sorted(
+            f"{fault.action} {fault.place} {fault.at} {number}"
+            for fault in self._faults.values()
+            for number in range(fault.times)
+        )
+
+
+NO_FAULTS = Faults("/nowhere")
+
+if os.environ.get("PILLARBOX_FAULT_SMALL_LOG"):
+    # Chunks are cleaned within a few epochs.
+    limits.CHUNK_ROWS = 4
+    limits.SLACK_BYTES = 200
+    limits.SPARE_CHUNKS = 4
+
+if said := os.environ.get("PILLARBOX_FAULT_CLOCK"):
+    # As tasks see it: their processing time is ahead of the machine's by what the file says.
+    vars(system_clock)["time"] = SetClock(said)
+
+# -- the program --
+
+
+class Gate(MapFunction):
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+
+    def map(self, value: Any) -> Any:
+        self.faults.pass_by("source", value.id)
+        return value
+
+
+class Mean(AggregateFunction):
+    def create_accumulator(self) -> Any:
+        return [0, 0]
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        accumulator[0] += 1
+        accumulator[1] += value
+        return accumulator
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator[1] / accumulator[0]
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+class Out(NamedTuple):
+    level: int
+    key: int
+    ts: int
+    state: str
+    pid: int
+    subtask: int
+
+
+class Ledger(KeyedProcessFunction):
+    """Level 1."""
+
+    level = 1
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        open_faults[self.faults.directory] = self.faults
+        self.subtask = runtime_context.get_index_of_this_subtask()
+        self.tally = runtime_context.get_state(ValueStateDescriptor("tally"))
+        self.recent = runtime_context.get_list_state(ListStateDescriptor("recent"))
+        self.minutes = runtime_context.get_map_state(MapStateDescriptor("minutes"))
+        self.total = runtime_context.get_reducing_state(ReducingStateDescriptor("total", add))
+        self.mean = runtime_context.get_aggregating_state(AggregatingStateDescriptor("mean", Mean()))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        self.faults.pass_by("element", value.id)
+        tally = self.tally.value() or Tally(self.faults.directory)
+        tally.add(value.id)
+        self.tally.update(tally)
+        self.recent.add(value.id)
+        minute = value.ts // MINUTE
+        self.minutes.put(minute, (self.minutes.get(minute) or 0) + 1)
+        self.total.add(value.id)
+        self.mean.add(value.id)
+        timers = ctx.timer_service()
+        timers.register_event_time_timer((minute + 1) * MINUTE)
+        if tally.n % 4 == 0:
+            # The timer of this minute moves to a later one.
+            timers.delete_event_time_timer((minute + 1) * MINUTE)
+            timers.register_event_time_timer((minute + 3) * MINUTE)
+        timers.register_event_time_timer(END)
+        self.faults.pass_by("changed", value.id)
+        return [self._out(ctx, value.ts)] if tally.n % 3 == 0 else None
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+        self.faults.pass_by("timer", (ctx.get_current_key(), timestamp))
+        out = self._out(ctx, timestamp)
+        tally = self.tally.value()
+        assert tally is not None
+        for minute in [minute for minute, _ in self.minutes.items() if (minute + 1) * MINUTE <= timestamp]:
+            self.minutes.remove(minute)
+        if tally.n % 2 == 0:
+            self.recent.update(list(self.recent.get())[-2:])
+        if tally.n % 5 == 0:
+            # Nothing is left of the key.
+            for state in (self.tally, self.recent, self.minutes, self.total, self.mean):
+                state.clear()
+            for time_left in range(timestamp, timestamp + 20 * MINUTE, MINUTE):
+                ctx.timer_service().delete_event_time_timer(time_left)
+            ctx.timer_service().delete_event_time_timer(END)
+        return [out]
+
+    def _out(self, ctx: KeyedProcessFunction.Context, timestamp: int) -> Out:
+        tally = self.tally.value()
+        assert tally is not None
+        state = {
+            "n": tally.n,
+            "recent": list(self.recent.get()),
+            "minutes": sorted(self.minutes.items()),
+            "total": self.total.get(),
+            "mean": self.mean.get(),
+        }
+        return Out(self.level, ctx.get_current_key(), timestamp, json.dumps(state), os.getpid(), self.subtask)
+
+
+class Region(KeyedProcessFunction):
+    """Level 2."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.subtask = runtime_context.get_index_of_this_subtask()
+        self.n = runtime_context.get_state(ValueStateDescriptor("n"))
+        self.by_key = runtime_context.get_map_state(MapStateDescriptor("by key"))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        self.n.update((self.n.value() or 0) + json.loads(value.state)["n"])
+        self.by_key.put(value.key, (self.by_key.get(value.key) or 0) + 1)
+        timestamp = ctx.timestamp()
+        assert timestamp is not None
+        ctx.timer_service().register_event_time_timer((timestamp // (2 * MINUTE) + 1) * 2 * MINUTE)
+        self.faults.pass_by("second", (value.key, value.ts))
+        return None
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+        self.faults.pass_by("second timer", (ctx.get_current_key(), timestamp))
+        state = {"n": self.n.value(), "by_key": sorted(self.by_key.items())}
+        if len(list(self.by_key.keys())) > 4:
+            self.by_key.clear()
+        return [Out(2, ctx.get_current_key(), timestamp, json.dumps(state), os.getpid(), self.subtask)]
+
+
+class Silent(KeyedProcessFunction):
+    """Has state and gives nothing."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        self.seen.update(True)
+        return None
+
+
+def region_of(value: Out) -> int:
+    return value.key % REGIONS
+
+
+def program(
+    events: DataStream,
+    faults: Faults = NO_FAULTS,
+    *,
+    ledger: KeyedProcessFunction | None = None,
+    uid: str = "ledger",
+    branch: bool = False,
+    further: Callable[[DataStream, Faults], list[DataStream]] | None = None,
+) -> DataStream:
+    """Return the program's output as a stream.
+
+    Args:
+        further: makes further streams of the events (``window_job.py``, ``join_job.py``, ``letters_job.py``).
+        branch: add an operator with state that the program did not have; it gives nothing.
+    """
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms")
+    stamped = (
+        events.map(Gate(faults))
+        .assign_timestamps_and_watermarks(strategy.with_timestamp_assigner("ts"))
+        .filter(lambda event: event.key != HEARTBEAT)
+    )
+    ledgers = stamped.key_by("key").process(ledger or Ledger(faults)).uid(uid)
+    regions = ledgers.key_by(region_of).process(Region(faults)).uid("region")
+    streams = [regions]
+    if branch:
+        streams.append(stamped.key_by("key").process(Silent()).uid("silent"))
+    if further is not None:
+        streams += further(stamped, faults)
+    return ledgers.union(*streams)
+
+
+def build(
+    events: DataFrame,
+    faults: Faults = NO_FAULTS,
+    *,
+    parallelism: int = 2,
+    max_parallelism: int | None = None,
+    savepoint: str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return the program's output; ``options`` are those of :func:`program`.
+
+    Args:
+        savepoint: that it starts from; None: it starts without state, or goes on from its checkpoint.
+    """
+    env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
+    env.set_parallelism(parallelism)
+    if max_parallelism is not None:
+        env.set_max_parallelism(max_parallelism)
+    if savepoint is not None:
+        env.from_savepoint(savepoint)
+    return program(env.from_dataframe(events), faults, **options).to_dataframe(Out)
+
+
+# -- input --
+
+
+class Event(NamedTuple):
+    id: int
+    key: int
+    ts: int
+
+
+Epoch = list[list[Event]]
+
+
+def make_events(
+    seed: int, *, epochs: int = 10, keys: int = 40, records: int = 120, one_sided: float = 0.0, grain: int = 1
+) -> list[Epoch]:
+    """Give epochs of two partitions each. A key's records of an epoch are all in one partition: so their order is
+    known. Some epochs have one empty partition, some few keys.
+
+    Args:
+        one_sided: how likely it is that the ids of an epoch are all even, or all odd: then a join has one side alone.
+        grain: all times are multiples of so many milliseconds: if there are few, some records have the same.
+    """
+    rng = random.Random(seed)
+    result: list[Epoch] = []
+    number = 0
+    for epoch in range(epochs):
+        parts: Epoch = [[], []]
+        wanted = rng.choice([records, records, records // 4])
+        swap = rng.random() < 0.5
+        step = 2 if one_sided and rng.random() < one_sided else 1
+        number += step - 1 and rng.randrange(2)
+        for _ in range(wanted):
+            key = int(rng.triangular(0, keys, 3))
+            stamp = epoch * 40_000 + rng.randrange(60_000) // grain * grain
+            parts[(key + swap) % 2].append(Event(number, key, stamp))
+            number += step
+        result.append(parts)
+    result.append([[Event(number, HEARTBEAT, FAR)], []])
+    return result
+
+
+def write_events(epochs: Sequence[Epoch], directory: Path, first: int = 0) -> None:
+    """Write two files an epoch, one for each partition, in the order in which Spark is to read them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    schema = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("ts", pa.int64())])
+    for number, parts in enumerate(epochs, first):
+        for part, events in enumerate(parts):
+            columns = [[event[i] for event in events] for i in range(3)]
+            table = pa.table([pa.array(column, pa.int64()) for column in columns], schema=schema)
+            path = directory / f"{number:04d}-{part}.parquet"
+            hidden = directory / f"_{path.name}"
+            pq.write_table(table, hidden)
+            stamp = 1_700_000_000 + 10 * number + part
+            os.utime(hidden, (stamp, stamp))
+            hidden.rename(path)
+
+
+def read_events(spark: SparkSession, directory: Path) -> DataFrame:
+    """Read an epoch's two files in each micro-batch."""
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(str(directory))
+
+
+ROWS = 120  # the most that an epoch of `read_fixed_epochs` has in a partition
+
+
+def write_fixed_epochs(epochs: Sequence[Epoch], path: Path) -> None:
+    """Write all events with their places: for `read_fixed_epochs`."""
+    rows = [
+        (epoch * 2 * ROWS + 2 * position + part, *event)
+        for epoch, parts in enumerate(epochs)
+        for part, events in enumerate(parts)
+        for position, event in enumerate(events)
+    ]
+    columns = dict(zip(("value", "id", "key", "ts"), map(pa.array, zip(*rows))))
+    pq.write_table(pa.table(columns), path)
+
+
+def read_fixed_epochs(spark: SparkSession, path: Path) -> DataFrame:
+    """Read epochs that are the same whenever the driver dies, without an end.
+
+    With files they are not: Spark's file source notes the files of a batch before Spark notes the batch; who dies
+    between the two has the files of two batches in the next one.
+    """
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2 * ROWS).option("numPartitions", 2)
+    events = spark.read.parquet(str(path))
+    return numbers.load().join(events.hint("broadcast"), "value").select("id", "key", "ts")
+
+
+# -- output --
+
+Row = tuple[int, int, int, str]
+
+
+class FileSink:
+    """For ``foreachBatch``: a file a batch id, put there by renaming. Earlier attempts at a batch are kept aside.
+
+    Args:
+        shift: is added to the numbers of batches, where some of a checkpoint are none of the program's, or another
+            checkpoint came before it.
+    """
+
+    def __init__(self, directory: Path, before: Callable[[DataFrame, int], None] | None = None, shift: int = 0) -> None:
+        self.directory = directory
+        self.shift = shift
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._before = before
+
+    def __call__(self, df: DataFrame, batch: int) -> None:
+        if self._before is not None:
+            self._before(df, batch)
+        batch += self.shift
+        rows = [tuple(row) for row in df.collect()]
+        part = self.directory / f"_{batch}-{os.getpid()}"
+        part.write_text(json.dumps(rows))
+        path = self.directory / f"{batch:04d}.json"
+        earlier = len(list(self.directory.glob(f"earlier-{batch:04d}-*")))
+        with suppress(FileNotFoundError):  # also where another driver is at the same batch
+            path.rename(self.directory / f"earlier-{batch:04d}-{earlier}-{os.getpid()}.json")
+        part.rename(path)
+
+    def batches(self) -> list[int]:
+        """Give the ids of the batches that are there."""
+        return sorted(int(path.stem) for path in self.directory.glob("[0-9]*.json"))
+
+    def raw(self) -> dict[int, list[Out]]:
+        """Give the rows of each batch as they are."""
+        return {
+            int(path.stem): [Out(*row) for row in json.loads(path.read_text())]
+            for path in self.directory.glob("[0-9]*.json")
+        }
+
+    def output(self) -> dict[int, list[Row]]:
+        """Give the rows of each batch, without what may differ, sorted."""
+        return {batch: sorted(row[:4] for row in rows) for batch, rows in self.raw().items()}
+
+    def earlier(self) -> Iterator[tuple[int, list[Row]]]:
+        """Give the rows of attempts that were done again."""
+        for path in self.directory.glob("earlier-*.json"):
+            rows = [Out(*row) for row in json.loads(path.read_text())]
+            yield int(path.stem.split("-")[1]), sorted(row[:4] for row in rows)
+
+
+def to_its_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query, and wait for its end; do it again where the machine is too busy for Spark."""
+    for attempt in range(4):
+        query = start()
+        try:
+            query.awaitTermination()
+            break
+        except StreamingQueryException as error:
+            if TOO_BUSY not in str(error) or attempt == 3:
+                raise
+    return query

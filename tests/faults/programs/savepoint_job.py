@@ -1,0 +1,85 @@
+"""A query that starts from a savepoint, in a driver of its own: ``python -m tests.faults.programs.savepoint_job HOME``.
+
+Its tasks stop while they take their state, for as long as there is a file HOME/wait, and write HOME/reached.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pillarbox
+from pillarbox import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from pillarbox._runtime.spark.settings.session import local_session
+
+
+class Count(KeyedProcessFunction):
+    """Counts a key's records; a timer long after tells when they were."""
+
+    def __init__(self, home: Path | None = None) -> None:
+        self._home = home
+
+    def open(self, runtime_context):
+        if self._home is not None:
+            while (self._home / "wait").exists():
+                (self._home / "reached").touch()
+                time.sleep(0.05)
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+        self.times = runtime_context.get_list_state(ListStateDescriptor("times"))
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+        self.times.add(value.at)
+        ctx.timer_service().register_event_time_timer(value.at + 1_000)
+        yield f"{value.key} the {self.seen.value()}th", value.at
+
+    def on_timer(self, timestamp, ctx):
+        yield f"{ctx.get_current_key()} at {list(self.times)}", timestamp
+
+
+def counted(rows: Any, home: Path | None = None, uid: str = "count") -> Any:
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    return rows.assign_timestamps_and_watermarks(at).key_by("key").process(Count(home)).uid(uid)
+
+
+def writer(spark: Any, home: Path, *, start: str | None = "savepoint", parallelism: int = 3, uid: str = "count") -> Any:
+    """Return the writer of the query: it appends to HOME/out."""
+    env = (
+        StreamExecutionEnvironment.get_execution_environment(spark)
+        .set_parallelism(parallelism)
+        .set_max_parallelism(parallelism)
+    )
+    if start is not None:
+        env.from_savepoint(home / start)
+    read = spark.readStream.schema("key LONG, at LONG").json(str(home / "in"))
+    rows = counted(env.from_dataframe(read), home, uid).to_dataframe("what STRING, at LONG")
+    return (
+        rows.writeStream.format("json")
+        .option("path", str(home / "out"))
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+    )
+
+
+def main(home: Path) -> None:
+    spark = local_session(
+        2,
+        app_name="pillarbox-savepoint-driver",
+        spark__driver__memory="1g",
+        spark__local__dir=str(home / "local"),
+        spark__sql__warehouse__dir=str(home / "warehouse"),
+    )
+    pillarbox.start(writer(spark, home)).awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

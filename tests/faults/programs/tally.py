@@ -1,0 +1,77 @@
+"""A state value of the fault tests with code of its own, which runs when it is pickled and when it is unpickled.
+
+Unpickling compares and adds up objects of a dataclass that is frozen and has slots: such code needs the real objects,
+with all that they hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.faults.programs.job import Faults
+
+__all__ = ["Seen", "Tally", "open_faults"]
+
+# Of the functions that are open in this process: a state value's way to its faults.
+open_faults: dict[str, Faults] = {}
+
+_PARTS = 3
+
+
+@dataclass(frozen=True, order=True)
+class Seen:
+    """Records that came one after the other.
+
+    Attributes:
+        last: the id of the last one.
+        count: how many there are.
+    """
+
+    last: int
+    count: int
+
+
+class Tally:
+    """A mutable state value: the records of a key. Pickling and unpickling it may fail.
+
+    Args:
+        faults: the directory of the faults that it passes by.
+        parts: the records so far, in order.
+
+    Attributes:
+        n: the number of records.
+        last: the id of the last record; -1: there is none.
+    """
+
+    def __init__(self, faults: str, parts: tuple[Seen, ...] = ()) -> None:
+        self.faults = faults
+        self.parts = tuple(sorted(parts))
+        self.n = sum(part.count for part in parts)
+        self.last = max(parts).last if parts else -1
+
+    def add(self, number: int) -> None:
+        """Take a record."""
+        parts = (*self.parts, Seen(number, 1))
+        if len(parts) > _PARTS:
+            parts = (Seen(parts[1].last, parts[0].count + parts[1].count), *parts[2:])
+        self.parts = parts
+        self.n += 1
+        self.last = number
+
+    def __reduce__(self) -> Any:
+        _pass_by(self.faults, "snapshot", self.last)
+        return _restored, (self.faults, self.parts)
+
+
+def _restored(faults: str, parts: tuple[Seen, ...]) -> Tally:
+    tally = Tally(faults, parts)
+    _pass_by(faults, "restored", tally.last)
+    return tally
+
+
+def _pass_by(directory: str, place: str, number: int) -> None:
+    faults = open_faults.get(directory)
+    if faults is not None:
+        faults.pass_by(place, number)

@@ -1,0 +1,228 @@
+"""A savepoint of a checkpoint: written and read by Spark, and by Arrow alone; on the command line, too."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import copytree, rmtree
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import pillarbox
+from pillarbox import (
+    CheckpointMismatchError,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    count_,
+    read_state,
+    sum_,
+)
+from pillarbox._cli import commands
+from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles
+from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
+from pillarbox._runtime.spark.savepoint.savepoint import _sources, open_savepoint
+from pillarbox._state import LogIdentity, MemoryChunkStore
+from pillarbox._state.savepoint import LocalSavepoint, restore_logs
+from tests.runtime.savepoint.test_savepoints_by_columns import content
+
+pytestmark = pytest.mark.spark
+
+KEYS = 12
+
+
+class Remember(KeyedProcessFunction):
+    """Counts a key's records, and notes the last time; a timer is set far ahead."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
+        self.last = runtime_context.get_map_state(MapStateDescriptor("last", Types.STRING(), Types.INSTANT()))
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+        self.last.put("at", value.happened)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 10**9)
+        yield ctx.get_current_key(), self.seen.value()
+
+
+def add(spark: Any, folder: Path, part: int) -> None:
+    rows = [(key, 10_000 * part + 700 * key, float(key)) for key in range(KEYS)]
+    frame = spark.createDataFrame(rows, "key LONG, at LONG, x DOUBLE").selectExpr(
+        "*", "timestamp_millis(at) AS happened"
+    )
+    frame.coalesce(1).write.mode("append").parquet(str(folder / "in"))
+
+
+def take(batch: Any, number: int) -> None:
+    batch.collect()
+
+
+def run(spark: Any, folder: Path, checkpoint: str) -> None:
+    """Run the program to the end of its input: an epoch for each file."""
+    read = spark.readStream.schema("key LONG, at LONG, x DOUBLE, happened TIMESTAMP").option("maxFilesPerTrigger", 1)
+    env = StreamExecutionEnvironment.get_execution_environment(spark)
+    env.set_parallelism(2).set_max_parallelism(16)
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    rows = env.from_dataframe(read.parquet(str(folder / "in"))).assign_timestamps_and_watermarks(times).key_by("key")
+    remembered = rows.process(Remember()).uid("remember")
+    sums = rows.window(TumblingEventTimeWindows.of("1 hour")).aggregate(n=count_(), total=sum_("x")).uid("sums/of x")
+    out = remembered.union(sums.map(lambda row: (row.key, row.n))).to_dataframe("key LONG, seen LONG")
+    writer = out.writeStream.foreachBatch(take).trigger(availableNow=True)
+    pillarbox.start(writer.option("checkpointLocation", checkpoint)).awaitTermination()
+
+
+@pytest.fixture
+def command(spark, monkeypatch):
+    """The command line, in the session of the tests."""
+
+    @contextmanager
+    def session(master, settings, *, verbose):
+        yield spark
+
+    monkeypatch.setattr(commands, "session", session)
+    return lambda *arguments: CliRunner().invoke(commands.pillarbox, arguments)
+
+
+def logs_of(spark: Any, checkpoint: str) -> dict[tuple[str, int], MemoryChunkStore]:
+    files = CheckpointFiles(spark, checkpoint)
+    found: dict[tuple[str, int], MemoryChunkStore] = {}
+    for operator in files.stateful:
+        heads = files.heads(operator)
+        for code, number, payload in files.logs(operator).collect():
+            place = heads[code].operator, heads[code].subtask
+            found.setdefault(place, MemoryChunkStore()).put(number, bytes(payload))
+    return found
+
+
+def killed(spark: Any, text: str, folder: str) -> None:
+    """As if the driver were killed in the middle of overwriting a folder."""
+    rmtree(folder, ignore_errors=True)
+    raise KeyboardInterrupt
+
+
+def test_a_savepoint(spark, tmp_path, command, monkeypatch):
+    # Names that mean something in wildcards and URIs; Spark's reader of state takes fewer of them.
+    checkpoint, directory = str(tmp_path / "é+(1)'s=check,point"), str(tmp_path / "save [1] {a,b}*? 5% #é's")
+    for part in range(3):
+        add(spark, tmp_path, part)
+    run(spark, tmp_path, checkpoint)
+    with pytest.raises(CheckpointMismatchError, match="is no savepoint: it has no manifest; it is a checkpoint, of"):
+        open_savepoint(spark, checkpoint)
+    # Of an epoch before, the files that were seen by then.
+    assert [len(lines) for lines in _sources(spark, checkpoint, 1).files.values()] == [2]
+
+    # A half one is overwritten, whatever is in it: here tables of an operator that is no more.
+    for name, text in (("started", "begun"), ("state/old", "half"), ("tasks", "half")):
+        (Path(directory) / name).mkdir(parents=True)
+        (Path(directory) / name / "part-0.parquet").write_text(text)
+    with pytest.raises(CheckpointMismatchError, match="was begun, and not completed"):
+        open_savepoint(spark, directory)
+    # Who begins it anew leaves the mark of a half one where it is: Spark would remove it before it writes another one.
+    with monkeypatch.context() as patch:
+        patch.setattr(savepoint_module, "_write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pillarbox.savepoint(spark, checkpoint, directory)
+    result = command("savepoint", checkpoint, directory, "--json")
+    assert json.loads(result.stdout)["operators"] == ["remember", "sums/of x"]
+    for wrong in (directory, checkpoint):
+        result = command("savepoint", checkpoint, wrong)
+        assert result.exit_code == 1 and "exists, and " in result.stderr and "give a new directory" in result.stderr
+
+    # Half a checkpoint is not taken for one without state, nor a savepoint or another query's for a checkpoint.
+    half = tmp_path / "half"
+    copytree(checkpoint, half)
+    levels = sorted(half.glob("state/*"))
+    for gone in levels:
+        rmtree(gone)
+        asked: list[tuple[Any, Any]] = [
+            (pillarbox.savepoint, str(tmp_path / "none")),
+            (read_state, "remember"),
+            (pillarbox.rescale, 1),
+        ]
+        for ask, argument in asked:
+            with pytest.raises(CheckpointMismatchError, match=r"'remember'.* is noted in .*: folders of it are gone"):
+                ask(spark, str(half), argument)
+    assert len(list(half.glob("offsets/[0-9]*"))) == 3 and not (tmp_path / "none").exists()
+    rmtree(half / "pillarbox")
+    with pytest.raises(CheckpointMismatchError, match="has no state of pillarbox: does it belong to another query"):
+        pillarbox.savepoint(spark, str(half), str(tmp_path / "none"))
+    with pytest.raises(CheckpointMismatchError, match="is a savepoint, not a checkpoint: start a program from it"):
+        pillarbox.savepoint(spark, directory, str(tmp_path / "none"))
+
+    # What it says.
+    opened = open_savepoint(spark, directory)
+    manifest = opened.manifest
+    assert (manifest.epoch, manifest.checkpoint) == (2, checkpoint)
+    assert manifest.sources.offsets == tuple((Path(checkpoint) / "offsets" / "2").read_text().splitlines())
+    seen = [json.loads(line)["path"] for line in manifest.sources.files["0"]]
+    assert sorted(Path(path).name for path in seen) == sorted(path.name for path in (tmp_path / "in").glob("*.parquet"))
+    assert manifest.programs is not None and len(manifest.programs) == 1
+
+    # Its rows are those of the checkpoint, however they are read.
+    columns = ("key", "seen", "last", "timers")
+    rows, same = (read_state(spark, place, "remember").select(*columns) for place in (checkpoint, directory))
+    assert rows.schema == same.schema
+    assert sorted(map(repr, rows.collect())) == sorted(map(repr, same.collect())) and rows.count() == KEYS
+    result = command("state", directory, "remember", "--where", "key = 3", "--json")
+    assert json.loads(result.stdout)["seen"] == 3
+    found = json.loads(command("inspect", directory, "--json").stdout)
+    remember, sums = found["operators"]
+    assert (remember["keys"], remember["timers"], remember["states"]["seen"]) == (KEYS, 3 * KEYS, "value LONG")
+    assert remember["watermark"] == 20_000 + 700 * (KEYS - 1) - 1 and sums["arrow_rows"] >= KEYS
+    assert "savepoint of epoch 2" in command("inspect", directory).stdout
+    partials = read_state(spark, directory, "sums/of x").where("stream IS NOT NULL").select("partials.*")
+    assert partials.selectExpr("sum(__pillarbox_rows)").collect()[0][0] == 3 * KEYS
+
+    # With Arrow alone, logs of as many subtasks as there were have what those in the checkpoint have.
+    logs = logs_of(spark, checkpoint)
+    local = LocalSavepoint(directory)
+    for operator in manifest.operators:
+        count = operator.parallelism
+        new = restore_logs(
+            local, operator.uid, [LogIdentity(operator.uid, n, count, operator.max_parallelism) for n in range(count)]
+        )
+        mine = {(operator.uid, subtask): store for subtask, store in new.items()}
+        assert content(mine) == content({place: log for place, log in logs.items() if place[0] == operator.uid})
+        spark_own, local_own = (each.own_states(operator.uid) for each in (opened, local))
+        assert spark_own == local_own and spark_own[0].task["gate"]
+
+    damaged = next((Path(directory) / "tasks").glob("*.parquet"))
+    (damaged.parent / f".{damaged.name}.crc").unlink()  # Hadoop's own digests, which not all file systems have
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointMismatchError, match=r"the file tasks/part-.* is not as it was written"):
+        open_savepoint(spark, directory).own_states("remember")
+    # A table is proved when it is read, by whoever reads it; what has another length is found before.
+    table = next((Path(directory) / "state" / "remember").glob("*.parquet"))
+    (table.parent / f".{table.name}.crc").unlink()
+    whole = table.read_bytes()
+    table.write_bytes(whole[:-1] + b"x")
+    with pytest.raises(CheckpointMismatchError, match=r"the file state/remember/part-.* is not as it was written"):
+        read_state(spark, directory, "remember")
+    table.write_bytes(whole[:-1])
+    with pytest.raises(CheckpointMismatchError, match=r"the file state/remember/part-.* is not as it was written"):
+        open_savepoint(spark, directory)
+
+    # Queries take any path, and so do their descriptions; what only Spark's reader of state could do is refused.
+    elsewhere = tmp_path / "copy [1]" / "5% *"
+    copytree(checkpoint, elsewhere)
+    then, now = (Description(spark, str(place)) for place in (checkpoint, elsewhere))
+    assert (now.last_committed, now.parallelism, now.subtasks()) == (2, 2, then.subtasks())
+    copytree(checkpoint, tmp_path / "copy%20[1]" / "5%25%20*")  # for which it would take that one
+    for call in (
+        lambda place: read_state(spark, place, "remember"),
+        lambda place: pillarbox.savepoint(spark, place, str(tmp_path / "never")),
+        lambda place: pillarbox.rescale(spark, place, 4),
+    ):
+        with pytest.raises(
+            CheckpointMismatchError, match=r"its path has a space, or one of .* copy all of the checkpo"
+        ):
+            call(str(elsewhere))
+    assert not (tmp_path / "never").exists() and now.last_committed == 2
