@@ -573,7 +573,7 @@ def test_what_heeds_no_cancellation_does_not_hang_the_process():
     """As garbage, the coroutine would spin where it is collected; it is held for good, up to the process's end."""
     program = """
 import asyncio, gc, threading
-from pillarbox._operators.async_io import event_loop
+from pillarbox._operators.async_io.loop import event_loop
 event_loop.GRACE = 0.05
 begun = threading.Event()
 

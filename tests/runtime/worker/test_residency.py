@@ -14,7 +14,7 @@ import os, sys, threading, time
 from pillarbox import MapFunction, StreamExecutionEnvironment
 from pillarbox._graph import SinkTransformation
 from pillarbox._runtime.shipping import ship
-from pillarbox._runtime.spark import residency
+from pillarbox._runtime.spark.tasks import residency
 
 
 class Noted(MapFunction):

@@ -11,7 +11,7 @@ import json, os, pathlib, sys, threading, time
 from pyspark.sql import SparkSession
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from pillarbox._runtime.spark import query as watch
+from pillarbox._runtime.spark.running import query as watch
 
 watch._REQUESTS_EVERY = 0.2
 
