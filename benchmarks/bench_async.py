@@ -79,8 +79,7 @@ find_pillarbox()
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from pillarbox import Function, StreamExecutionEnvironment
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox import Function, StreamExecutionEnvironment, local_session
 
 SUBTASKS = 2
 # Records per second.

@@ -49,8 +49,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox import (
+    KeyedProcessFunction,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    local_session,
+)
 
 HALF_AN_HOUR = 30 * 60_000
 SUBTASKS = (1, 2)

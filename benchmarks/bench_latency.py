@@ -45,8 +45,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, local_session
 
 SIDES = {"pillarbox": "pillarbox", "spark": "transformWithState"}
 OUTPUT = "key INT, sent LONG, n LONG"

@@ -27,8 +27,7 @@ from benchmarks.support import Side, answer, find_pillarbox, finish, print_table
 find_pillarbox()
 
 import pillarbox
-from pillarbox import StreamExecutionEnvironment
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox import StreamExecutionEnvironment, local_session
 
 SLOTS = (2, 8)
 # The part of a second's requests by which a share may exceed the limit after a pause (docs/async.md).

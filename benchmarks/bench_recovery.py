@@ -68,7 +68,6 @@ from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueSta
 from pillarbox._elements import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state import MemoryChunkStore
-from pillarbox._state.chunks.head import Mark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -209,6 +208,8 @@ def serve_local(keys: int, timers: str, directory: Path) -> None:
             del chunks
         else:
             touched, at = rows.touch()
+            from pillarbox._state.chunks.head import Mark  # only here, as older revisions have it elsewhere
+
             unchecked = patch.object(Mark, "fits", lambda mark, payload: True)
             with unchecked if question["what"] == "unchecked" else nullcontext():
                 started = time.perf_counter()

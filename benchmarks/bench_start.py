@@ -54,8 +54,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import pillarbox
-from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor, local_session
 
 SIDES = {"pillarbox": "pillarbox", "spark": "transformWithStateInPandas"}
 KEYS = 10

@@ -26,7 +26,7 @@ from benchmarks.support import (
     step_settings,
     task_reports,
 )
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -73,8 +73,7 @@ from benchmarks.support import (
     step_settings,
     task_reports,
 )
-from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox import StreamExecutionEnvironment, WatermarkStrategy, local_session
 
 MINUTE = 60_000
 BATCH_SPAN = 5 * MINUTE

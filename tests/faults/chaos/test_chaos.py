@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.faults.chaos.seeds import is_right, run_seed
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.timeout(3_600),
+    pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="make test-all runs it"),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
 ]
 
