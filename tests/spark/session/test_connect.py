@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -90,6 +91,45 @@ def streaming(spark, folder: Path):
     return sorted(found), [progress["observedMetrics"] for progress in query.recentProgress]
 
 
+class Noting(KeyedProcessFunction):
+    """Notes when it is opened and closed."""
+
+    def __init__(self, notes: str) -> None:
+        self.notes = notes
+
+    def note(self, what: str) -> None:
+        with open(self.notes, "a") as file:
+            file.write(f"{what} {os.getpid()}\n")
+
+    def open(self, runtime_context):
+        self.note("open")
+
+    def process_element(self, value, ctx):
+        yield value.key, value.at
+
+    def close(self):
+        self.note("close")
+
+
+def ended(spark, folder: Path, sink: str):
+    """Run a query to its end; return what its functions noted until then."""
+    events(spark).coalesce(1).write.parquet(str(folder / "in"))
+    (folder / "notes").touch()
+    rows = spark.readStream.schema("key LONG, at LONG").parquet(str(folder / "in"))
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(4)
+    noting = env.from_dataframe(rows).key_by("key").process(Noting(str(folder / "notes"))).uid("noting")
+    writer = noting.to_dataframe("key LONG, at LONG").writeStream.option(
+        "checkpointLocation", str(folder / "checkpoint")
+    )
+    if sink == "foreachBatch":
+        writer = writer.foreachBatch(lambda batch, number: batch.write.format("noop").mode("overwrite").save())
+    else:
+        writer = writer.format(sink)
+    pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
+    noted = [line.split() for line in (folder / "notes").read_text().splitlines()]
+    return [sorted(pid for what, pid in noted if what == wanted) for wanted in ("open", "close")]
+
+
 def raises(spark, text):
     raise ValueError(text)
 
@@ -98,6 +138,12 @@ def test_what_is_raised_in_the_client_comes_back(connect):
     with pytest.raises(RaisedInTheClient, match="no such thing") as raised:
         connect.run(raises, "no such thing")
     assert (raised.value.type, raised.value.message) == ("ValueError", "no such thing")
+
+
+@pytest.mark.parametrize("sink", ["noop", "foreachBatch"])
+def test_functions_are_closed_when_their_query_has_ended(connect, tmp_path, sink):
+    opened, closed = connect.run(ended, tmp_path, sink)
+    assert opened and closed == opened
 
 
 def test_a_keyed_and_an_async_level_in_batch_and_streaming(connect, tmp_path):
