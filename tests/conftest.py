@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
-from tests.connect import ConnectClient
-from tests.forked_python import forked_python
-from tests.sessions import only_session
+from tests.support.connect import ConnectClient
+from tests.support.forked_python import forked_python
+from tests.support.sessions import only_session
 
 # "ci": the same examples in every run. "dev": new ones each time, failures kept in .hypothesis/.
 # Neither has a deadline: on a busy machine a slow example is no bug.
@@ -66,7 +66,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iter
         .config("spark.log.level", "ERROR")
         # Queries of other tests may still have some.
         .config("spark.pillarbox.homes.max", "64")
-        .config("spark.python.daemon.module", "tests.daemon")
+        .config("spark.python.daemon.module", "tests.support.daemon")
         .config("spark.speculation", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)

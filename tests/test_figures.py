@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.reporting.pages import BLOCK, TABLES, WORDS, fill, filled, pages
 from benchmarks.reporting.results import RESULTS, RUNS, Report
-from tests.docs import HOME
+from tests.support.docs import HOME
 
 # What looks like a measured time or rate, and is a property of Linux or a setting.
 NOT_MEASURED = {

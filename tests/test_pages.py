@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import HOME, PAGES, fragments
+from tests.support.docs import HOME, PAGES, fragments
 
 LINK = re.compile(r"(?<!\\)\]\(<?([^()<>\s]+(?:\([^()\s]*\))?)>?(?:\s+\"[^\"]*\")?\)")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox import StreamExecutionEnvironment
-from tests.docs import HOME
+from tests.support.docs import HOME
 
 
 def module_of(name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import PillarboxError, StreamExecutionEnvironment, Types
-from tests.docs import HOME, blocks
+from tests.support.docs import HOME, blocks
 
 PAGE = HOME / "docs" / "pyflink.md"
 PAYMENT = Types.ROW_NAMED(["card", "amount"], [Types.STRING(), Types.LONG()])

@@ -28,8 +28,8 @@ from pillarbox import (
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox.testing import OneInputStreamOperatorTestHarness
-from tests.nodes import node
 from tests.operators.windowing.windows import Contents, key_of, open_windows
+from tests.support.nodes import node
 
 AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda record: record[1])
 

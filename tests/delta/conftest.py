@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.delta.delta_job import session
 from tests.delta.shop import Shop
-from tests.sessions import only_session
+from tests.support.sessions import only_session
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pyspark
 
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from tests.sessions import session_with_package
+from tests.support.sessions import session_with_package
 
 __all__ = ["COLUMNS", "END", "PACKAGE", "environment", "read", "session", "totals", "writer"]
 

@@ -19,7 +19,7 @@ def main(home: Path, epochs: int) -> None:
         app_name="pillarbox-fault-driver",
         spark__driver__memory="1g",
         spark__log__level="ERROR",
-        spark__python__daemon__module="tests.daemon",
+        spark__python__daemon__module="tests.support.daemon",
         spark__local__dir=str(home / "local"),
         spark__sql__warehouse__dir=str(home / "warehouse"),
     )

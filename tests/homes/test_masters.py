@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.homes.program import EPOCHS, KEYS, MARK, PARTITIONS, processes
-from tests.sessions import environment_without_spark
+from tests.support.sessions import environment_without_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = "PILLARBOX_LONG" in os.environ

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.kafka.broker import Broker
 from tests.kafka.kafka_job import session
 from tests.kafka.shop import Shop
-from tests.sessions import only_session
+from tests.support.sessions import only_session
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ from pillarbox.testing import (
 from pillarbox.testing import (
     OneInputStreamOperatorTestHarness as Harness,
 )
-from tests.nodes import node, run
+from tests.support.nodes import node, run
 
 
 def test_what_was_emitted_does_not_change_with_the_functions_own_copy():

@@ -47,8 +47,8 @@ from pillarbox.testing import (
     harness_for,
     row,
 )
-from tests.nodes import node
 from tests.operators.windowing.windows import open_windows
+from tests.support.nodes import node
 
 SIDE = OutputTag("side")
 

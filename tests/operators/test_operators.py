@@ -40,7 +40,7 @@ from pillarbox.testing import (
 from pillarbox.testing import (
     harness_for,
 )
-from tests.nodes import node, run
+from tests.support.nodes import node, run
 
 SIDE = OutputTag("side")
 

@@ -26,7 +26,7 @@ from pillarbox.testing import (
 from pillarbox.testing import (
     row,
 )
-from tests.nodes import node, run
+from tests.support.nodes import node, run
 
 
 def stamping(strategy):

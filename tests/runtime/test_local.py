@@ -20,7 +20,7 @@ from pillarbox import (
 )
 from pillarbox._time import MIN_TIMESTAMP
 from pillarbox.testing import ProgramTestHarness, row
-from tests.programs import History, Tumbling, diamond, first, late_data, monotonous, rows_with_columns, windows
+from tests.support.programs import History, Tumbling, diamond, first, late_data, monotonous, rows_with_columns, windows
 
 PARALLELISM = st.integers(1, 4)
 EVENTS = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 300), st.integers(-5, 5)), max_size=40)

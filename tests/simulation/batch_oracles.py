@@ -13,9 +13,9 @@ from itertools import product
 from typing import Any
 
 from pillarbox.testing import row
-from tests.programs import first, second
 from tests.simulation.programs.program import LETTERS, Inputs
 from tests.simulation.service import NEVER
+from tests.support.programs import first, second
 
 __all__ = ["ORACLES", "Oracle", "plain_rows"]
 

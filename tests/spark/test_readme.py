@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
-from tests.docs import HOME, blocks, programs
+from tests.support.docs import HOME, blocks, programs
 
 README = HOME / "README.md"
 FIRST_PROGRAM = HOME / "examples" / "first_program.py"

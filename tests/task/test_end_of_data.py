@@ -18,7 +18,7 @@ from pillarbox._state import MemoryChunkStore
 from pillarbox._task import InputEdge, InputGate
 from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
 from pillarbox.mailbox import MailOptions
-from tests.nodes import node
+from tests.support.nodes import node
 from tests.task.tasks import UPSTREAM, Notes, Noting, kinds, run_source, sent, share, shuffled_task, source_task
 
 END = (Watermark(MAX_WATERMARK), EndOfData())

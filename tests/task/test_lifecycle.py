@@ -19,7 +19,7 @@ from pillarbox._task.lifecycle import TaskEvent, TaskLife
 from pillarbox._task.operator_chain import as_mail
 from pillarbox._time import ManualProcessingTimeService, ProcessingTimeServiceImpl
 from pillarbox.mailbox import MailboxProcessor, MailboxState, RejectedExecutionError
-from tests.nodes import node
+from tests.support.nodes import node
 from tests.task.tasks import (
     Notes,
     Noting,

@@ -15,7 +15,7 @@ from pillarbox._state import MemoryChunkStore
 from pillarbox._state.types.sizes import largest_rows
 from pillarbox._task import MultipleInputStreamTask
 from pillarbox._task.memory import Memory, process_memory, readable
-from tests.nodes import node
+from tests.support.nodes import node
 from tests.task.tasks import report_of, run_shuffled, vertex_of
 
 MIB = 1024 * 1024

@@ -23,7 +23,7 @@ from pillarbox._task import (
     channel_code,
 )
 from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
-from tests.nodes import node
+from tests.support.nodes import node
 from tests.task.tasks import (
     Notes,
     Noting,

@@ -17,7 +17,7 @@ from pillarbox._task.network import record_writer
 from pillarbox._task.network.task_input import EXHAUSTED, ThreadedReader
 from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
 from pillarbox.mailbox import MailboxProcessor
-from tests.nodes import node
+from tests.support.nodes import node
 from tests.task.tasks import (
     Notes,
     Noting,

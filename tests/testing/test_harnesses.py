@@ -39,7 +39,7 @@ from pillarbox.testing import (
     harness_for,
     row,
 )
-from tests.nodes import node
+from tests.support.nodes import node
 
 LATE = OutputTag("late")
 

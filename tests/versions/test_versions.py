@@ -21,7 +21,7 @@ import pytest
 
 import pillarbox
 from tests.faults.oracles import everything_oracle
-from tests.sessions import environment_without_spark
+from tests.support.sessions import environment_without_spark
 from tests.versions import smoke
 
 pytestmark = pytest.mark.spark

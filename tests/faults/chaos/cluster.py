@@ -137,7 +137,7 @@ class Driver:
     def workers(self) -> tuple[list[int], list[int]]:
         """Return the daemons of Python workers, and the workers."""
         parents = self._parents()
-        # A process of Python that the driver has begun forks the daemons (`forked_python.py`).
+        # A process of Python that the driver has begun forks the daemons (`support/forked_python.py`).
         servers = {
             process
             for process, (name, parent) in parents.items()

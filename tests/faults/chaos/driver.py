@@ -45,7 +45,7 @@ from tests.faults.programs.job import Fault, Faults, FileSink, read_events, read
 from tests.faults.programs.join_job import Joined
 from tests.faults.programs.others import all_others
 from tests.faults.test_driver import members
-from tests.forked_python import forked_python
+from tests.support.forked_python import forked_python
 
 # Drivers do not live for long: they need not compile well, nor collect garbage in several threads.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -359,7 +359,7 @@ def main(home: Path, status: Path, python: str) -> None:
         spark__driver__extraJavaOptions=java_options(),
         spark__executor__extraJavaOptions=JAVA_OPTIONS,
         spark__log__level="ERROR",
-        spark__python__daemon__module="tests.daemon",
+        spark__python__daemon__module="tests.support.daemon",
         spark__pillarbox__homes=shape["homes"],
         spark__local__dir=str(status.parent / "local"),
         spark__sql__warehouse__dir=str(status.parent / "warehouse"),

@@ -91,7 +91,7 @@ class Chain:
                 app_name="pillarbox-chain",
                 spark__driver__memory="1g",
                 spark__log__level="ERROR",
-                spark__python__daemon__module="tests.daemon",
+                spark__python__daemon__module="tests.support.daemon",
                 spark__local__dir=str(self.home / "local dir"),
                 spark__sql__warehouse__dir=str(self.home / "warehouse"),
             )

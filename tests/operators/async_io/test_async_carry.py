@@ -17,8 +17,8 @@ from pillarbox._state import MemoryChunkStore
 from pillarbox._task import ChainNode, MultipleInputStreamTask
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
-from tests.nodes import node
 from tests.operators.async_io.async_service import Service, answer, settle
+from tests.support.nodes import node
 from tests.task.tasks import run_shuffled, vertex_of
 
 TIMEOUT = 1000

@@ -24,7 +24,7 @@ from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness
-from tests.nodes import node
+from tests.support.nodes import node
 
 BAD = OutputTag[Any]("bad")
 

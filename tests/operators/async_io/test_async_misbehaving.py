@@ -34,7 +34,7 @@ from pillarbox._operators.async_io.loop.host import is_coroutine_function
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness
-from tests.nodes import node
+from tests.support.nodes import node
 
 
 class Odd(BaseException):

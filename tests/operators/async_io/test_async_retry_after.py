@@ -18,7 +18,7 @@ from pillarbox._operators.async_io.api.retry import retry_after_millis
 from pillarbox._operators.async_io.loop import workers
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
-from tests.nodes import node
+from tests.support.nodes import node
 
 
 class Refused(Exception):

@@ -19,7 +19,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.rates import RateScope, RatesInMemory
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
-from tests.nodes import node
+from tests.support.nodes import node
 
 
 class Service(Function):

@@ -36,8 +36,8 @@ from pillarbox._operators.async_io.loop.workers import Places, RequestWorkers
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness, harness_for, row
-from tests.nodes import node
 from tests.operators.async_io.async_service import Service, answer, settle
+from tests.support.nodes import node
 
 
 def harness(function: Any, *, timeout: int | None = 1000, **options: Any) -> Any:

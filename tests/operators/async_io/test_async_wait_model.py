@@ -14,8 +14,8 @@ from pillarbox import OutputTag
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
-from tests.nodes import node
 from tests.operators.async_io.async_service import Log, Service, answer, settle
+from tests.support.nodes import node
 
 TIMEOUT = 100
 FAILED = OutputTag("failed")

@@ -20,7 +20,7 @@ from pillarbox import (
     TumblingEventTimeWindows,
 )
 from pillarbox.testing import ProgramTestHarness
-from tests.programs import bounded, first
+from tests.support.programs import bounded, first
 
 LATE = OutputTag("late")
 FAR = 10**6

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pillarbox import OutputTag, ProcessWindowFunction, TumblingEventTimeWindows
 from pillarbox.testing import ProgramTestHarness
-from tests.programs import bounded, first
+from tests.support.programs import bounded, first
 
 LATE = OutputTag("late")
 LONG = bool(os.environ.get("PILLARBOX_LONG"))

@@ -15,7 +15,7 @@ from pillarbox import (
 )
 from pillarbox._errors import ProgramError
 from pillarbox.testing import ProgramTestHarness
-from tests.programs import bounded, first
+from tests.support.programs import bounded, first
 
 LATE = OutputTag("late")
 

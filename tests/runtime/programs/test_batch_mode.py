@@ -46,7 +46,7 @@ from pillarbox import (
 from pillarbox._elements import Records
 from pillarbox._task.network import key_sorter
 from pillarbox.testing import ProgramTestHarness, row
-from tests.programs import first, monotonous
+from tests.support.programs import first, monotonous
 
 BATCH, STREAMING = RuntimeExecutionMode.BATCH, RuntimeExecutionMode.STREAMING
 # Key, time, amount.

@@ -22,7 +22,7 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox.testing import ProgramTestHarness, row
-from tests.programs import Paid, paid
+from tests.support.programs import Paid, paid
 
 PARALLELISM = st.integers(1, 4)
 

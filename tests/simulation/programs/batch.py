@@ -20,10 +20,10 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox.testing._program_harness import Build
-from tests.programs import first
 from tests.simulation.batch_oracles import ORACLES, by_key, plain_rows
 from tests.simulation.programs.program import Inputs, SimulatedProgram
 from tests.simulation.programs.two_inputs import two_streams
+from tests.support.programs import first
 
 __all__ = ["in_batch_mode"]
 

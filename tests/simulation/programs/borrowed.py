@@ -13,8 +13,8 @@ from examples.flights import job as flights
 from pillarbox import WatermarkStrategy
 from pillarbox.testing import row
 from tests.faults.programs import job as faults_job
-from tests.programs import second
 from tests.simulation.programs.program import FAR, SimulatedProgram
+from tests.support.programs import second
 
 ROOT = Path(__file__).parents[3]
 

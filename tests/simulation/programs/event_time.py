@@ -12,9 +12,9 @@ from pillarbox import (
     TumblingEventTimeWindows,
 )
 from pillarbox.testing import row
-from tests.programs import Tumbling, bounded, first, late_data, monotonous, paid, windows
 from tests.simulation.programs.program import FAR, LETTERS, Inputs, SimulatedProgram, keyed_events
 from tests.simulation.programs.windows import Contents
+from tests.support.programs import Tumbling, bounded, first, late_data, monotonous, paid, windows
 
 # Some of their records reach every subtask, however many there are.
 HEARTBEATS = [f"heartbeat {number}" for number in range(12)]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pillarbox import AsyncCache, AsyncRetryStrategy, KeyedProcessFunction, OutputTag, ValueStateDescriptor
-from tests.programs import first, monotonous, second
 from tests.simulation.programs.event_time import Echo, Pass
 from tests.simulation.programs.program import FAR, SimulatedProgram, keyed_events
 from tests.simulation.service import NEVER, Client
+from tests.support.programs import first, monotonous, second
 
 FAILED = OutputTag("failed")
 

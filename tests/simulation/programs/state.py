@@ -22,8 +22,8 @@ from pillarbox import (
 )
 from pillarbox.testing import row
 from tests.faults.programs.tally import Tally
-from tests.programs import LATE, History, diamond, first, rows_with_columns, second
 from tests.simulation.programs.program import LETTERS, Inputs, SimulatedProgram, keyed_events
+from tests.support.programs import LATE, History, diamond, first, rows_with_columns, second
 
 
 def numbers(rng: random.Random) -> list[int]:

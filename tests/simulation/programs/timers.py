@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pillarbox import KeyedProcessFunction, ValueStateDescriptor
-from tests.programs import bounded, first
 from tests.simulation.programs.program import FAR, LETTERS, SimulatedProgram, keyed_events
+from tests.support.programs import bounded, first
 
 
 class Later(KeyedProcessFunction):

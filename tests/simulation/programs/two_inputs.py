@@ -24,8 +24,8 @@ from pillarbox import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from tests.programs import LATE, Tumbling, bounded, first, monotonous
 from tests.simulation.programs.program import FAR, LETTERS, Inputs, SimulatedProgram, keyed_events
+from tests.support.programs import LATE, Tumbling, bounded, first, monotonous
 
 RULES = MapStateDescriptor("rules")
 LATEST = MapStateDescriptor("latest")

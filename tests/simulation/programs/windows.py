@@ -17,8 +17,8 @@ from pillarbox import (
     TumblingEventTimeWindows,
     ValueStateDescriptor,
 )
-from tests.programs import bounded, first, monotonous
 from tests.simulation.programs.program import FAR, SimulatedProgram, keyed_events
+from tests.support.programs import bounded, first, monotonous
 
 LATE = OutputTag("late")
 

@@ -27,7 +27,7 @@ from pillarbox import (
     count_,
     max_,
 )
-from tests.connect import RaisedInTheClient
+from tests.support.connect import RaisedInTheClient
 
 
 class CountPerMinute(KeyedProcessFunction):

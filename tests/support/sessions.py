@@ -14,7 +14,7 @@ from pillarbox._runtime.spark.settings.session import local_session
 
 __all__ = ["only_session", "session_with_package"]
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 # Settings of some other Spark on this machine, which would change what the tests see.
 _FOREIGN = (
@@ -60,7 +60,7 @@ def session_with_package(home: Path, name: str, package: str, **settings: str) -
         app_name=f"pillarbox-{name}",
         spark__jars__packages=package,
         spark__driver__memory="1g",
-        spark__python__daemon__module="tests.daemon",
+        spark__python__daemon__module="tests.support.daemon",
         spark__local__dir=str(home / "local"),
         spark__sql__warehouse__dir=str(home / "warehouse"),
         **settings,

@@ -8,7 +8,7 @@ from pyspark.daemon import manager
 
 from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.starter import import_and_freeze
-from tests.forked_python import JVM
+from tests.support.forked_python import JVM
 
 if JVM in os.environ:
     sockets.executor_pid = lambda: int(os.environ[JVM])

@@ -24,11 +24,11 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from tests.sessions import environment_without_spark
+from tests.support.sessions import environment_without_spark
 
 __all__ = ["ConnectClient", "RaisedInTheClient"]
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 class RaisedInTheClient(Exception):
@@ -71,7 +71,7 @@ class ConnectClient:
             PYTHONPATH=os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")])),
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.connect", str(there.fileno())],
+            [sys.executable, "-m", "tests.support.connect", str(there.fileno())],
             env=env,
             pass_fds=[there.fileno()],
             cwd=home,
@@ -113,7 +113,7 @@ def _serve(connection: Connection) -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "ERROR",
-        "spark.python.daemon.module": "tests.daemon",
+        "spark.python.daemon.module": "tests.support.daemon",
         "spark.ui.enabled": "false",
     }
     for name, value in {**(local if remote.startswith("local") else {}), **settings}.items():

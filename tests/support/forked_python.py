@@ -26,7 +26,7 @@ from typing import Any
 
 __all__ = ["JVM", "forked_python"]
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 # The variable of a forked process that says which JVM has started it: the server is its parent.
 JVM = "PILLARBOX_TESTS_JVM"
@@ -57,7 +57,7 @@ def forked_python() -> Iterator[str]:
         # Objects have the hashes that they have in workers which Spark starts.
         env = {**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
         server = subprocess.Popen(
-            [sys.executable, "-m", "tests.forked_python", address],
+            [sys.executable, "-m", "tests.support.forked_python", address],
             cwd=_ROOT,
             env=env,
             stdin=subprocess.PIPE,
@@ -186,7 +186,7 @@ def _main() -> None:
     server = _Server(sys.argv[1])
     print("listening", flush=True)
 
-    import tests.daemon  # noqa: F401
+    import tests.support.daemon  # noqa: F401
 
     gc.collect()
     gc.freeze()

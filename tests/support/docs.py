@@ -1,4 +1,4 @@
-"""The programs in README and docs: ``python -m tests.docs FOLDER`` writes them there, for type checkers.
+"""The programs in README and docs: ``python -m tests.support.docs FOLDER`` writes them there, for type checkers.
 
 They are the code blocks marked ``python``. A fragment that cannot run by itself is marked ``py``: it becomes a function
 whose parameters are the names that the fragment takes for granted.
@@ -16,7 +16,7 @@ import pillarbox
 
 __all__ = ["HOME", "PAGES", "blocks", "fragments", "programs"]
 
-HOME = Path(__file__).parents[1]
+HOME = Path(__file__).parents[2]
 PAGES = sorted(HOME.glob("*.md")) + sorted((HOME / "docs").rglob("*.md"))
 
 # What the programs take for granted.
