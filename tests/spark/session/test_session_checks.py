@@ -43,7 +43,7 @@ def test_the_daemon_of_workers_is_ours_where_it_will_find_pillarbox(installed, t
     monkeypatch.setattr(sys, "executable", sys.executable if installed else str(tmp_path / "bare" / "bin" / "python"))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     assert session._daemon_finds_pillarbox() is installed
-    monkeypatch.setenv("PYTHONPATH", str(Path(session.__file__).parents[3]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(session.__file__).parents[4]))
     assert session._daemon_finds_pillarbox()
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # of spark-submit, whose --py-files are no part of the environment
     assert not session._daemon_finds_pillarbox()

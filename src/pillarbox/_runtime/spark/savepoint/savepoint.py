@@ -139,9 +139,9 @@ def begin(spark: SparkSession, directory: str) -> None:
     """Begin a savepoint, or one that was begun and not completed anew."""
     if text_of(spark, f"{directory}/{STARTED}") is None:
         # Overwriting it would remove it first: who is killed then would leave files that nobody knows.
-        _writetext_of(spark, _BEGUN, f"{directory}/{STARTED}")
+        _write_text(spark, _BEGUN, f"{directory}/{STARTED}")
     # Overwriting a folder removes all that a half savepoint of before has in it.
-    _writetext_of(spark, "a folder for each operator", f"{directory}/{_STATE}")
+    _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
 
 
 def write_table(rows: DataFrame, directory: str, uid: str) -> None:
@@ -166,7 +166,7 @@ def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
     known = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
     folders = sorted({*(table_folder(each.uid) for each in manifest.operators), _TASKS} - set(map(_folder, known)))
     whole = replace(manifest, files={**known, **_digests(spark, directory, folders)})
-    _writetext_of(spark, whole.to_json(), f"{directory}/{MANIFEST}")
+    _write_text(spark, whole.to_json(), f"{directory}/{MANIFEST}")
 
 
 def _write_tables(
@@ -244,7 +244,7 @@ def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str)
     frame.coalesce(1).write.mode("overwrite").parquet(f"{directory}/{_TASKS}")
 
 
-def _writetext_of(spark: SparkSession, text: str, folder: str) -> None:
+def _write_text(spark: SparkSession, text: str, folder: str) -> None:
     frame = spark.createDataFrame([(text,)], "value STRING")
     frame.coalesce(1).write.mode("overwrite").option("compression", "none").text(folder)
 
