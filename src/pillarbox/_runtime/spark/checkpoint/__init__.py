@@ -1,4 +1,4 @@
-"""A query's checkpoint from outside: its files, the programs that are noted beside it, and its state logs.
+"""A query's checkpoint from outside: its files, the programs that are noted next to it, and its state logs.
 
 Imports `settings` and `facts.py`. Start with `description.py`: the notes. `checkpoint_files.py` reads state logs with
 Spark's own readers. Weak spot: Spark may delete an epoch while it is being read.
