@@ -35,8 +35,8 @@ LAYERS = [
     ("_cli", "__main__", "daemon"),
     ("testing",),
 ]
-# The packages within a layer, from the lowest to the highest; those of one row do not know each other. A package stands
-# for the modules right in it, and "" for those of the layer itself that others import.
+# The packages within a layer, from the lowest to the highest; packages of one row do not know each other. A package
+# stands for the modules right in it, and "" for the modules of the layer itself that others import.
 PACKAGES = {
     "_state": [("",), ("keys", "types"), ("chunks",), ("heap",), ("log",), ("inspect",), ("savepoint",)],
     "_operators": [
@@ -117,15 +117,25 @@ def layer_of(module: str) -> int:
     return next(number for number, rooms in enumerate(LAYERS) if room in rooms)
 
 
-def imports(path: Path) -> Iterator[str]:
-    """The modules of pillarbox that a file imports, wherever in it, also those that only type checkers need."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("pillarbox."):
+def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) -> Iterator[str]:
+    """The modules of pillarbox that a file imports; unless told otherwise, also in functions and for type checkers."""
+    tree = ast.parse(path.read_text())
+    tested = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    typing = {each for node in tested for each in ast.walk(node)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom) or (node in typing and not for_types):
+            continue
+        if node.col_offset and node not in typing and not in_functions:
+            continue
+        names = [alias.name for alias in node.names]
+        if isinstance(node, ast.Import):
+            yield from (name for name in names if name.startswith("pillarbox."))
+        elif node.module == "pillarbox":
+            yield from (f"pillarbox.{name}" for name in names)
+        elif node.module is not None and node.module.startswith("pillarbox."):
             yield node.module
-        elif isinstance(node, ast.ImportFrom) and node.module == "pillarbox":
-            yield from (f"pillarbox.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("pillarbox."))
+            # a module or a package, by its own name
+            yield from (f"{node.module}.{name}" for name in names if f"{node.module}.{name}" in _MODULES)
 
 
 def test_no_layer_knows_a_higher_one():
@@ -138,21 +148,6 @@ def test_no_layer_knows_a_higher_one():
         < layer_of(module)
     ]
     assert looks_up == []
-
-
-def imports_at_work(path: Path, *, in_functions: bool) -> Iterator[str]:
-    """The modules that a file imports, but not those that only type checkers need."""
-    tree = ast.parse(path.read_text())
-    tested = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    typing = {each for node in tested for each in ast.walk(node)}
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module
-            and node not in typing
-            and (in_functions or not node.col_offset)
-        ):
-            yield node.module
 
 
 @pytest.mark.parametrize("layer", PACKAGES)
@@ -168,7 +163,7 @@ def test_no_package_knows_a_higher_one(layer):
         if path.parent == inside and path.name in ("__init__.py", "runtime.py"):
             continue  # the front of the layer
         # The streams of the API return each other.
-        for module in imports_at_work(path, in_functions=layer != "_datastream"):
+        for module in imports(path, for_types=False, in_functions=layer != "_datastream"):
             if module == prefix or not module.startswith(prefix + "."):
                 continue
             parts = module[len(prefix) + 1 :].split(".")
@@ -191,7 +186,7 @@ def test_no_folder_is_too_full():
 def test_packages_say_what_lives_there():
     """In about five lines: what lives there, what it may import, where to start, and what its weak spot is."""
     for layer, rows in PACKAGES.items():
-        for package in [package for row in rows for package in row] + [""]:
+        for package in {"", *(package for row in rows for package in row)}:
             said = ast.get_docstring(ast.parse((SOURCE / layer / package / "__init__.py").read_text())) or ""
             assert 4 <= len(said.splitlines()) <= 8, f"{layer}/{package}"
             assert "Start\nwith" in said or "Start with" in said, f"{layer}/{package}"

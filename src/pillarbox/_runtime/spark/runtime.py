@@ -52,8 +52,7 @@ class SparkRuntime:
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame:
         """Return the one output of a program as a DataFrame."""
-        watch_starts(self._session)
-        return plan_output(program, self._session, schema)
+        return plan_output(program, self._session, schema, watch_starts)
 
     def for_each_batch(
         self,
@@ -62,5 +61,4 @@ class SparkRuntime:
         function: Callable[[dict[str, DataFrame], int], None],
     ) -> DataStreamWriter:
         """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name."""
-        watch_starts(self._session)
-        return plan_for_each_batch(program, self._session, schemas, function)
+        return plan_for_each_batch(program, self._session, schemas, function, watch_starts)

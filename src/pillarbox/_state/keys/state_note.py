@@ -1,9 +1,9 @@
-"""What an operator's state depends on beside its key, noted with the state: so that a change does not go unnoticed.
+"""What an operator's state depends on besides its key, noted with the state: so that a change does not go unnoticed.
 
 State of windows of three records says nothing to windows of five, and what an operator keeps of its left input is no
 record of the right one; rows do not tell. So an operator says in the program what its state depends on
-(:class:`~pillarbox._operators.frame.operator.OperatorFactory`), and the state log, the description of a program beside
-a checkpoint, and savepoints note it. What only decides what becomes of new records is no matter of this.
+(:class:`~pillarbox._operators.frame.operator.OperatorFactory`), and the state log, the description of a program next to
+a checkpoint, and savepoints note it. Settings that only decide about new records are not noted.
 """
 
 from __future__ import annotations

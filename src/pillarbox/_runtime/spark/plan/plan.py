@@ -220,9 +220,15 @@ class _Metrics:
         return marked.observe(name, tasks).where(F.expr(f"{self.column} IS NULL")).drop(self.column)
 
 
-def plan_output(program: Program, spark: SparkSession, schema: StructType) -> DataFrame:
-    """Return the one output of a program as a DataFrame; a streaming one observes the tasks' metrics."""
-    return _outputs(program, spark, {program.outputs[0]: schema})
+def plan_output(
+    program: Program, spark: SparkSession, schema: StructType, watch_starts: Callable[[SparkSession], None]
+) -> DataFrame:
+    """Return the one output of a program as a DataFrame; a streaming one observes the tasks' metrics.
+
+    Args:
+        watch_starts: is called for a streaming program, so that queries which hold it start as it needs.
+    """
+    return _outputs(program, spark, {program.outputs[0]: schema}, watch_starts)
 
 
 def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -> DataFrame:
@@ -235,14 +241,18 @@ def plan_for_each_batch(
     spark: SparkSession,
     schemas: dict[str, StructType],
     function: Callable[[dict[str, DataFrame], int], None],
+    watch_starts: Callable[[SparkSession], None],
 ) -> DataStreamWriter:
     """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name.
+
+    Args:
+        watch_starts: as of :func:`plan_output`.
 
     Raises:
         ProgramError: the program reads no streaming DataFrame.
         OperatorError: (while it runs) the function raised; the cause has the frames of the function alone.
     """
-    rows = _outputs(program, spark, schemas)
+    rows = _outputs(program, spark, schemas, watch_starts)
     named = getattr(function, "__name__", type(function).__name__)
     outputs = ", ".join(map(repr, schemas))
     if not rows.isStreaming:
@@ -269,7 +279,12 @@ def plan_for_each_batch(
     return rows.writeStream.foreachBatch(call)
 
 
-def _outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
+def _outputs(
+    program: Program,
+    spark: SparkSession,
+    schemas: dict[str, StructType],
+    watch_starts: Callable[[SparkSession], None],
+) -> DataFrame:
     """Return the rows of a program's outputs: several have a struct column each, of which one is set.
 
     A streaming program observes its metrics as ``pillarbox``, or as ``pillarbox 2`` and so on where programs may meet
@@ -291,6 +306,7 @@ def _outputs(program: Program, spark: SparkSession, schemas: dict[str, StructTyp
     report = next(name for name in _report_names() if name not in taken)
     schema = StructType([*fields, StructField(report, StringType(), True)])
     alias = register(program, plan.secret)
+    watch_starts(spark)
     for name in metrics_names(spark):
         try:
             rows = plan.rows(ColumnOutput(outputs, report), schema, _Metrics(name, report, alias))

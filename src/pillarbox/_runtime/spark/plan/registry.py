@@ -1,7 +1,7 @@
 """Programs that were planned in this process, and those that a query's plan holds.
 
 Which programs a query holds is read from its plan, where the rows of a program have an alias that says so. It is found
-behind views, SQL and joins as well.
+through views, SQL and joins as well.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class PlannedProgram:
     Attributes:
         id: the program's.
         parallelism: the number of Spark's partitions, in which its subtasks lie; 0 where it has no state.
-        layout: the one that it was compiled with.
+        layout: it was compiled with this one.
         sets_parallelism: whether the user has set the parallelism.
         sets_max_parallelism: whether the user has set the max parallelism.
         facts: what a start takes of it; None where it was planned by another process, or very many ago.
-        secret: that of its plan, which its homes know.
+        secret: its plan has it, and its homes know it.
     """
 
     id: str
@@ -87,7 +87,7 @@ class PlannedProgram:
 
 
 def register(program: Program, secret: str) -> str:
-    """Return the alias for a program's rows in a streaming plan, and have queries that hold it start as it needs."""
+    """Return the alias for a program's rows in a streaming plan, and remember what its start takes."""
     planned = PlannedProgram.of(program)
     assert planned.facts is not None
     _programs[program.id] = (planned.facts, secret)

@@ -46,7 +46,7 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
-    """Set the settings that Spark takes for those of a checkpoint when a plan that reads its state is made.
+    """Set the settings that Spark expects of a checkpoint when a plan that reads its state is made.
 
     No query starts in this time, so no job may run in it.
 
@@ -61,5 +61,5 @@ def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
 
 
 def settings_of_state(state_format: str) -> dict[str, str]:
-    """Return the settings that Spark takes for those of a checkpoint when it reads or rewrites state by itself."""
+    """Return the settings that Spark expects of a checkpoint when it reads or rewrites state by itself."""
     return {PROVIDER_KEY: PROVIDER, STATE_FORMAT: state_format}

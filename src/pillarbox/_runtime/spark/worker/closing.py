@@ -44,7 +44,7 @@ def hold() -> None:
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Use residents of this worker meanwhile: those of runs that end are closed afterwards."""
+    """Use residents of this worker meanwhile; if their run ends, they are closed afterwards."""
     residency.here.is_busy = True
     try:
         yield
