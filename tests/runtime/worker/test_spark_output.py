@@ -17,6 +17,7 @@ from pillarbox._graph import DataFrameSource, output_target
 from pillarbox._runtime.spark.rows import buffer_rows
 from pillarbox._runtime.spark.rows.buffer_rows import (
     BUFFER_COLUMNS,
+    PORTION_BYTES,
     BufferRows,
     as_rows,
     batch_settings,
@@ -157,3 +158,13 @@ def test_bytes_are_bounded_by_spark_only_where_a_row_may_be_large():
 @pytest.mark.parametrize(("set_to", "needed"), [("0", "10000"), ("-1", "10000"), ("50000", "10000"), ("500", None)])
 def test_the_rows_of_an_arrow_batch_are_bounded(set_to, needed):
     assert settings_for(None, **{RECORDS: set_to}).get(RECORDS) == needed
+
+
+def test_a_task_takes_buffers_in_portions_however_many_spark_brings():
+    sent = [Buffer(1, 0, number, bytes(700_000)) for number in range(60)]
+    batch = pa.RecordBatch.from_arrays(as_rows(sent), list(BUFFER_COLUMNS))
+    portions = list(BufferRows().portions(columns_of(batch)))
+    assert [buffer for portion in portions for buffer in portion] == sent
+    assert len(portions) == 10
+    assert max(sum(len(buffer.payload) for buffer in portion[:-1]) for portion in portions) < PORTION_BYTES
+    assert list(BufferRows().portions(columns_of(batch.slice(0, 5)))) == []

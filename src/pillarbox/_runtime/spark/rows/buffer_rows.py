@@ -24,6 +24,7 @@ __all__ = [
     "BATCH_BYTES",
     "BUFFER_COLUMNS",
     "BUFFER_SCHEMA",
+    "PORTION_BYTES",
     "BufferRows",
     "as_rows",
     "batch_settings",
@@ -39,6 +40,10 @@ _ROW_BYTES = 4096
 _BATCH_ROWS = 10_000
 # With so few columns of fixed width a batch is no larger than Spark has it by default.
 _NARROW = 400
+
+# A task takes so many bytes of buffers at a time, or one buffer. Spark brings up to 40 MiB at once: a home would hold
+# them twice over, pickled and unpickled, and the results of all of them.
+PORTION_BYTES = 4 * 1024 * 1024
 
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -90,6 +95,19 @@ class BufferRows:
             if len(pieces) == parts:
                 del begun[where]
                 yield Buffer(target, channel, seq, b"".join(map(pieces.__getitem__, range(parts))))
+
+    def portions(self, columns: Sequence[Iterable[int | bytes]]) -> Iterator[list[Buffer]]:
+        """Return the buffers of which all rows have come, so many at a time as a task takes; as :meth:`take`."""
+        portion: list[Buffer] = []
+        size = 0
+        for buffer in self.take(columns):
+            portion.append(buffer)
+            size += len(buffer.payload)
+            if size >= PORTION_BYTES:
+                yield portion
+                portion, size = [], 0
+        if portion:
+            yield portion
 
     def end(self) -> None:
         """Check that there are no more rows to come.

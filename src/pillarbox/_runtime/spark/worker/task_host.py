@@ -166,7 +166,9 @@ def _batch_timestamp(frames: Iterator[pd.DataFrame]) -> tuple[int, Iterator[pd.D
 def _buffers(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
     rows = BufferRows()
     for frame in frames:
-        yield list(rows.take([frame[column].tolist() for column in BUFFER_COLUMNS]))
+        columns = [frame[column].tolist() for column in BUFFER_COLUMNS]
+        del frame  # Spark makes the next one before the loop gets it
+        yield from rows.portions(columns)
     rows.end()
 
 
