@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Row",
     "UnknownColumnError",
+    "batch_from_bytes",
+    "batch_to_bytes",
     "column_to_list",
     "row_class",
     "rows_from_arrow",
@@ -331,6 +333,20 @@ def column_to_list(column: pa.Array) -> list[Any]:
         return column_to_list(column.dictionary_decode())
     other: list[Any] = column.to_pylist()
     return other
+
+
+def batch_to_bytes(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as an Arrow stream of its own."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    payload: bytes = sink.getvalue().to_pybytes()
+    return payload
+
+
+def batch_from_bytes(payload: Any) -> pa.RecordBatch:
+    """Return the batch of an Arrow stream, whose memory it shares."""
+    return pa.ipc.open_stream(pa.py_buffer(payload)).read_next_batch()
 
 
 def timestamps_ms(column: pa.Array) -> npt.NDArray[np.int64]:

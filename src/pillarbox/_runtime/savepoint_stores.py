@@ -10,10 +10,10 @@ import pyarrow as pa
 from pillarbox._graph import Program
 from pillarbox._graph.savepoint_start import plan_restore
 from pillarbox._state import MemoryChunkStore
-from pillarbox._state.inspect.unread import AnyNames
 from pillarbox._state.savepoint import LocalSavepoint, Table, build_log
 from pillarbox._state.savepoint.table import Loads
 from pillarbox._state.types.class_names import Classes
+from pillarbox._state.types.opaque import AnyNames
 from pillarbox._task.vertex import Vertex
 from pillarbox._unpickle import loads_allowed
 

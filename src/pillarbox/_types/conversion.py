@@ -21,7 +21,7 @@ from pillarbox._errors import ProgramError, TypeMismatchError, shorten
 from pillarbox._rows import Row, row_class
 from pillarbox._types.type_information import TypeInformation
 
-__all__ = ["converter"]
+__all__ = ["value_converter"]
 
 Converter = Callable[[Any], Any]
 
@@ -39,7 +39,7 @@ class _Misfit(Exception):
         return self
 
 
-def converter(declared: TypeInformation, where: str) -> Callable[..., Any]:
+def value_converter(declared: TypeInformation, where: str) -> Callable[..., Any]:
     """Return the function that converts values to a type; None stays None.
 
     It takes the value and, for the error, its position; it raises ``TypeMismatchError`` with the field that a value

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-import decimal
 import types
 import typing
 from typing import Any
@@ -12,25 +10,13 @@ from typing import Any
 import pyspark.sql.types as spark
 
 from pillarbox._errors import ConfigurationError, ProgramError, describe, shorten
-from pillarbox._types.type_information import DECIMAL, TypeInformation
+from pillarbox._types.scalars import OF_CLASSES
+from pillarbox._types.type_information import TypeInformation
 
 __all__ = ["SchemaLike", "resolve_schema"]
 
 SchemaLike: typing.TypeAlias = str | spark.StructType | TypeInformation[Any] | type[Any]
 """The ways to declare columns: see ``resolve_schema``."""
-
-_TYPE_OF: dict[Any, spark.DataType] = {
-    int: spark.LongType(),
-    float: spark.DoubleType(),
-    str: spark.StringType(),
-    bool: spark.BooleanType(),
-    bytes: spark.BinaryType(),
-    dt.datetime: spark.TimestampType(),
-    dt.date: spark.DateType(),
-    dt.time: spark.TimeType(),
-    dt.timedelta: spark.DayTimeIntervalType(),
-    decimal.Decimal: DECIMAL,
-}
 
 _WAYS = (
     'a DDL string such as "tail STRING, delay INT", a StructType, Types.ROW_NAMED(...), '
@@ -161,6 +147,6 @@ def _type_of(hint: Any, inside: tuple[type, ...]) -> tuple[spark.DataType, bool]
     if _is_record_class(hint):
         return _struct_of(hint, inside), False
     try:
-        return _TYPE_OF[hint], False
+        return OF_CLASSES[hint].spark, False
     except (KeyError, TypeError):  # TypeError: some annotations cannot be hashed
         return None

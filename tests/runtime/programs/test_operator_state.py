@@ -27,7 +27,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._state.operator_state import redistribute_operator_state
+from pillarbox._state.savepoint.own_state import redistribute_operator_state
 from pillarbox.testing import ProgramTestHarness, StreamRecord, check_operator, harness_for
 
 NUMBERS = ListStateDescriptor[Any]("numbers")

@@ -31,7 +31,7 @@ from pillarbox import (
 from pillarbox._graph.savepoint_start import SavepointStart
 from pillarbox._runtime.spark.starting import first_epoch
 from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST
-from pillarbox._state.operator_state import LIST, UNION
+from pillarbox._state.keys.addresses import LIST, UNION
 from pillarbox._state.savepoint import Manifest, OwnState, Sources, write_savepoint
 from pillarbox.testing import ProgramTestHarness, row
 

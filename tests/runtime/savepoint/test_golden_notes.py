@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, SlidingEventTimeWindows, TumblingEventTimeWindows
 from pillarbox._state.chunks.head import META
-from pillarbox._state.inspect.unread import AnyNames
+from pillarbox._state.types.opaque import AnyNames
 from pillarbox._unpickle import loads_allowed
 from tests.data import make_noted
 from tests.data.make_checkpoint import load

@@ -26,8 +26,8 @@ from pillarbox._runtime.spark.reading.state_columns import (
 )
 from pillarbox._runtime.spark.starting.rescale import rescale
 from pillarbox._state.chunks.head import LogHead
-from pillarbox._state.inspect.unread import Unread, name_of_class
 from pillarbox._state.inspect.view import ViewedRows
+from pillarbox._state.types.opaque import Opaque, name_of_class
 from pillarbox._state.types.plain_types import plain_type
 
 
@@ -65,7 +65,7 @@ DECLARED: list[tuple[Any, str | None]] = [
 
 @pytest.mark.parametrize(("declared", "type_"), DECLARED, ids=str)
 def test_the_type_of_a_plain_type(declared, type_):
-    found = type_of_name(plain_type(declared).described)
+    found = type_of_name(plain_type(declared).type.described)
     assert (None if found is None else found.simpleString()) == type_
 
 
@@ -151,15 +151,15 @@ def test_a_batch():
 
 def test_objects_of_classes_are_structs_whatever_they_were_written_as():
     """Their classes are not at hand; and one may have moved, or be another kind of class, since a value was written."""
-    name = plain_type(list[Corner]).described
+    name = plain_type(list[Corner]).type.described
     encoder = StateEncoder("op", spark.LongType(), [StateColumn("at", ("state/at",), type_of_name(name), name)], "UTC")
     corner, former = (name_of_class((module, "Corner")) for module in (__name__, "former"))
-    point = Unread.__new__(name_of_class((__name__, "Point")), 1)
-    forms = [Unread.__new__(corner) for _ in range(3)]
+    point = Opaque.__new__(name_of_class((__name__, "Point")), 1)
+    forms = [Opaque.__new__(corner) for _ in range(3)]
     states: list[Any] = [[point, ["a"]], {"at": point, "tags": ["a"]}, (None, {"at": point, "tags": ["a"]})]
     for each, state in zip(forms, states):
         each.__setstate__(state)
-    forms.append(Unread.__new__(former, point, ["a"]))
+    forms.append(Opaque.__new__(former, point, ["a"]))
     batch = encoder.encode(rows([1, 2], [("state/at", "list")], [(forms,), (None,)]), 0)
     assert batch["at"].to_pylist() == [[{"at": {"x": 1}, "tags": ["a"]}] * 4, None]
     with pytest.raises(TypeMismatchError, match="does not fit array<struct<at:struct<x:bigint>"):

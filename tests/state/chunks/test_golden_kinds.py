@@ -13,8 +13,8 @@ from pillarbox import CheckpointMismatchError
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.chunk import _KNOWN
 from pillarbox._state.chunks.head import FORMAT, META, LogHead
-from pillarbox._state.inspect.unread import AnyNames
-from pillarbox._state.types.plain_names import SCALARS
+from pillarbox._state.types.opaque import AnyNames
+from pillarbox._types.scalars import SCALARS
 from pillarbox._unpickle import loads, loads_allowed
 from tests.data import make_kinds, make_own
 from tests.data.make_checkpoint import HERE, load

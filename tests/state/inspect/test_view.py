@@ -31,9 +31,9 @@ from pillarbox._state import (
 )
 from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import META, Mark, write_head
-from pillarbox._state.inspect.unread import AnyNames, Unread, pickled
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.log import limits
+from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
 from pillarbox._unpickle import loads, loads_allowed
 from tests.data import make_checkpoint as golden
 
@@ -244,7 +244,7 @@ def test_a_value_of_the_users_classes_stays_as_it_was(there):
     payload = pickle.dumps(values, 5)
     there()
     found = unread(payload)
-    assert [isinstance(value, Unread) for value in found] == [True, True, True, False, False, False]
+    assert [isinstance(value, Opaque) for value in found] == [True, True, True, False, False, False]
     assert found[4:] == values[4:]
     assert repr(found[0]) == "<tests_gone.Order>"
     again = pickled(found)
@@ -280,7 +280,7 @@ def test_unread_objects_are_pickled_in_c(there, monkeypatch):
     values = [Point(n, [Color.RED, Order("a"), OrderedDict(a=Kept(n))]) for n in range(3)]
     payload = pickle.dumps([values, Point, Odd(1, [2])], 5)
     there()
-    monkeypatch.setattr("pillarbox._state.inspect.unread._Pickler", None)
+    monkeypatch.setattr("pillarbox._state.types.opaque._Pickler", None)
     again = pickled(unread(payload))
     sys.modules["tests_gone"] = gone
     assert pickle.loads(again)[0] == pickle.loads(payload)[0] == values

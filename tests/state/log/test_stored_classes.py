@@ -19,12 +19,12 @@ from pillarbox._state import (
     StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.types.stand_ins import loads_inert, stand_ins_in
+from pillarbox._state.types.opaque import loads_inert, opaques_in
 from pillarbox._unpickle import loads_allowed
 
 
 def is_named_in(value: Any, where: tuple[str, str]) -> bool:
-    return any(each.where == where for each in stand_ins_in(value))
+    return any(each.where == where for each in opaques_in(value))
 
 
 class Task:
@@ -182,7 +182,7 @@ def test_inert_reading_takes_recursive_objects_and_calls():
     assert is_named_in(content, (__name__, "Event"))
     assert is_named_in(content["v"], (__name__, "Plan"))
     assert not is_named_in(content["v"][0], (__name__, "Sorted"))
-    assert len(list(stand_ins_in(pickle.loads(pickle.dumps([1, "a", {2: (3,)}]))))) == 0
+    assert len(list(opaques_in(pickle.loads(pickle.dumps([1, "a", {2: (3,)}]))))) == 0
 
 
 def local_class() -> Any:

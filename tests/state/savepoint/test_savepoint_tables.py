@@ -37,7 +37,6 @@ from pillarbox import (
 from pillarbox._elements import channel_code
 from pillarbox._state import HeapKeyedStateBackend, KeyOwner, LogIdentity, MemoryChunkStore, StateLog, Sync
 from pillarbox._state.chunks import large_collections
-from pillarbox._state.inspect.unread import AnyNames, Unread, name_of_class, pickled
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.keys.key_groups import key_group, smallest_key, subtask_of
 from pillarbox._state.keys.key_note import KeyNote
@@ -54,13 +53,14 @@ from pillarbox._state.savepoint import (
     files,
     own_states,
     redistribute,
-    restore_logs,
     write_savepoint,
 )
 from pillarbox._state.savepoint.column_types import column_type
 from pillarbox._state.savepoint.manifest import table_folder
 from pillarbox._state.savepoint.new_table import EditedTable
+from pillarbox._state.types.opaque import AnyNames, Opaque, name_of_class, pickled
 from pillarbox._unpickle import loads_allowed
+from tests.support.savepoints import restore_logs
 
 Logs = dict[int, MemoryChunkStore]
 WATERMARK = 5_000
@@ -400,14 +400,14 @@ def test_an_object_that_is_not_as_its_class_says_is_beside_its_column():
     card, owner = (name_of_class(("shop", name)) for name in ("Card", "Owner"))
 
     def made(state: Any, of: Any = card) -> Any:
-        value = Unread.__new__(of)
+        value = Opaque.__new__(of)
         value.__setstate__(state)
         return value
 
-    fits = made({"n": 1, "of": Unread.__new__(owner, "x")}), made({"of": None, "n": None})
+    fits = made({"n": 1, "of": Opaque.__new__(owner, "x")}), made({"of": None, "n": None})
     others = [
         made({"n": 1}), made({"n": 1, "of": None, "more": 1}), made((None, {"n": 1, "of": None})), made([1, None]),
-        made({"n": 1, "of": None}, owner), made({"n": 1, "of": Unread.__new__(owner)}), made({"n": "1", "of": None}),
+        made({"n": 1, "of": None}, owner), made({"n": 1, "of": Opaque.__new__(owner)}), made({"n": "1", "of": None}),
         (1, None), {"n": 1, "of": None},
     ]  # fmt: skip
     column, wrong = kind.split([*fits, None, *others])

@@ -31,7 +31,7 @@ from pillarbox._runtime.local import LocalJob, LocalRuntime, Savepoint
 from pillarbox._state.keys.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
 from pillarbox._time import ProcessingTimeService
 from pillarbox._time.duration import DurationLike, positive_millis
-from pillarbox._types import SchemaLike, TypeInformation, converter
+from pillarbox._types import SchemaLike, TypeInformation, value_converter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -332,7 +332,7 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
             raise ProgramError(f"from_collection() takes a list or another iterable, not {shorten(collection)}")
         elements = list(collection)
         if type_info is not None:
-            convert = converter(type_info, "from_collection(): element")
+            convert = value_converter(type_info, "from_collection(): element")
             elements = [convert(element, position) for position, element in enumerate(elements)]
         step = CollectionSource(self._next(), "collection", [], type_info, collection=elements)
         return DataStream(self, self._add(step))

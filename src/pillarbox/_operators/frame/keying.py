@@ -24,7 +24,7 @@ from pillarbox._state.keys.key_groups import (
     stable_hash,
 )
 from pillarbox._state.keys.key_note import KeyNote, function_note
-from pillarbox._types import TypeInformation, converter, resolve_schema
+from pillarbox._types import TypeInformation, resolve_schema, value_converter
 
 __all__ = ["Keying", "Router"]
 
@@ -45,7 +45,7 @@ class Keying:
         self.key_type = key_type
         # Whether NaN is a key like others, as in SQL: where no state is looked up by a key that is a Python object.
         self.nan_is_key = False
-        self._convert = None if key_type is None else converter(key_type, f"operator {operator!r}: a key")
+        self._convert = None if key_type is None else value_converter(key_type, f"operator {operator!r}: a key")
         self.columns: tuple[str, ...] | None = None
         self._captured: Captured[[Any], Any] | None = None
         if isinstance(key, str):

@@ -13,7 +13,7 @@ from pillarbox._elements import Records
 from pillarbox._errors import TypeMismatchError
 from pillarbox._operators.frame.operator import Discard, Input
 from pillarbox._operators.stateless.sinks import ColumnsOperator
-from pillarbox._types import TypeInformation, converter
+from pillarbox._types import TypeInformation, value_converter
 
 __all__ = ["OfOneType", "typed"]
 
@@ -24,7 +24,7 @@ class _TypedOutput:
     def __init__(self, output: Input, declared: TypeInformation[Any], operator: str) -> None:
         self._output = output
         self._operator = operator
-        self._convert = converter(declared, f"operator {operator!r}: a result")
+        self._convert = value_converter(declared, f"operator {operator!r}: a result")
         self.process_watermark = output.process_watermark
         self.process_status = output.process_status
 
@@ -56,7 +56,7 @@ class OfOneType:
     def __init__(self, function: Callable[[Any, Any], Any], declared: TypeInformation[Any], where: str) -> None:
         self._parts = function, declared, where
         self._function = function
-        self._convert = converter(declared, where)
+        self._convert = value_converter(declared, where)
 
     def __call__(self, value1: Any, value2: Any) -> Any:
         """Return both folded into one."""

@@ -23,9 +23,9 @@ from pillarbox._state.chunks.large_collections import Batch
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._state.keys.addresses import is_space, space_address
 from pillarbox._state.types.class_names import Classes
+from pillarbox._state.types.opaque import Opaque, equal_keys, loads_inert, opaques_in
 from pillarbox._state.types.records import RecordError
 from pillarbox._state.types.sizes import sizes_of
-from pillarbox._state.types.stand_ins import StandIn, equal_keys, loads_inert, stand_ins_in
 from pillarbox._unpickle import Allowed, MissingGlobalError, RefusedGlobalError, loads_allowed
 
 __all__ = ["Chunk", "Entries", "check_keys", "large_element", "large_row", "read_chunk", "read_large"]
@@ -439,7 +439,7 @@ def _missing(identity: LogIdentity, what: str, mark: Mark) -> CheckpointMismatch
     )
 
 
-_Test = Callable[["StandIn | type[StandIn]"], bool]
+_Test = Callable[["Opaque | type[Opaque]"], bool]
 
 
 def _names(*names: tuple[Any, ...]) -> _Test:
@@ -476,7 +476,7 @@ def _where_in(content: Any, layout: Layout, space_layout: Layout, test: _Test) -
         return ""
 
     def is_in(value: Any) -> bool:
-        return any(map(test, stand_ins_in(value)))
+        return any(map(test, opaques_in(value)))
 
     if "element" in content:
         return "an element of a large map or list"

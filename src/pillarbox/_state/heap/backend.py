@@ -23,9 +23,8 @@ from pillarbox._state.heap.ttl_cleaner import TtlCleaner
 from pillarbox._state.heap.ttl_states import TTL_STATES
 from pillarbox._state.heap.undo import Undo
 from pillarbox._state.heap.undoable_states import NotingTimers, noting
-from pillarbox._state.keys.addresses import OPERATOR, space_address
+from pillarbox._state.keys.addresses import LIST, OPERATOR, UNION, space_address
 from pillarbox._state.keys.key_groups import key_group, stable_hash, subtask_of
-from pillarbox._state.operator_state import LIST, UNION
 from pillarbox._state.types.sizes import largest_rows
 from pillarbox._time.internal_timer_service import KeyedTimers
 from pillarbox._types import Types

@@ -16,7 +16,7 @@ from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
 from pillarbox._state.backend import SlotSpec
 from pillarbox._state.descriptors import StateDescriptor
 from pillarbox._state.heap.states import STATES
-from pillarbox._state.operator_state import LIST, UNION
+from pillarbox._state.keys.addresses import LIST, UNION
 
 if TYPE_CHECKING:
     from pillarbox._state.heap.timers import HeapTimers

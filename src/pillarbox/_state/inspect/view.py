@@ -20,9 +20,9 @@ from pillarbox._state.chunks.head import META, Layout, LogHead, LogIdentity, dam
 from pillarbox._state.chunks.large_collection import Parts
 from pillarbox._state.chunks.scan import Scanned, scan
 from pillarbox._state.chunks.store import ChunkStore
-from pillarbox._state.inspect.unread import AnyNames
 from pillarbox._state.keys.addresses import is_space, whose
 from pillarbox._state.log.layouts import layout_at
+from pillarbox._state.types.opaque import AnyNames
 from pillarbox._unpickle import loads_allowed
 
 __all__ = ["LogView", "ViewedRows"]

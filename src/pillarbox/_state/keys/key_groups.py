@@ -155,7 +155,11 @@ def hashes_of_tuples(parts: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.
     folded = np.full(len(parts[0]), len(parts), np.uint64)
     for part in parts:
         folded = folded * np.uint64(31) + part
-    hashes: npt.NDArray[np.uint64] = (folded * np.uint64(_GOLDEN)) >> np.uint64(32)
+    return _mixed(folded)
+
+
+def _mixed(seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    hashes: npt.NDArray[np.uint64] = (seeds * np.uint64(_GOLDEN)) >> np.uint64(32)
     return hashes
 
 
@@ -170,8 +174,7 @@ def hashes_of_integers(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         magnitude = np.where(negative, np.uint64(0) - hashes, hashes) % prime
         hashes = np.where(negative, np.uint64(0) - magnitude, magnitude)
         hashes = np.where(negative & (magnitude == np.uint64(1)), np.uint64(_MASK - 1), hashes)
-    mixed: npt.NDArray[np.uint64] = (hashes * np.uint64(_GOLDEN)) >> np.uint64(32)
-    return mixed
+    return _mixed(hashes)
 
 
 def hashes_of_keys(keys: list[Any]) -> npt.NDArray[np.uint64]:
@@ -188,9 +191,7 @@ def hashes_of_keys(keys: list[Any]) -> npt.NDArray[np.uint64]:
             pass
     if kinds == {str}:
         crc32 = zlib.crc32
-        seeds = np.array([crc32(key.encode("utf-8", "surrogatepass")) for key in keys], np.uint64)
-        hashes: npt.NDArray[np.uint64] = (seeds * np.uint64(_GOLDEN)) >> np.uint64(32)
-        return hashes
+        return _mixed(np.array([crc32(key.encode("utf-8", "surrogatepass")) for key in keys], np.uint64))
     return np.fromiter(map(stable_hash, keys), np.uint64, len(keys))
 
 
@@ -242,8 +243,7 @@ def _hashes_of_times(column: pa.Array) -> npt.NDArray[np.uint64] | None:
         return None
     if column.null_count:
         seeds = np.where(column.is_null().to_numpy(zero_copy_only=False), _NONE_HASH, seeds)
-    hashes: npt.NDArray[np.uint64] = (seeds.view(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(32)
-    return hashes
+    return _mixed(seeds.view(np.uint64))
 
 
 def smallest_key(subtask: int, max_parallelism: int, parallelism: int) -> int:

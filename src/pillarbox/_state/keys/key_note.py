@@ -6,17 +6,26 @@ silence. So the state log, and the description of a program beside a checkpoint,
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
 from functools import partial
 from operator import itemgetter
 from types import CodeType
 from typing import Any, TypedDict
 
-__all__ = ["KeyNote", "are_other_types", "classes_of_keys", "function_note", "key_change", "note_of_inputs"]
+from pillarbox._types.scalars import SCALARS, scalar_of_spark
+
+__all__ = [
+    "KeyNote",
+    "are_other_types",
+    "classes_of_keys",
+    "declared_key",
+    "family_of",
+    "function_note",
+    "key_change",
+    "note_of_inputs",
+]
 
 
 class KeyNote(TypedDict, total=False):
@@ -37,22 +46,19 @@ class KeyNote(TypedDict, total=False):
     inputs: list[KeyNote]
 
 
+def declared_key(notes: Iterable[KeyNote | None]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the types and the columns of a key as far as they are the same in all of its notes, and for all inputs."""
+    every = [one for note in notes for one in (note or {}).get("inputs", [note or KeyNote()])]
+    types = {tuple(one.get("types") or ()) for one in every}
+    columns = {tuple(one.get("columns") or ()) for one in every}
+    return tuple(types.pop() if len(types) == 1 else ()), tuple(columns.pop() if len(columns) == 1 else ())
+
+
 def note_of_inputs(notes: Sequence[KeyNote]) -> KeyNote | None:
     """Return the note of an operator's key from those of its keyed inputs; None: it has none."""
     if len(notes) > 1:
         return KeyNote(inputs=[*notes])
     return notes[0] if notes else None
-
-
-# Of these, different types have different keys. Numbers are one class: keys that are equal in Python are one key.
-_CLASSES = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "boolean"), "number"),
-    **dict.fromkeys(("string", "char", "varchar"), "text"),
-    **dict.fromkeys(("timestamp", "timestamp_ntz"), "timestamp"),
-    "binary": "bytes",
-    "date": "date",
-    "time": "time",
-}
 
 
 def key_change(then: KeyNote | None, now: KeyNote | None) -> tuple[bool, str] | None:
@@ -89,21 +95,19 @@ def are_other_types(then: list[str] | None, now: list[str] | None) -> bool:
     if then is None or now is None or len(then) != len(now):
         return False
     for old, new in zip(then, now):
-        one, other = (_CLASSES.get(name.partition("(")[0].partition("<")[0]) for name in (old, new))
-        if one is not None and other is not None and one != other:
+        one, other = family_of(old), family_of(new)
+        if one and other and one != other:
             return True
     return False
 
 
-# What keys of a type are in Python. Rows of a key that is a tuple are those of several columns.
-_IN_PYTHON: dict[str, tuple[type, ...]] = {
-    "number": (int, float, Decimal),
-    "text": (str,),
-    "bytes": (bytes,),
-    "timestamp": (datetime.datetime,),
-    "date": (datetime.date,),
-    "time": (datetime.time,),
-}
+def family_of(said: str) -> str:
+    """Return the family of a type of keys by what Spark calls it; "": it has none.
+
+    Types of several families have different keys. Numbers are one: keys that are equal in Python are one key.
+    """
+    scalar = scalar_of_spark(said)
+    return "" if scalar is None else scalar.family
 
 
 def classes_of_keys(then: KeyNote | None, now: KeyNote | None) -> tuple[type, ...]:
@@ -111,7 +115,9 @@ def classes_of_keys(then: KeyNote | None, now: KeyNote | None) -> tuple[type, ..
     types = (then or {}).get("types") or []
     if len(types) != 1 or now is None or now.get("types") or "inputs" in now:
         return ()
-    return _IN_PYTHON.get(_CLASSES.get(types[0].partition("(")[0].partition("<")[0], ""), ())
+    # (Rows of a key that is a tuple are those of several columns.)
+    family = family_of(types[0])
+    return tuple({each.classes[0]: None for each in SCALARS.values() if family and each.family == family})
 
 
 def _other_code(then: KeyNote, now: KeyNote) -> bool:

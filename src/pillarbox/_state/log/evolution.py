@@ -7,9 +7,7 @@ is of no use after that epoch. Only the mailbox thread may touch it.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -25,17 +23,16 @@ from pillarbox._state.keys.key_groups import key_group, subtask_of
 from pillarbox._state.log.contents import LogContents
 from pillarbox._state.log.plain_states import PlainStates, slot_name
 from pillarbox._state.types.class_names import Classes
+from pillarbox._state.types.opaque import Distinct, name_of_class
 from pillarbox._state.types.records import RecordError, fill, reader
-from pillarbox._state.types.stand_ins import stand_in_for
-from pillarbox._state.types.type_names import TypeName, converter, parse, refusal
+from pillarbox._state.types.type_names import TypeName, change_of_type, parse, refusal
+from pillarbox._types.scalars import CLASSES
 from pillarbox._unpickle import Allowed
 
 __all__ = ["Evolution", "evolution_of"]
 
 # The hash of a key of these types never changes; that of a tuple is made of those of its elements.
-_WITHOUT_CLASS = frozenset(
-    {type(None), bool, int, float, str, bytes, Decimal, dt.date, dt.datetime, dt.time, dt.timedelta, UUID}
-)
+_WITHOUT_CLASS = CLASSES | {type(None), UUID}
 _Converter = Callable[[Any], Any]
 
 
@@ -173,7 +170,7 @@ class _OfPlainValues(Evolution):
         self._others: dict[type, bool] = {}
         self._converters: dict[str, _Converter] = {}
         for name in self._unchecked & then.keys():
-            convert = converter(then[name], now[name], names)
+            convert = change_of_type(then[name], now[name], names)
             if convert is not None:
                 self._converters[name] = convert
         if self._converters or plain.is_renamed(head.types):
@@ -255,7 +252,7 @@ class _PlainNames(Allowed):
     def get(self, where: Any, default: Any = None) -> Any:
         found = super().get(where)
         if found is None and ".".join(where) in self.gone:
-            return partial(stand_in_for, *where)
+            return partial(name_of_class, where, Distinct)
         return found
 
 

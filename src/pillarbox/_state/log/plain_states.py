@@ -15,7 +15,7 @@ from pillarbox._errors import TypeMismatchError
 from pillarbox._state.backend import LoggedRows, LoggedStateBackend, SlotSpec
 from pillarbox._state.chunks.large_collection import Elements
 from pillarbox._state.keys.addresses import is_space, said, whose
-from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.keys.key_note import KeyNote, family_of
 from pillarbox._state.log.layouts import state_name
 from pillarbox._state.types.plain_types import ListOf, MapOf, NotPlainError, PlainKey, PlainType, Readable, plain_type
 from pillarbox._unpickle import Allowed, loads_allowed
@@ -50,7 +50,7 @@ class PlainStates:
     @property
     def types(self) -> dict[str, str]:
         """The declared types by name of slot, as a head says them."""
-        return {name: found.described for name, found in self._types.items()}
+        return {name: found.type.described for name, found in self._types.items()}
 
     def by_present_names(self, types: Mapping[str, str]) -> dict[str, str]:
         """Return types by the names that slots have now, from those by the names that they had."""
@@ -181,13 +181,7 @@ def _key_is_known(key: KeyNote) -> bool:
     if "inputs" in key:
         return all(map(_key_is_known, key["inputs"]))
     types = key.get("types")
-    return bool(types) and all(kind.partition("(")[0].partition("<")[0] in _KEYS for kind in types or ())
-
-
-_KEYS = frozenset(
-    {"tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "boolean", "string", "char", "varchar"}
-    | {"timestamp", "timestamp_ntz", "date", "time", "binary", "struct"}
-)
+    return bool(types) and all(family_of(kind) or kind.startswith("struct<") for kind in types or ())
 
 
 def _declared(backend: LoggedStateBackend) -> Iterator[tuple[str, SlotSpec, tuple[Any, ...]]]:

@@ -5,7 +5,7 @@ A savepoint is a directory of Parquet tables with a manifest (docs/savepoint-for
 has no declared type is a pickle in a column.
 """
 
-from pillarbox._state.savepoint.files import LocalSavepoint, restore_logs, write_savepoint
+from pillarbox._state.savepoint.files import LocalSavepoint, write_savepoint
 from pillarbox._state.savepoint.log_builder import LogBuilder, build_log
 from pillarbox._state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources
 from pillarbox._state.savepoint.own_state import (
@@ -34,7 +34,6 @@ __all__ = [
     "is_drained",
     "own_states",
     "redistribute",
-    "restore_logs",
     "task_row",
     "write_savepoint",
 ]

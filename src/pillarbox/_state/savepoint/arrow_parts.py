@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._rows import column_to_list
+from pillarbox._rows import batch_from_bytes, batch_to_bytes, column_to_list
 from pillarbox._state.heap.rows import NEW
 from pillarbox._state.inspect.view import LogView, ViewedRows
 from pillarbox._state.keys.key_groups import hashes_of_column, hashes_of_tuples, stable_hash
@@ -110,7 +110,7 @@ class PartsWriter:
             content = row[place]
             if "partials" in self._parts:
                 for number, stream in sorted((content or {}).items()):
-                    found.append(ArrowRows(self._parts["partials"], namespace, number, _read(stream)))
+                    found.append(ArrowRows(self._parts["partials"], namespace, number, batch_from_bytes(stream)))
             elif content is not None:
                 self._take_side(namespace, content)
             held = [*row[:place], None, *row[place + 1 :]]
@@ -130,7 +130,7 @@ class PartsWriter:
     def end(self) -> Iterator[ArrowRows]:
         """Return what has waited until all rows had been taken."""
         for side, number, content in self._sides:
-            rows = _read(content)
+            rows = batch_from_bytes(content)
             matched = None
             if side == "left" and self._matches:
                 matched = np.zeros(rows.num_rows, np.bool_)
@@ -180,7 +180,7 @@ class PartsReader:
         """Return the places of aggregates. A stream has the rows that streams of its number had, so each key once."""
         places: dict[Any, dict[int, bytes]] = {}
         for (_, namespace, number), batches in sorted(self._streams.items(), key=lambda each: each[0][2]):
-            places.setdefault(namespace, {})[number] = _written(pa.concat_batches([rows for rows, _ in batches]))
+            places.setdefault(namespace, {})[number] = batch_to_bytes(pa.concat_batches([rows for rows, _ in batches]))
         yield from self._rows((namespace, {self._slot: streams}) for namespace, streams in places.items())
         starts = np.array(sorted(place for place in places if type(place) is int), np.int64)
         for namespace, timers in self._timers.items():
@@ -206,7 +206,7 @@ class PartsReader:
             by_time = np.argsort(times, kind="stable")
             for number, start in enumerate(range(0, len(by_time), longest)):
                 chosen = by_time[start : start + longest]
-                stream = _written(rows.take(pa.array(chosen)))
+                stream = batch_to_bytes(rows.take(pa.array(chosen)))
                 yield from self._rows([((side, number), {self._slot: stream})])
                 if matched is None:
                     continue
@@ -215,18 +215,6 @@ class PartsReader:
                     if bits.any():
                         content = {self._slot: np.packbits(bits).tobytes()}
                         yield from self._rows([((_MATCHES, number, block // _BLOCK), content)])
-
-
-def _read(stream: Any) -> pa.RecordBatch:
-    return pa.ipc.open_stream(pa.py_buffer(stream)).read_next_batch()
-
-
-def _written(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    kept: bytes = sink.getvalue().to_pybytes()
-    return kept
 
 
 def schemas_of(view: LogView) -> dict[str, pa.Schema]:
@@ -249,9 +237,9 @@ def schemas_of(view: LogView) -> dict[str, pa.Schema]:
         for namespace, row in zip(rows.namespaces or (), rows.rows):
             for content in (row[place] for place in places):
                 if type(content) is dict and content:
-                    found.setdefault("partials", _read(next(iter(content.values()))).schema)
+                    found.setdefault("partials", batch_from_bytes(next(iter(content.values()))).schema)
                 elif type(content) is bytes and namespace[0] in wanted:
-                    found.setdefault(namespace[0], _read(content).schema)
+                    found.setdefault(namespace[0], batch_from_bytes(content).schema)
         if wanted <= found.keys():
             break
     return found

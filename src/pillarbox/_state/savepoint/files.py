@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +17,21 @@ import pyarrow.parquet as pq
 
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._state.chunks.head import LogIdentity
-from pillarbox._state.chunks.store import ChunkStore, MemoryChunkStore
+from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint.arrow_parts import schemas_of
-from pillarbox._state.savepoint.log_builder import build_log
 from pillarbox._state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources, table_folder
 from pillarbox._state.savepoint.own_state import (
     TASKS,
     OwnState,
-    check_watermarks,
     is_drained,
     own_states,
-    redistribute,
     task_row,
 )
 from pillarbox._state.savepoint.table import Loads, Table
 from pillarbox._unpickle import loads as loads_anything
 
-__all__ = ["LocalSavepoint", "restore_logs", "write_savepoint"]
+__all__ = ["LocalSavepoint", "write_savepoint"]
 
 # What comes before the path in a URI.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://[^/]*)?(?=/)")
@@ -199,42 +195,3 @@ class LocalSavepoint:
 
     def _files(self, lead: str) -> list[Path]:
         return [self._folder / name for name in sorted(self.manifest.files) if name.startswith(lead)]
-
-
-def restore_logs(
-    savepoint: LocalSavepoint,
-    uid: str,
-    identities: Iterable[LogIdentity],
-    *,
-    channels: Sequence[Sequence[int]] = (),
-    loads: Loads = loads_anything,
-) -> dict[int, MemoryChunkStore]:
-    """Return the logs of an operator's new subtasks, by index.
-
-    Args:
-        identities: those of all new subtasks, in their order.
-        channels: of each input of the new program all channels.
-        loads: unpickles what is pickled.
-
-    Raises:
-        CheckpointMismatchError: there is no state of the operator; or it is not as it was written; or keys are to
-            change their subtasks, and windows have not come equally far in all.
-    """
-    identities = list(identities)
-    table = savepoint.table(uid)
-    shares: dict[int, list[pa.RecordBatch]] = {identity.subtask: [] for identity in identities}
-    one = identities[0]
-    for batch in savepoint.batches(uid):
-        for subtask, share in table.route(batch, one.parallelism, one.max_parallelism, loads):
-            shares[subtask].append(share)
-    layout = table.operator.parallelism, table.operator.max_parallelism
-    keys_stay = layout == (one.parallelism, one.max_parallelism)
-    states = savepoint.own_states(uid, loads)
-    if not keys_stay:
-        check_watermarks(table.operator, states, one.parallelism)
-    own = redistribute(uid, states, one.parallelism, channels, keys_stay=keys_stay)
-    stores: dict[int, MemoryChunkStore] = {}
-    for identity in identities:
-        stores[identity.subtask] = store = MemoryChunkStore()
-        build_log(store, table, identity, shares.pop(identity.subtask), own[identity.subtask], loads)
-    return stores

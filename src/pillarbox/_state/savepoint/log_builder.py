@@ -20,7 +20,6 @@ from pillarbox._state.chunks.head import META, LogHead, LogIdentity, write_head
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._state.heap.backend import KeyOwner
 from pillarbox._state.heap.rows import NEW
-from pillarbox._state.inspect.unread import pickled, quickly_pickled
 from pillarbox._state.inspect.view import ViewedRows
 from pillarbox._state.keys.addresses import OPERATOR, said, space_address
 from pillarbox._state.keys.key_groups import hashes_of_keys, key_group_range
@@ -30,6 +29,7 @@ from pillarbox._state.log.writer import EpochWriter
 from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.savepoint.table import Loads, Table
+from pillarbox._state.types.opaque import pickled, quickly_pickled
 from pillarbox._unpickle import loads as loads_anything
 
 __all__ = ["LogBuilder", "build_log"]

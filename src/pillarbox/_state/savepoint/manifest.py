@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, advice_on_version, describe, shorten
 from pillarbox._state.chunks.head import Layout, LogHead
-from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.keys.key_note import KeyNote, declared_key
 from pillarbox._state.keys.state_note import StateNote
 from pillarbox._state.log.layouts import state_name
 from pillarbox._state.savepoint.column_types import is_typed
+from pillarbox._types.scalars import scalar_of_spark
 
 __all__ = [
     "FORMAT",
@@ -45,27 +46,6 @@ RESERVED = ("key_group", "subtask", "key", "namespace", "stream", "matched", "ti
 _PARTIALS = {("state/partials", "map"), ("window-timers/event", "timers"), ("window-timers/processing", "timers")}
 _JOINED = {("state/rows", "value")}
 _BUFFERS = {("buffers/event", "timers"), ("buffers/processing", "timers")}
-
-# What Spark calls the types of keys, without what stands in brackets.
-_OF_SPARK = {
-    "string": "STRING",
-    "char": "STRING",
-    "varchar": "STRING",
-    "binary": "BINARY",
-    "boolean": "BOOLEAN",
-    "tinyint": "BYTE",
-    "smallint": "SHORT",
-    "int": "INT",
-    "bigint": "LONG",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "decimal": "DECIMAL",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP",
-    "timestamp_ntz": "TIMESTAMP_NTZ",
-    "time": "TIME",
-    "interval day to second": "INTERVAL",
-}
 
 
 @dataclass(frozen=True)
@@ -398,24 +378,16 @@ def _columns(
 
 def _key_type(heads: Sequence[LogHead]) -> str | None:
     """Return the plain type of keys; None: it is not known, or not the same for all inputs."""
-    found = set()
-    for head in heads:
-        note = head.key or {}
-        for one in note.get("inputs", [note]):
-            found.add((tuple(one.get("types") or ()), tuple(one.get("columns") or ())))
-    if len({types for types, _ in found}) != 1:
+    types, columns = declared_key(head.key for head in heads)
+    found = list(map(scalar_of_spark, types))
+    names = [each.name for each in found if each is not None]
+    if not names or len(names) < len(found):
         return None
-    types = next(iter(found))[0]
-    names = [_OF_SPARK.get(re.split(r"[(<]", each)[0]) for each in types]
-    known = [name for name in names if name is not None]
-    if not known or len(known) < len(names):
-        return None
-    if len(known) == 1:
-        return known[0]
-    columns = next(iter(found))[1] if len(found) == 1 else ()
-    if len({each.lower() for each in columns}) != len(known) or not all(re.fullmatch(r"\w+", c) for c in columns):
-        return f"TUPLE({', '.join(known)})"
-    return f"TUPLE({', '.join(f'{column}: {name}' for column, name in zip(columns, known))})"
+    if len(names) == 1:
+        return names[0]
+    if len({each.lower() for each in columns}) == len(names) and all(re.fullmatch(r"\w+", each) for each in columns):
+        names = [f"{column}: {name}" for column, name in zip(columns, names)]
+    return f"TUPLE({', '.join(names)})"
 
 
 def _keys_of(key: KeyNote | None, part: str) -> Sequence[str]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pillarbox._elements import channel_code, edge_of_channel, subtask_of_channel
 from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._state.inspect.view import LogView
-from pillarbox._state.operator_state import redistribute_operator_state
+from pillarbox._state.keys.addresses import LIST, UNION
 from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._unpickle import MissingGlobalError
@@ -28,6 +28,7 @@ __all__ = [
     "is_drained",
     "own_states",
     "redistribute",
+    "redistribute_operator_state",
     "task_row",
 ]
 
@@ -319,8 +320,7 @@ def _dealt(parts: Sequence[list[Any]], parallelism: int) -> list[list[Any]]:
         events.append(("watermark", watermark))
     if len(last) == len(parts) and all(idle for _, idle in last):
         events.append(("idle", True))
-    ends = [len(requests) * number // parallelism for number in range(parallelism + 1)]
-    return [requests[start:end] + events for start, end in pairwise(ends)]
+    return [share + events for share in _in_order(requests, parallelism)]
 
 
 def _last_events(part: list[Any]) -> tuple[int | None, bool]:
@@ -332,3 +332,40 @@ def _last_events(part: list[Any]) -> tuple[int | None, bool]:
         elif what == "idle":
             idle = content[0]
     return watermark, idle
+
+
+def redistribute_operator_state(states: Sequence[Mapping[str, Any]], parallelism: int) -> list[dict[str, Any]]:
+    """Return what each of the new subtasks has of the operator's own state.
+
+    The elements of a list state are shared out: in their order, in parts that differ by one element at the most; where
+    the number of subtasks stays, each keeps its own. All elements of a union list state go to each subtask. Broadcast
+    state is the same in all subtasks: each of the new ones gets a copy.
+
+    Args:
+        states: what each of the former subtasks has, by the names of the slots of its row; None, or no such name: it
+            has nothing.
+        parallelism: the number of the new subtasks.
+    """
+    new: list[dict[str, Any]] = [{} for _ in range(parallelism)]
+    for name in dict.fromkeys(chain.from_iterable(states)):
+        parts = [state.get(name) for state in states]
+        if name.startswith((LIST, UNION)):
+            elements = list(chain.from_iterable(part or () for part in parts))
+            shares: list[Any] = [list(elements) for _ in new]
+            if name.startswith(LIST):
+                shares = [list(part or ()) for part in parts]
+                if len(parts) != parallelism:
+                    shares = _in_order(elements, parallelism)
+        else:
+            shares = [parts[number % len(parts)] for number in range(parallelism)]
+            shares = [None if share is None else dict(share) for share in shares]
+        for state, share in zip(new, shares):
+            if share:
+                state[name] = share
+    return new
+
+
+def _in_order(elements: list[Any], parallelism: int) -> list[list[Any]]:
+    """Return elements in parts that differ by one at the most."""
+    ends = [len(elements) * number // parallelism for number in range(parallelism + 1)]
+    return [elements[start:end] for start, end in pairwise(ends)]

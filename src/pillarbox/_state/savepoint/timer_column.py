@@ -17,10 +17,13 @@ __all__ = ["TIMERS", "decode_timers", "encode_timers"]
 TIMERS = pa.list_(pa.struct([("service", pa.string()), ("domain", pa.string()), ("timestamp", pa.int64())]))
 
 
-def encode_timers(layout: Layout, rows: list[list[Any]]) -> pa.Array:
+def encode_timers(layout: Layout, rows: list[list[Any]], *, by_slot: bool = False) -> pa.Array:
     """Return the timers of rows: each slot of them holds None, a timestamp (epoch ms), or a set of such.
 
     What is no timestamp of 64 bits is left out: a restore drops it, too.
+
+    Args:
+        by_slot: whether those of a row are sorted by their slot before their time.
     """
     names: list[str] = []
     codes, owners, stamps = [], [], []
@@ -33,9 +36,9 @@ def encode_timers(layout: Layout, rows: list[list[Any]]) -> pa.Array:
             names.append(name)
     if not any(map(len, owners)):
         return pa.nulls(len(rows), TIMERS)
-    of, times = np.concatenate(owners), np.concatenate(stamps)
-    order = np.lexsort((times, of))
-    chosen = pa.array(np.concatenate(codes)[order])
+    of, times, slots = np.concatenate(owners), np.concatenate(stamps), np.concatenate(codes)
+    order = np.lexsort((times, slots, of) if by_slot else (times, of))
+    chosen = pa.array(slots[order])
     texts = [name.rpartition("/")[::2] for name in names]
     arrays = [pa.array([text[part] for text in texts], pa.string()).take(chosen) for part in (0, 1)]
     structs = pa.StructArray.from_arrays([*arrays, pa.array(times[order])], fields=list(TIMERS.value_type))

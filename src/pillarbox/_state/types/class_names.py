@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum, EnumMeta, Flag
 from typing import Any
 
+from pillarbox._state.types.opaque import Distinct, Opaque, loads_inert
 from pillarbox._state.types.records import (
     RecordError,
     compared_fields,
@@ -14,7 +15,6 @@ from pillarbox._state.types.records import (
     is_record,
     optional_fields,
 )
-from pillarbox._state.types.stand_ins import StandIn, loads_inert
 from pillarbox._unpickle import Allowed, find_global
 
 __all__ = ["Classes"]
@@ -92,13 +92,13 @@ class Classes(Allowed):
         found = {where: compared_fields(record) for where, record in self.records.items()}
         return {where: fields for where, fields in found.items() if fields is not None}
 
-    def is_misfit(self, made: StandIn | type[StandIn]) -> bool:
+    def is_misfit(self, made: Opaque | type[Opaque]) -> bool:
         """Return whether an object cannot be one of its class as that is now, as far as that can be told."""
-        if not isinstance(made, StandIn):
+        if not isinstance(made, Opaque):
             return False
         if made.where == ("builtins", "getattr"):  # a member of an enum, by its name
             of, name, *_ = *made.args, None, None
-            found = self._known.get(of.where) if isinstance(of, type) and issubclass(of, StandIn) else None
+            found = self._known.get(of.where) if isinstance(of, type) and issubclass(of, Opaque) else None
             return isinstance(found, EnumMeta) and name not in found.__members__
         found = self._known.get(made.where)
         if isinstance(found, EnumMeta):
@@ -111,14 +111,14 @@ class Classes(Allowed):
         names = field_names(found)
         if issubclass(found, tuple):
             return not len(names) - len(optional_fields(found)) <= len(made.args) <= len(names)
-        slots = made.state[1] if isinstance(made.state, tuple) and len(made.state) == 2 else None
+        slots = made._state[1] if isinstance(made._state, tuple) and len(made._state) == 2 else None
         return isinstance(slots, dict) and not slots.keys() <= set(names)
 
 
 _PLAIN = frozenset({bool, int, float, str, bytes})
 
 
-class _Counting(StandIn):
+class _Counting(Distinct):
     longest: int = 0
 
 

@@ -25,32 +25,44 @@ import pyspark.sql.types as spark
 from pillarbox._errors import shorten
 from pillarbox._rows import Row
 from pillarbox._state.types.records import field_names, fields_beside, optional_fields, own_pickling, pickled_form
+from pillarbox._state.types.type_names import RecordName, TypeName
 from pillarbox._types import TypeInformation
+from pillarbox._types.scalars import CLASSES, OF_CLASSES, OF_SPARK, SCALARS, Scalar
 from pillarbox._unpickle import Allowed, loads_allowed, row_class
 
-__all__ = ["ListOf", "MapOf", "NotPlainError", "PlainKey", "PlainType", "Readable", "plain_type"]
+__all__ = ["ListOf", "MapOf", "NotPlainError", "PlainKey", "PlainType", "Readable", "of_present", "plain_type"]
 
 _NONE = type(None)
 _ZONES = frozenset({_NONE, dt.timezone, ZoneInfo})
+_WITH_ZONES = frozenset({dt.datetime, dt.time})
 
 
 class NotPlainError(Exception):
     """A declared type is not plain; its text says why."""
 
 
+def of_present(values: Sequence[Any], is_so: Callable[[Any, set[type]], bool]) -> bool:
+    """Return what holds for the values that are not None, and their classes; True where there are none."""
+    kinds = set(map(type, values))
+    if _NONE in kinds:
+        kinds.remove(_NONE)
+        values = [value for value in values if value is not None]
+    return not kinds or is_so(values, kinds)
+
+
 class PlainType(ABC):
     """A declared type. All of its values may be None, also those inside others.
 
     Attributes:
+        type: the type by its name.
         name: the type as it is written in errors.
-        described: the type as it is written in heads of logs: of classes with their fields.
         allowed: what pickles of its values name, with what each becomes there.
         records: the classes in it, by module and name.
     """
 
-    def __init__(self, name: str, parts: Iterable[PlainType] = (), allowed: Allowed | None = None) -> None:
-        self.name = name
-        self.described: str = name
+    def __init__(self, type_: TypeName, parts: Iterable[PlainType] = (), allowed: Allowed | None = None) -> None:
+        self.type = type_
+        self.name = str(type_)
         self.allowed: Allowed = dict(allowed or {})
         self.records: dict[tuple[str, str], type] = {}
         for part in parts:
@@ -59,13 +71,7 @@ class PlainType(ABC):
 
     def fits(self, values: Iterable[Any]) -> bool:
         """Return whether all values are of the type."""
-        if not isinstance(values, list):
-            values = list(values)
-        kinds = set(map(type, values))
-        if _NONE in kinds:
-            kinds.remove(_NONE)
-            values = [value for value in values if value is not None]
-        return not values or self._fits(values, kinds)
+        return of_present(values if isinstance(values, list) else list(values), self._fits)
 
     @abstractmethod
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
@@ -87,30 +93,25 @@ class PlainType(ABC):
 
 
 class _Scalar(PlainType):
-    def __init__(self, name: str, kinds: Iterable[type], allowed: Allowed | None = None, bits: int = 0) -> None:
-        super().__init__(name, allowed=allowed)
-        self._kinds = frozenset(kinds)
-        self._limit = 1 << (bits - 1) if bits else None
+    def __init__(self, scalar: Scalar) -> None:
+        names = {where: make for kind in scalar.classes for where, make in _NAMED.get(kind, {}).items()}
+        super().__init__(TypeName(scalar.name), allowed=names)
+        self._classes = frozenset(scalar.classes)
+        self._limit = 1 << (scalar.bits - 1) if scalar.bits else None
 
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
-        if not kinds <= self._kinds:
+        if not kinds <= self._classes:
             return False
+        if not kinds.isdisjoint(_WITH_ZONES):  # with a time zone of Python's own, or none
+            return _ZONES.issuperset(map(type, map(attrgetter("tzinfo"), values)))
         return self._limit is None or (-self._limit <= min(values) and max(values) < self._limit)
-
-
-class _Time(_Scalar):
-    """With a time zone of Python's own, or none."""
-
-    def _fits(self, values: list[Any], kinds: set[type]) -> bool:
-        return super()._fits(values, kinds) and _ZONES.issuperset(map(type, map(attrgetter("tzinfo"), values)))
 
 
 class ListOf(PlainType):
     """Lists, tuples and sets of elements."""
 
     def __init__(self, element: PlainType) -> None:
-        super().__init__(f"LIST({element.name})", [element])
-        self.described: str = f"LIST({element.described})"
+        super().__init__(TypeName("LIST", (("element", element.type),)), [element])
         self.element = element
 
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
@@ -125,8 +126,7 @@ class MapOf(PlainType):
     """Dictionaries."""
 
     def __init__(self, key: PlainType, value: PlainType) -> None:
-        super().__init__(f"MAP({key.name}, {value.name})", [key, value])
-        self.described: str = f"MAP({key.described}, {value.described})"
+        super().__init__(TypeName("MAP", (("key", key.type), ("value", value.type))), [key, value])
         self.key: PlainType = key
         self.value: PlainType = value
 
@@ -145,19 +145,15 @@ class _Fields(PlainType):
 
     def __init__(self, kind: str, parts: Sequence[tuple[str, PlainType]], record: type | None = None) -> None:
         """Take its kind, ROW or TUPLE or the name of a class, and its fields."""
-        allowed: Allowed = {}
+        names: Allowed = _ROWS if kind == "ROW" else {}
         optional: frozenset[str] = frozenset()
+        stored: RecordName | None = None
         if record is not None:
-            allowed[record.__module__, record.__qualname__] = partial(_stub, record)
-            optional = optional_fields(record)
-        fields = [("" if kind == "TUPLE" else f"{name}: ", part) for name, part in parts]
-        short = ", ".join(lead + part.name for lead, part in fields)
-        super().__init__(kind if record is not None else f"{kind}({short})", [part for _, part in parts], allowed)
-        marks = ["?" if name in optional else "" for name, _ in parts]
-        inside = ", ".join(lead + part.described + mark for (lead, part), mark in zip(fields, marks))
-        form = None if record is None else pickled_form(record)
-        mark = "" if record is None or form is None else f"[{record.__module__}:{form}]"
-        self.described: str = f"{kind}{mark}({inside})"
+            where, form = (record.__module__, record.__qualname__), pickled_form(record)
+            names, optional = {where: partial(_stub, record)}, optional_fields(record)
+            stored = None if form is None else RecordName(*where, form)
+        type_ = TypeName(kind, tuple((name, part.type) for name, part in parts), optional, stored)
+        super().__init__(type_, [part for _, part in parts], names)
         if record is not None:
             self.records[record.__module__, record.__qualname__] = record
         self._names = [part for part, _ in parts]
@@ -215,11 +211,11 @@ class PlainKey(PlainType):
     """Keys, whose type the program knows: scalars of any type, and tuples and rows of them."""
 
     def __init__(self) -> None:
-        super().__init__("KEY", map(_scalar, _SCALARS), _ROWS)
+        super().__init__(TypeName("KEY"), map(_Scalar, SCALARS.values()), _ROWS)
 
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
         tuples = {kind for kind in kinds if kind is tuple or issubclass(kind, Row)}
-        if not kinds - tuples <= _KEYS or (dt.datetime in kinds and not _zoned(values)):
+        if not kinds - tuples <= CLASSES or (dt.datetime in kinds and not _zoned(values)):
             return False
         return not tuples or self.fits(chain.from_iterable(value for value in values if type(value) in tuples))
 
@@ -228,7 +224,7 @@ class Readable(PlainType):
     """Whatever a pickle with these names can hold: it is looked at by reading it."""
 
     def __init__(self, allowed: Allowed) -> None:
-        super().__init__("plain data", allowed=allowed)
+        super().__init__(TypeName("plain data"), allowed=allowed)
 
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
         try:
@@ -286,49 +282,16 @@ _ZONED: Allowed = {
     ("builtins", "getattr"): _Zones,
     ("zoneinfo", "ZoneInfo"): _Zones,
 }
-_DATE: Allowed = {("datetime", "date"): _always(dt.date)}
-_DATETIME: Allowed = {**_ZONED, ("datetime", "datetime"): _always(dt.datetime)}
-_TIME: Allowed = {**_ZONED, ("datetime", "time"): _always(dt.time)}
-_DECIMAL: Allowed = {("decimal", "Decimal"): _always(Decimal)}
+_NAMED: dict[type, Allowed] = {
+    Decimal: {("decimal", "Decimal"): _always(Decimal)},
+    dt.date: {("datetime", "date"): _always(dt.date)},
+    dt.datetime: {**_ZONED, ("datetime", "datetime"): _always(dt.datetime)},
+    dt.time: {**_ZONED, ("datetime", "time"): _always(dt.time)},
+    dt.timedelta: _DELTA,
+}
 _SEQUENCES = frozenset({list, tuple, set, frozenset})
-_KEYS = frozenset({bool, int, float, str, bytes, dt.date, dt.datetime, dt.time, dt.timedelta, Decimal})
 
 # -- declarations --
-
-_SCALARS: dict[type[spark.DataType], Callable[[], PlainType]] = {
-    spark.StringType: lambda: _Scalar("STRING", {str}),
-    spark.BinaryType: lambda: _Scalar("BINARY", {bytes, bytearray}),
-    spark.BooleanType: lambda: _Scalar("BOOLEAN", {bool}),
-    spark.ByteType: lambda: _Scalar("BYTE", {int}, bits=8),
-    spark.ShortType: lambda: _Scalar("SHORT", {int}, bits=16),
-    spark.IntegerType: lambda: _Scalar("INT", {int}, bits=32),
-    spark.LongType: lambda: _Scalar("LONG", {int}, bits=64),
-    spark.FloatType: lambda: _Scalar("FLOAT", {float, int}),
-    spark.DoubleType: lambda: _Scalar("DOUBLE", {float, int}),
-    spark.DecimalType: lambda: _Scalar("DECIMAL", {Decimal, int}, _DECIMAL),
-    spark.DateType: lambda: _Scalar("DATE", {dt.date}, _DATE),
-    spark.TimestampType: lambda: _Time("TIMESTAMP", {dt.datetime}, _DATETIME),
-    spark.TimestampNTZType: lambda: _Time("TIMESTAMP_NTZ", {dt.datetime}, _DATETIME),
-    spark.TimeType: lambda: _Time("TIME", {dt.time}, _TIME),
-    spark.DayTimeIntervalType: lambda: _Scalar("INTERVAL", {dt.timedelta}, _DELTA),
-}
-
-_OF_CLASSES: dict[Any, Callable[[], PlainType]] = {
-    str: _SCALARS[spark.StringType],
-    bytes: _SCALARS[spark.BinaryType],
-    bool: _SCALARS[spark.BooleanType],
-    int: lambda: _Scalar("int", {int, bool}),
-    float: _SCALARS[spark.DoubleType],
-    Decimal: _SCALARS[spark.DecimalType],
-    dt.date: _SCALARS[spark.DateType],
-    dt.datetime: _SCALARS[spark.TimestampType],
-    dt.time: _SCALARS[spark.TimeType],
-    dt.timedelta: _SCALARS[spark.DayTimeIntervalType],
-}
-
-
-def _scalar(kind: type[spark.DataType]) -> PlainType:
-    return _SCALARS[kind]()
 
 
 def plain_type(declared: object) -> PlainType:
@@ -345,18 +308,14 @@ def plain_type(declared: object) -> PlainType:
 
 
 def _of_spark(declared: spark.DataType) -> PlainType:
-    make = _SCALARS.get(type(declared))
-    if make is not None:
-        return make()
+    if type(declared) in OF_SPARK:
+        return _Scalar(OF_SPARK[type(declared)])
     if isinstance(declared, spark.ArrayType):
         return ListOf(_of_spark(declared.elementType))
     if isinstance(declared, spark.MapType):
         return MapOf(_of_spark(declared.keyType), _of_spark(declared.valueType))
     if isinstance(declared, spark.StructType):
-        parts = [(field.name, _of_spark(field.dataType)) for field in declared]
-        rows = _Fields("ROW", parts)
-        rows.allowed.update(_ROWS)
-        return rows
+        return _Fields("ROW", [(field.name, _of_spark(field.dataType)) for field in declared])
     raise NotPlainError(f"{declared.simpleString()} has no plain values")
 
 
@@ -376,8 +335,8 @@ def _of_annotation(declared: Any, inside: tuple[type, ...]) -> PlainType:
     elif origin is dict:
         return MapOf(_of_annotation(args[0], inside), _of_annotation(args[1], inside))
     elif isinstance(declared, type):
-        make = _OF_CLASSES.get(declared)
-        return _of_record(declared, inside) if make is None else make()
+        scalar = OF_CLASSES.get(declared)
+        return _of_record(declared, inside) if scalar is None else _Scalar(scalar)
     raise NotPlainError(f"{shorten(declared)} has no plain values")
 
 

@@ -1,28 +1,58 @@
-"""Names of plain types, as heads of logs have them: reading them, and which of them may take the place of which.
+"""The names of plain types, as heads of logs and savepoints have them, and which of them may take the place of which.
 
-A class is written with its fields: ``shop.Order[shop:dict](total: LONG, paid: BOOLEAN?)``, where ``?`` marks those that
-have a default. How it is pickled stands in square brackets, and is no part of the type. Source of the rules: Flink's
-evolution of POJOs (fields come and go), and Avro's resolution of schemas (by name; a new field needs a default; numbers
-become wider).
+A name is all that a checkpoint says of a type, so whoever has no program reads it: ``MAP(STRING, LIST(LONG))``. A
+dataclass or named tuple is written with its module, the form in which it is pickled, and its fields:
+``shop.Order[shop:dict](total: LONG, paid: BOOLEAN?)``, where ``?`` marks those that have a default. What stands in
+square brackets is no part of the type. Source of the rules: Flink's evolution of POJOs (fields come and go), and Avro's
+resolution of schemas (by name; a new field needs a default; numbers become wider).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pillarbox._rows import Row
 from pillarbox._rows import row_class as class_of_rows
-from pillarbox._state.types.plain_names import without_forms
+from pillarbox._types.scalars import SCALARS
 
-__all__ = ["TypeName", "converter", "parse", "refusal"]
+__all__ = [
+    "FORMS",
+    "Converter",
+    "RecordName",
+    "TypeName",
+    "chained",
+    "change_of_type",
+    "or_none",
+    "parse",
+    "refusal",
+    "within",
+    "without_forms",
+]
 
-_NUMBERS = frozenset({"BYTE", "SHORT", "INT", "LONG", "int", "FLOAT", "DOUBLE", "DECIMAL"})
-_TIMES = frozenset({"TIMESTAMP", "TIMESTAMP_NTZ"})
-_OTHERS = frozenset({"STRING", "BINARY", "BOOLEAN", "DATE", "TIME", "INTERVAL"})
-_SCALARS = _NUMBERS | _TIMES | _OTHERS
+Converter = Callable[[Any], Any]
+
+FORMS = frozenset({"tuple", "dict", "slots", "list"})
+"""How objects of classes are pickled: with their values as arguments, or as attributes, as slots, or as a list."""
+
 _INSIDE = {"LIST": ("element",), "MAP": ("key", "value")}
+_FORM = re.compile(r"\[([^()\[\]:]+):(\w+)\]")
+
+
+class RecordName(NamedTuple):
+    """A dataclass or a named tuple.
+
+    Attributes:
+        module: its module.
+        qualname: its name there.
+        form: how its objects are pickled, one of ``FORMS``.
+    """
+
+    module: str
+    qualname: str
+    form: str
 
 
 @dataclass(frozen=True)
@@ -33,27 +63,60 @@ class TypeName:
         kind: its name without anything in brackets: of a scalar, LIST, MAP, TUPLE, ROW; or of a class.
         fields: the types inside, by name; None: there are none, or they are not known.
         optional: the fields that have a default.
+        record: of a class, how it is pickled; None: nothing says it.
     """
 
     kind: str
     fields: tuple[tuple[str, TypeName], ...] | None = None
     optional: frozenset[str] = field(default=frozenset(), compare=False)
+    record: RecordName | None = field(default=None, compare=False)
 
     @property
     def is_class(self) -> bool:
         """Whether it is the name of a class."""
-        return self.kind not in _SCALARS and self.kind not in ("LIST", "MAP", "TUPLE", "ROW")
+        return self.kind not in SCALARS and self.kind not in ("LIST", "MAP", "TUPLE", "ROW")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether values of the type can be read without the user's classes.
+
+        Rows and classes are not plain in which two names are one but for their case: Spark has no such struct.
+        """
+        if self.kind in SCALARS:
+            return self.fields is None
+        names = {name.lower() for name, _ in self.fields or ()}
+        if not names or len(names) < len(self.parts) or (self.is_class and self.record is None):
+            return False
+        return all(part.is_plain for part in self.parts)
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The names of the fields."""
+        """The names of the fields; None: they are not known."""
         return None if self.fields is None else tuple(name for name, _ in self.fields)
+
+    @property
+    def parts(self) -> tuple[TypeName, ...]:
+        """The types of the fields."""
+        return tuple(part for _, part in self.fields or ())
 
     def every(self) -> Iterator[TypeName]:
         """Return it, and all types inside."""
         yield self
-        for _, part in self.fields or ():
+        for part in self.parts:
             yield from part.every()
+
+    @property
+    def described(self) -> str:
+        """The name as heads have it: of classes with their fields."""
+        if self.fields is None:
+            return self.kind
+        has_names = self.kind not in ("LIST", "MAP", "TUPLE")
+        inside = [
+            (f"{name}: " if has_names else "") + part.described + ("?" if name in self.optional else "")
+            for name, part in self.fields
+        ]
+        form = "" if self.record is None else f"[{self.record.module}:{self.record.form}]"
+        return f"{self.kind}{form}({', '.join(inside)})"
 
     def __str__(self) -> str:
         if self.is_class or self.fields is None:
@@ -65,23 +128,32 @@ class TypeName:
 def parse(text: str) -> TypeName:
     """Return a type from its name in a head; where the name cannot be read, its fields are not known."""
     kind, bracket, rest = text.partition("(")
+    form = _FORM.search(kind)
     kind = without_forms(kind)
     if not bracket or not rest.endswith(")"):
         return TypeName(text)
     parts = _split(rest[:-1])
-    if kind in _INSIDE:
-        names: tuple[str, ...] = _INSIDE[kind]
-    elif kind == "TUPLE":
-        names = tuple(f"f{place}" for place in range(len(parts)))
-    else:
+    named = kind not in _INSIDE and (kind != "TUPLE" or all(re.match(r"\w+: ", part) for part in parts))
+    if named:  # the parts of a tuple may have names, too: the columns of a key have
         pairs = [part.partition(": ") for part in parts]
         if not all(separator for _, separator, _ in pairs):
             return TypeName(kind)
         names, parts = tuple(name for name, _, _ in pairs), [part for _, _, part in pairs]
+    else:
+        names = _INSIDE.get(kind) or tuple(f"f{place}" for place in range(len(parts)))
     if len(names) != len(parts) or len(set(names)) < len(names):
         return TypeName(kind)
     optional = frozenset(name for name, part in zip(names, parts) if part.endswith("?"))
-    return TypeName(kind, tuple((name, parse(part.removesuffix("?"))) for name, part in zip(names, parts)), optional)
+    record = None
+    if form is not None and form[2] in FORMS and kind.startswith(f"{form[1]}."):
+        record = RecordName(form[1], kind[len(form[1]) + 1 :], form[2])
+    fields = tuple((name, parse(part.removesuffix("?"))) for name, part in zip(names, parts))
+    return TypeName(kind, fields, optional, record)
+
+
+def without_forms(name: str) -> str:
+    """Return a name for people, without the modules and forms of the classes in it."""
+    return _FORM.sub("", name)
 
 
 def _split(text: str) -> list[str]:
@@ -130,11 +202,10 @@ def refusal(then: TypeName, now: TypeName, moved: Mapping[str, str], *, of_keys:
 
 
 def _refused_kind(then: TypeName, now: TypeName) -> str | None:
-    for like in (_NUMBERS, _TIMES):
-        if then.kind in like and now.kind in like:
+    if then.kind in SCALARS and now.kind in SCALARS:
+        is_like = SCALARS[then.kind].family == SCALARS[now.kind].family and "BOOLEAN" not in (then.kind, now.kind)
+        if is_like or (then.kind, now.kind) == ("BOOLEAN", "int"):
             return None  # each value tells
-    if then.kind == "BOOLEAN" and now.kind == "int":
-        return None
     if then.is_class and now.is_class:
         module, _, name = then.kind.rpartition(".")
         return (
@@ -147,7 +218,7 @@ def _refused_kind(then: TypeName, now: TypeName) -> str | None:
 # -- values --
 
 
-def converter(then: TypeName, now: TypeName, moved: Mapping[str, str]) -> Callable[[Any], Any] | None:
+def change_of_type(then: TypeName, now: TypeName, moved: Mapping[str, str]) -> Callable[[Any], Any] | None:
     """Return what makes of a value of one type a value of another that may take its place; None: nothing is to be done.
 
     It is rows that change: those inside a class are taken care of here as well, the class's own fields where it is
@@ -156,53 +227,57 @@ def converter(then: TypeName, now: TypeName, moved: Mapping[str, str]) -> Callab
     if then.fields is None or now.fields is None or moved.get(then.kind, then.kind) != now.kind:
         return None
     old = dict(then.fields)
-    inner = {name: converter(old[name], part, moved) for name, part in now.fields if name in old}
-    if now.kind == "ROW" and set(old) != {name for name, _ in now.fields}:
-        return _Rows(tuple(old), tuple(name for name, _ in now.fields), inner)
-    if now.kind == "ROW" and tuple(old) != now.names:
+    inner = {name: change_of_type(old[name], part, moved) for name, part in now.fields if name in old}
+    if now.kind == "ROW" and (tuple(old) != now.names or any(inner.values())):
         return _Rows(tuple(old), now.names or (), inner)
+    return within(now, inner)
+
+
+def within(name: TypeName, inner: Mapping[str, Converter | None]) -> Converter | None:
+    """Return what converts the values inside those of a type, or None, by field; None: nothing is to be done."""
     if not any(inner.values()):
         return None
-    if now.kind == "LIST":
+    if name.kind == "LIST":
         return _each(inner["element"])
-    if now.kind == "MAP":
-        return _both(inner["key"], inner["value"])
-    if now.kind == "ROW":
-        return _Rows(tuple(old), now.names or (), inner)
-    return _fields(inner, now.names or ())
+    return _both(inner["key"], inner["value"]) if name.kind == "MAP" else _fields(inner, name.names or ())
 
 
-_Converter = Callable[[Any], Any]
-
-
-def _or_none(convert: _Converter | None, value: Any) -> Any:
+def or_none(convert: Converter | None, value: Any) -> Any:
+    """Return a value converted; None, and where nothing is to be done, the value itself."""
     return value if convert is None or value is None else convert(value)
 
 
-def _each(convert: _Converter | None) -> _Converter:
+def chained(first: Converter | None, then: Converter | None) -> Converter | None:
+    """Return what converts in two steps, either of which may be nothing."""
+    if first is None or then is None:
+        return first or then
+    return lambda value: then(first(value))
+
+
+def _each(convert: Converter | None) -> Converter:
     def of(values: Any) -> Any:
-        return type(values)(_or_none(convert, each) for each in values)
+        return type(values)(or_none(convert, each) for each in values)
 
     return of
 
 
-def _both(key: _Converter | None, value: _Converter | None) -> _Converter:
+def _both(key: Converter | None, value: Converter | None) -> Converter:
     def of(values: Any) -> Any:
-        return {_or_none(key, one): _or_none(value, other) for one, other in values.items()}
+        return {or_none(key, one): or_none(value, other) for one, other in values.items()}
 
     return of
 
 
-def _fields(inner: Mapping[str, _Converter | None], names: tuple[str, ...]) -> _Converter:
+def _fields(inner: Mapping[str, Converter | None], names: tuple[str, ...]) -> Converter:
     """Return what converts fields of tuples, of named tuples and of dataclasses."""
 
     def of(value: Any) -> Any:
         if isinstance(value, (tuple, list)):
-            made = [_or_none(inner.get(name), each) for name, each in zip(names, value)]
+            made = [or_none(inner.get(name), each) for name, each in zip(names, value)]
             kind: Any = type(value)
             return made if kind is list else tuple.__new__(kind, made)
         for name, convert in inner.items():
-            object.__setattr__(value, name, _or_none(convert, getattr(value, name)))
+            object.__setattr__(value, name, or_none(convert, getattr(value, name)))
         return value
 
     return of
@@ -211,7 +286,7 @@ def _fields(inner: Mapping[str, _Converter | None], names: tuple[str, ...]) -> _
 class _Rows:
     """Makes rows with other columns: by name; of tuples and lists in the place of rows, by their places of before."""
 
-    def __init__(self, then: tuple[str, ...], now: tuple[str, ...], inner: Mapping[str, _Converter | None]) -> None:
+    def __init__(self, then: tuple[str, ...], now: tuple[str, ...], inner: Mapping[str, Converter | None]) -> None:
         self._then = then
         self._now = now
         self._inner = inner
@@ -223,5 +298,5 @@ class _Rows:
         if not isinstance(value, (tuple, list)) or len(value) != len(names) or set(names) != set(self._then):
             return value  # no such row: it is looked at by who checks it
         by_name = dict(zip(names, value))
-        made = [_or_none(self._inner.get(name), by_name.get(name)) for name in self._now]
+        made = [or_none(self._inner.get(name), by_name.get(name)) for name in self._now]
         return self._make(made) if is_row else type(value)(made)

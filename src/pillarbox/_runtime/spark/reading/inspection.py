@@ -23,7 +23,7 @@ from pillarbox._state.inspect.view import LogView
 from pillarbox._state.log.layouts import state_name
 from pillarbox._state.log.plain_states import reason_for_pickled_keys
 from pillarbox._state.savepoint.manifest import parts_slot, table_folder
-from pillarbox._state.types.plain_names import without_forms
+from pillarbox._state.types.type_names import without_forms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,44 +16,25 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyspark.sql.types as spark
 
 from pillarbox._errors import TypeMismatchError, shorten
 from pillarbox._rows import Row
-from pillarbox._state.chunks.head import Layout, LogHead
-from pillarbox._state.inspect.summary import timestamps_in
-from pillarbox._state.inspect.unread import pickled
-from pillarbox._state.inspect.unread_records import with_fields
+from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.inspect.view import ViewedRows
+from pillarbox._state.keys.key_note import declared_key
 from pillarbox._state.log.layouts import state_name
-from pillarbox._state.types.plain_names import PlainName, parse_name
+from pillarbox._state.savepoint.timer_column import TIMERS, encode_timers
+from pillarbox._state.types.opaque import pickled
+from pillarbox._state.types.opaque_records import with_fields
+from pillarbox._state.types.type_names import TypeName, or_none, parse
 from pillarbox._types.codecs import MISFITS, Slot, codec_for, time_zone
-from pillarbox._types.type_information import DECIMAL
+from pillarbox._types.scalars import SCALARS
 
 __all__ = ["StateColumn", "StateEncoder", "key_type", "state_columns", "type_of_name"]
 
-_SCALARS: dict[str, spark.DataType] = {
-    "STRING": spark.StringType(),
-    "BINARY": spark.BinaryType(),
-    "BOOLEAN": spark.BooleanType(),
-    "BYTE": spark.ByteType(),
-    "SHORT": spark.ShortType(),
-    "INT": spark.IntegerType(),
-    "LONG": spark.LongType(),
-    "int": spark.LongType(),
-    "FLOAT": spark.FloatType(),
-    "DOUBLE": spark.DoubleType(),
-    "DECIMAL": DECIMAL,
-    "DATE": spark.DateType(),
-    "TIMESTAMP": spark.TimestampType(),
-    "TIMESTAMP_NTZ": spark.TimestampNTZType(),
-    "TIME": spark.TimeType(),
-    "INTERVAL": spark.DayTimeIntervalType(),
-}
 _VARIANT = pa.struct([("json", pa.string()), ("pickled", pa.binary())])
-_TIMER = pa.struct([("service", pa.string()), ("domain", pa.string()), ("timestamp", pa.int64())])
 _SPARK_VARIANT = spark.StructType().add("json", "string").add("pickled", "binary")
 _SPARK_TIMERS = spark.ArrayType(
     spark.StructType().add("service", "string").add("domain", "string").add("timestamp", "long")
@@ -81,19 +62,23 @@ class StateColumn:
 
 def type_of_name(name: str) -> spark.DataType | None:
     """Return the Spark type of a plain type from its name in a head; None: it has none."""
-    parsed = parse_name(name)
-    return None if parsed is None else _spark_type(parsed)
+    parsed = parse(name)
+    return _spark_type(parsed) if parsed.is_plain else None
 
 
-def _spark_type(name: PlainName) -> spark.DataType:
-    if name.kind in _SCALARS:
-        return _SCALARS[name.kind]
+def _spark_type(name: TypeName) -> spark.DataType:
+    if name.kind in SCALARS:
+        return SCALARS[name.kind].spark
     parts = list(map(_spark_type, name.parts))
     if name.kind == "LIST":
         return spark.ArrayType(parts[0])
     if name.kind == "MAP":
         return spark.MapType(parts[0], parts[1])
-    return spark.StructType([spark.StructField(field, part) for field, part in zip(name.fields, parts)])
+    return _struct(name.names or (), parts)
+
+
+def _struct(names: Sequence[str], parts: Sequence[spark.DataType]) -> spark.StructType:
+    return spark.StructType([spark.StructField(name, part) for name, part in zip(names, parts)])
 
 
 def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -> spark.DataType | None:
@@ -102,22 +87,13 @@ def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -
     Args:
         parse: makes a type of what Spark calls it.
     """
-    found = set()
-    for head in heads:
-        note = head.key or {}
-        for one in note.get("inputs", [note]):
-            found.add((tuple(one.get("types") or ()), tuple(one.get("columns") or ())))
-    types = {kinds for kinds, _ in found}
-    if len(types) != 1:
-        return None
-    kinds = [parse(kind) for kind in types.pop()]
+    types, names = declared_key(head.key for head in heads)
+    kinds = list(map(parse, types))
     if len(kinds) < 2:
         return kinds[0] if kinds else None
-    columns = {names for _, names in found}
-    names = columns.pop() if len(columns) == 1 else ()
     if len(names) != len(kinds) or len({name.lower() for name in names}) < len(names):
-        names = tuple(f"f{index}" for index in range(len(kinds)))
-    return spark.StructType([spark.StructField(name, kind) for name, kind in zip(names, kinds)])
+        names = [f"f{index}" for index in range(len(kinds))]
+    return _struct(names, kinds)
 
 
 def state_columns(heads: Sequence[LogHead], taken: Iterable[str]) -> list[StateColumn]:
@@ -173,7 +149,7 @@ class StateEncoder:
         self._namespace = _Column("namespace", None, zone)
         self._columns = [_Column(column.name, column.type, zone, column.name_of_type) for column in states]
         fields = [(each.name, each.arrow) for each in (self._key, self._namespace, *self._columns)]
-        self.schema: pa.Schema = pa.schema([*fields, ("timers", pa.list_(_TIMER)), ("subtask", pa.int32())])
+        self.schema: pa.Schema = pa.schema([*fields, ("timers", TIMERS), ("subtask", pa.int32())])
         self.types: dict[str, spark.DataType] = {
             **{each.name: each.spark for each in (self._key, self._namespace, *self._columns)},
             "timers": _SPARK_TIMERS,
@@ -198,7 +174,7 @@ class StateEncoder:
             place = next((places[name] for name in state.slots if name in places), None)
             values = None if place is None else [row[place] for row in rows.rows]
             arrays.append(self._convert(column, values, keys))
-        arrays.append(_timers(rows.layout, rows.rows))
+        arrays.append(encode_timers(rows.layout, rows.rows, by_slot=True))
         arrays.append(pa.array(np.full(count, subtask, np.int32)))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -224,9 +200,8 @@ class _Column:
         self, name: str, declared: spark.DataType | None, zone: dt.tzinfo, name_of_type: str | None = None
     ) -> None:
         self.name = name
-        plain = None if name_of_type is None else parse_name(name_of_type)
         # Values are read without their classes.
-        self._with_fields = None if plain is None else with_fields(plain)
+        self._with_fields = None if name_of_type is None else with_fields(parse(name_of_type))
         self.is_variant = declared is None
         self.declared = "VARIANT" if declared is None else declared.simpleString()
         self.spark: spark.DataType = _SPARK_VARIANT if declared is None else declared
@@ -236,41 +211,9 @@ class _Column:
     def convert(self, values: list[Any]) -> pa.Array:
         if self._slot is None:
             return _variants(values)
-        return self._slot.convert(values if self._with_fields is None else list(map(self._with_fields, values)))
-
-
-def _timers(layout: Layout, rows: list[list[Any]]) -> pa.Array:
-    """Return the timers of rows: a slot holds None, a timestamp, or a set of them."""
-    slots = [(place, *name.rpartition("/")[::2]) for place, (name, kind) in enumerate(layout, 1) if kind == "timers"]
-    owners: list[npt.NDArray[np.int64]] = []
-    stamps: list[npt.NDArray[np.int64]] = []
-    names: list[tuple[str, str, int]] = []
-    for place, service, domain in slots:
-        held = [(index, stamp) for index, row in enumerate(rows) if (stamp := row[place]) is not None]
-        if not held:
-            continue
-        of, found = zip(*held)
-        if set(map(type, found)) != {int}:
-            of, found = zip(*((index, stamp) for index, slot in held for stamp in timestamps_in(slot)))
-        owners.append(np.array(of, np.int64))
-        stamps.append(np.array(found, np.int64))
-        names.append((service, domain, len(found)))
-    if not owners:
-        return pa.nulls(len(rows), pa.list_(_TIMER))
-    every = np.concatenate(owners)
-    order = np.argsort(every, kind="stable")
-    counts = np.bincount(every, minlength=len(rows))
-    which = pa.array(np.repeat(np.arange(len(names)), [count for _, _, count in names])[order])
-    timers = pa.StructArray.from_arrays(
-        [
-            pa.array([service for service, _, _ in names], pa.string()).take(which),
-            pa.array([domain for _, domain, _ in names], pa.string()).take(which),
-            pa.array(np.concatenate(stamps)[order]),
-        ],
-        fields=[*_TIMER],
-    )
-    ends = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-    return pa.ListArray.from_arrays(ends, timers, type=pa.list_(_TIMER), mask=pa.array(counts == 0))
+        return self._slot.convert(
+            values if self._with_fields is None else [or_none(self._with_fields, value) for value in values]
+        )
 
 
 # -- variants --

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 from pillarbox._errors import CheckpointMismatchError
+from pillarbox._rows import batch_from_bytes, batch_to_bytes
 from pillarbox._runtime.savepoint_stores import as_it_is, classes_of
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
@@ -110,7 +111,7 @@ class _Shares:
 
     def _taken(self, subtask: int) -> pa.RecordBatch:
         del self._bytes[subtask]
-        row = [self._codes[subtask]], [0], [_ipc(_one(self._waiting.pop(subtask)))]
+        row = [self._codes[subtask]], [0], [batch_to_bytes(_one(self._waiting.pop(subtask)))]
         return pa.RecordBatch.from_arrays([pa.array(*each) for each in zip(row, _FIELDS.types)], schema=_FIELDS)
 
 
@@ -146,14 +147,6 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
-
-
-def _ipc(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    payload: bytes = sink.getvalue().to_pybytes()
-    return payload
 
 
 class RestoringHost(TaskHost):
@@ -208,7 +201,7 @@ class RestoringHost(TaskHost):
             common = self._common.pop(code, None)
             if common is not None:
                 own.row.update(pickle.loads(common))
-            shares = (pa.ipc.open_stream(payload).read_next_batch() for payload in _taken(self._arrived.pop(code, [])))
+            shares = (batch_from_bytes(payload) for payload in _taken(self._arrived.pop(code, [])))
             table, store = Table(self._tables[number]), _RememberedChunks(self._store)
             build_log(store, table, vertex.log_identity(subtask), shares, own, as_it_is())
         # What does not fit the program is to be found now; the query itself has homes of its own.

@@ -1,4 +1,4 @@
-"""Reading state without the user's classes, and without running anything of it.
+"""Values read without the user's classes, and without running anything of theirs.
 
 An unpickler needs the classes and functions that a pickle names. Who looks into a checkpoint may not have them, and
 should not have to trust the checkpoint. So a name that is not plain data's becomes a class that stands for it: it calls
@@ -11,14 +11,24 @@ import io
 import pickle
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copyreg import __newobj__, __newobj_ex__  # type: ignore[attr-defined]
 from typing import Any
 
 from pillarbox._state.types.plain_types import PlainKey
-from pillarbox._unpickle import Allowed
+from pillarbox._unpickle import Allowed, loads_allowed
 
-__all__ = ["AnyNames", "Unread", "name_of_class", "pickled", "quickly_pickled"]
+__all__ = [
+    "AnyNames",
+    "Distinct",
+    "Opaque",
+    "equal_keys",
+    "loads_inert",
+    "name_of_class",
+    "opaques_in",
+    "pickled",
+    "quickly_pickled",
+]
 
 _ATOMS = frozenset({type(None), bool, int, str, bytes})
 _UUID = ("uuid", "UUID")
@@ -44,25 +54,21 @@ class _Name(type):
         return _called(cls, args)
 
 
-def _name(where: tuple[str, str], plain: Any = None) -> _Name:
-    return _Name(where[1], (Unread,), {"where": where, "plain": plain})
+def name_of_class(where: tuple[str, str], base: type[Opaque] | None = None, plain: Any = None) -> type[Opaque]:
+    """Return what stands for the class with this module and name: :class:`Opaque`, or a kind of it."""
+    made: Any = _Name(where[1], (base or Opaque,), {"where": where, "plain": plain})
+    return made  # type: ignore[no-any-return]
 
 
-def name_of_class(where: tuple[str, str]) -> type[Unread]:
-    """Return what stands for the class with this module and name."""
-    found: Any = _name(where)
-    return found  # type: ignore[no-any-return]
-
-
-def _called(function: Any, args: tuple[Any, ...]) -> Unread:
+def _called(function: Any, args: tuple[Any, ...]) -> Opaque:
     """Return what stands for the result of a call."""
-    kind: Any = function if isinstance(function, _Name) else Unread
-    made: Unread = object.__new__(kind)
+    kind: Any = function if isinstance(function, _Name) else Distinct if isinstance(function, Distinct) else Opaque
+    made: Opaque = object.__new__(kind)
     made._start(function, args)
     return made
 
 
-class Unread(metaclass=_Name):
+class Opaque(metaclass=_Name):
     """An object whose class is not at hand: the steps in which a pickle makes it. Equal ones have equal steps."""
 
     where: tuple[str, str] = ("", "")
@@ -74,7 +80,7 @@ class Unread(metaclass=_Name):
     _items: list[Any]
     _pairs: list[tuple[Any, Any]]
 
-    def __new__(cls, *args: Any, **named: Any) -> Unread:
+    def __new__(cls, *args: Any, **named: Any) -> Opaque:
         """Note that a pickle asks for an object without a call of its class."""
         made = object.__new__(cls)
         made._start(__newobj_ex__ if named else __newobj__, (cls, args, named) if named else (cls, *args))
@@ -82,6 +88,14 @@ class Unread(metaclass=_Name):
 
     def _start(self, new: Any, args: Any) -> None:
         self._new, self._args, self._state, self._items, self._pairs = new, args, None, [], []
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """What it is made with, without its class."""
+        if self._new is __newobj_ex__:
+            return (*self._args[1], *self._args[2].values())
+        args: tuple[Any, ...] = self._args[1:] if self._new is __newobj__ else self._args
+        return args
 
     def __setstate__(self, state: Any) -> None:
         self._state = state
@@ -97,7 +111,7 @@ class Unread(metaclass=_Name):
     def __setitem__(self, key: Any, value: Any) -> None:
         self._pairs.append((key, value))
 
-    def __call__(self, *args: Any) -> Unread:
+    def __call__(self, *args: Any) -> Opaque:
         return _called(self, args)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -111,6 +125,13 @@ class Unread(metaclass=_Name):
 
     def __repr__(self) -> str:
         return f"<{'.'.join(type(self).where)}>"
+
+
+class Distinct(Opaque):
+    """An object that equals itself alone, so that it can be a key without a look at what it holds."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
 
 def _content(value: Any) -> Any:
@@ -145,11 +166,16 @@ def _content(value: Any) -> Any:
 
 
 class AnyNames(Allowed):
-    """What pickles get for the names in them: for any but those of plain data, a class that stands for it."""
+    """What pickles get for the names in them: for any but those of plain data, a class that stands for it.
 
-    def __init__(self) -> None:
-        super().__init__(PlainKey().allowed)
-        self[_UUID] = lambda: uuid.UUID
+    Args:
+        base: the kind of these classes.
+        plain: the names that stand for what they name; None: those of plain data.
+    """
+
+    def __init__(self, base: type[Opaque] | None = None, plain: Allowed | None = None) -> None:
+        super().__init__({**PlainKey().allowed, _UUID: lambda: uuid.UUID} if plain is None else plain)
+        self._base = base
         self._made: dict[tuple[str, str], Any] = {}
 
     @property
@@ -161,6 +187,10 @@ class AnyNames(Allowed):
             if (module, name) not in self and module not in ("builtins", "copyreg")
         }
 
+    def take(self, classes: Mapping[tuple[str, str], type[Opaque]]) -> None:
+        """Take classes that stand for some of the names."""
+        self._made.update(classes)
+
     def get(self, where: Any, default: Any = None) -> Callable[[], Any]:
         """Return what makes the object in the place of a name."""
         return lambda: self._name(where)
@@ -169,7 +199,7 @@ class AnyNames(Allowed):
         if where not in self._made:
             plain = self[where]() if where in self else None
             # (The pickle of a UUID makes one and sets its number, where those of the others are calls.)
-            self._made[where] = plain if where == _UUID else _name(where, plain)
+            self._made[where] = plain if plain is uuid.UUID else name_of_class(where, self._base, plain)
         return self._made[where]
 
 
@@ -192,13 +222,13 @@ class _Pickler(_PicklerInPython):  # type: ignore[misc]
             self.write(pickle.STACK_GLOBAL)
             self.memoize(value)
         else:
-            self._save_unread(value)
+            self._save_opaque(value)
 
-    def _save_unread(self, value: Unread) -> None:
+    def _save_opaque(self, value: Opaque) -> None:
         self.save_reduce(*_steps(value), obj=value)
 
 
-def _steps(value: Unread) -> tuple[Any, ...]:
+def _steps(value: Opaque) -> tuple[Any, ...]:
     """Return how an object is made, as ``__reduce__`` does."""
     items, pairs = iter(value._items) if value._items else None, iter(value._pairs) if value._pairs else None
     return value._new, value._args, value._state, items, pairs
@@ -264,3 +294,67 @@ def pickled(value: Any) -> bytes:
     written = io.BytesIO()
     _Pickler(written, 5).dump(value)
     return written.getvalue()
+
+
+# -- what is in a value --
+
+
+def loads_inert(payload: bytes | memoryview, classes: Mapping[tuple[str, str], type[Opaque]] | None = None) -> Any:
+    """Unpickle with a :class:`Distinct` for each name, also of plain data; ``classes`` are those for some of them."""
+    names = AnyNames(Distinct, {})
+    names.take(classes or {})
+    return loads_allowed(payload, names)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """Return a value and all that is in it, as far as it is opaque, or may hold something: each once."""
+    seen: dict[int, Any] = {}
+    level = [value]
+    while level:
+        each = level.pop()
+        if id(each) in seen or not isinstance(each, (Opaque, _Name, dict, list, tuple, set, frozenset)):
+            continue
+        seen[id(each)] = each
+        yield each
+        if isinstance(each, Opaque):
+            level += (each.args, each._new, each._state, each._items, each._pairs)
+        elif isinstance(each, dict):
+            level += each
+            level += each.values()
+        elif not isinstance(each, _Name):
+            level += each
+
+
+def opaques_in(value: Any) -> Iterator[Opaque | type[Opaque]]:
+    """Return the opaque objects wherever inside a value, and the names that are in it as they are."""
+    return (each for each in _inside(value) if isinstance(each, (Opaque, _Name)))
+
+
+def equal_keys(content: Any, fields: Mapping[tuple[str, str], Sequence[str]]) -> Opaque | None:
+    """Return an object in a key that equals another key of its dictionary or set by these fields; None: there is none.
+
+    Args:
+        fields: by the names of dataclasses and named tuples, the fields by which their objects are compared.
+    """
+    for of in _inside(content):
+        if not isinstance(of, (dict, set, frozenset)):
+            continue
+        forms: set[Any] = set()
+        for key in of:
+            form = _form(key, fields) if isinstance(key, (Opaque, tuple, frozenset)) else None
+            if form is not None and form in forms:
+                return next(each for each in opaques_in(key) if isinstance(each, Opaque) and each.where in fields)
+            forms.add(form)
+    return None
+
+
+def _form(value: Any, fields: Mapping[tuple[str, str], Sequence[str]]) -> Any:
+    """Return something that is equal for keys that are equal by these fields."""
+    if isinstance(value, Opaque):
+        names = fields.get(value.where)
+        if names is not None and isinstance(value._state, dict):
+            return value.where, tuple(_form(value._state.get(name), fields) for name in names)
+        return id(value) if names is None else (value.where, _form(value.args, fields))
+    if isinstance(value, (tuple, frozenset)):
+        return type(value), type(value)(_form(each, fields) for each in value)
+    return type(value), value

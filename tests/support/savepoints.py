@@ -1,0 +1,52 @@
+"""Savepoints without Spark, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from pillarbox._state import LogIdentity, MemoryChunkStore
+from pillarbox._state.savepoint import LocalSavepoint, build_log, redistribute
+from pillarbox._state.savepoint.own_state import check_watermarks
+from pillarbox._state.savepoint.table import Loads
+from pillarbox._unpickle import loads as loads_anything
+
+
+def restore_logs(
+    savepoint: LocalSavepoint,
+    uid: str,
+    identities: Iterable[LogIdentity],
+    *,
+    channels: Sequence[Sequence[int]] = (),
+    loads: Loads = loads_anything,
+) -> dict[int, MemoryChunkStore]:
+    """Return the logs of an operator's new subtasks, by index.
+
+    Args:
+        identities: those of all new subtasks, in their order.
+        channels: of each input of the new program all channels.
+        loads: unpickles what is pickled.
+
+    Raises:
+        CheckpointMismatchError: there is no state of the operator; or it is not as it was written; or keys are to
+            change their subtasks, and windows have not come equally far in all.
+    """
+    identities = list(identities)
+    table = savepoint.table(uid)
+    shares: dict[int, list[pa.RecordBatch]] = {identity.subtask: [] for identity in identities}
+    one = identities[0]
+    for batch in savepoint.batches(uid):
+        for subtask, share in table.route(batch, one.parallelism, one.max_parallelism, loads):
+            shares[subtask].append(share)
+    layout = table.operator.parallelism, table.operator.max_parallelism
+    keys_stay = layout == (one.parallelism, one.max_parallelism)
+    states = savepoint.own_states(uid, loads)
+    if not keys_stay:
+        check_watermarks(table.operator, states, one.parallelism)
+    own = redistribute(uid, states, one.parallelism, channels, keys_stay=keys_stay)
+    stores: dict[int, MemoryChunkStore] = {}
+    for identity in identities:
+        stores[identity.subtask] = store = MemoryChunkStore()
+        build_log(store, table, identity, shares.pop(identity.subtask), own[identity.subtask], loads)
+    return stores
