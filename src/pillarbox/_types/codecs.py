@@ -142,17 +142,23 @@ def _sparse(convert: Callable[[Any, list[Any]], pa.Array]) -> Callable[[Any, Any
 
 
 class _TimestampCodec(Codec):
-    """TIMESTAMP: points in time. Naive datetimes are in the session's time zone."""
+    """TIMESTAMP: points in time; naive datetimes are in a time zone. TIMESTAMP_NTZ: times on a wall clock, without one.
 
-    def __init__(self, declared: spark.DataType, zone: dt.tzinfo) -> None:
-        super().__init__(declared, pa.timestamp("us", tz="UTC"), "a datetime")
+    Args:
+        zone: the session's; None: of times without one.
+    """
+
+    def __init__(self, declared: spark.DataType, zone: dt.tzinfo | None) -> None:
+        kind, expects = pa.timestamp("us", tz=None if zone is None else "UTC"), "a datetime"
+        super().__init__(declared, kind, expects if zone is not None else f"{expects} without time zone")
         self._zone = zone
+        self._epoch = _NAIVE_EPOCH if zone is None else _EPOCH
 
     def convert(self, values: Sequence[Any]) -> pa.Array:
         # The difference of datetimes runs in C, is several times faster than what pyarrow does with
         # aware datetimes, and raises for all but datetimes. The usual batch has no None.
         try:
-            return self._from_deltas(list(map(sub, values, repeat(_EPOCH))))
+            return self._from_deltas(list(map(sub, values, repeat(self._epoch))))
         except TypeError:
             return self._convert_mixed(values)
 
@@ -160,38 +166,19 @@ class _TimestampCodec(Codec):
     def _convert_mixed(self, values: list[Any]) -> pa.Array:
         _check_kinds(values, (dt.datetime,))
         aware = [value.tzinfo is not None for value in values]
-        if not any(aware):
+        if self._zone is None and any(aware):
+            raise TypeError("it has a time zone, which would be lost")
+        if self._zone is not None and not any(aware):
             # Asking the zone, in C, is far faster than making the datetimes aware, and exact:
             # Arrow's assume_timezone knows no summer time after 2037.
             deltas = map(sub, values, repeat(_NAIVE_EPOCH))
             return self._from_deltas(list(map(sub, deltas, map(self._zone.utcoffset, values))))
-        if not all(aware):
+        if self._zone is not None and not all(aware):
             values = [v if v.tzinfo is not None else v.replace(tzinfo=self._zone) for v in values]
-        return self._from_deltas(list(map(sub, values, repeat(_EPOCH))))
+        return self._from_deltas(list(map(sub, values, repeat(self._epoch))))
 
     def _from_deltas(self, deltas: list[dt.timedelta]) -> pa.Array:
         return pa.array(deltas, type=pa.duration("us")).view(self.arrow)
-
-
-class _TimestampNtzCodec(Codec):
-    """TIMESTAMP_NTZ: the time on a wall clock, without a time zone."""
-
-    def convert(self, values: Sequence[Any]) -> pa.Array:
-        try:
-            return self._convert_present(values)
-        except TypeError:
-            return self._convert_sparse(values)
-
-    def _convert_present(self, values: Sequence[Any]) -> pa.Array:
-        deltas = list(map(sub, values, repeat(_NAIVE_EPOCH)))
-        return pa.array(deltas, type=pa.duration("us")).view(self.arrow)
-
-    @_sparse
-    def _convert_sparse(self, values: list[Any]) -> pa.Array:
-        _check_kinds(values, (dt.datetime,))
-        if any(value.tzinfo is not None for value in values):
-            raise TypeError("it has a time zone, which would be lost")
-        return self._convert_present(values)
 
 
 class _ListCodec(Codec):
@@ -401,7 +388,7 @@ def codec_for(declared: spark.DataType, zone: dt.tzinfo, path: str) -> Codec:
     if isinstance(declared, spark.TimestampType):
         return _TimestampCodec(declared, zone)
     if isinstance(declared, spark.TimestampNTZType):
-        return _TimestampNtzCodec(declared, pa.timestamp("us"), "a datetime without time zone")
+        return _TimestampCodec(declared, None)
     if isinstance(declared, spark.DateType):
         return _CheckedCodec(declared, pa.date32(), "a date", (dt.date,), (dt.datetime,))
     if isinstance(declared, spark.TimeType):

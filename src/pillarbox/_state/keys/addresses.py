@@ -1,4 +1,4 @@
-"""Whose a row is: its *address*. That of a key's own row is the key; that of a row of (key, namespace) is made here.
+"""Addresses of rows, which say whose they are: the key, or (key, namespace).
 
 Addresses are hashable, and one of a namespace equals no key.
 """

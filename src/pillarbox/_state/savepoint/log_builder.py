@@ -5,18 +5,17 @@ The task then restores from its log as at any cold start, so whether state fits 
 
 from __future__ import annotations
 
-import pickle
 import secrets
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._state.backend import LoggedStateBackend, SlotSpec
-from pillarbox._state.chunks.head import META, LogHead, LogIdentity, write_head
+from pillarbox._state.chunks.head import META, LogIdentity, write_head
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._state.heap.backend import KeyOwner
 from pillarbox._state.heap.rows import NEW
@@ -29,20 +28,10 @@ from pillarbox._state.log.writer import EpochWriter
 from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.savepoint.table import Loads, Table
-from pillarbox._state.types.opaque import pickled, quickly_pickled
+from pillarbox._state.types.opaque import pickled
 from pillarbox._unpickle import loads as loads_anything
 
 __all__ = ["LogBuilder", "build_log"]
-
-
-def _dumped(value: Any) -> bytes:
-    """Pickle what may hold objects whose classes are not at hand."""
-    for write in (partial(pickle.dumps, protocol=5), quickly_pickled):
-        try:
-            return write(value)
-        except Exception:
-            continue
-    return pickled(value)
 
 
 class _Spaces:
@@ -108,7 +97,7 @@ class LogBuilder:
         self._identity = identity
         self._new = _NewRows(operator)
         self._contents = LogContents(identity, cast("LoggedStateBackend", self._new))
-        self._contents.dump = _dumped
+        self._contents.dump = pickled
         groups = key_group_range(identity.subtask, identity.max_parallelism, identity.parallelism)
         self._first, self._last = (groups[0], groups[-1]) if len(groups) else (0, -1)
 
@@ -163,26 +152,22 @@ class LogBuilder:
         contents, identity, operator = self._contents, self._identity, self._operator
         version = max(1, operator.version)
         EpochWriter(contents, self._store, version).write_changes()
-        head = LogHead(
+        head = replace(
+            operator.head(identity.subtask),
             operator=identity.operator,
             parallelism=identity.parallelism,
             max_parallelism=identity.max_parallelism,
-            subtask=identity.subtask,
             program=identity.program,
-            key=operator.key,
-            depends_on=operator.depends_on,
             layouts=contents.layouts.keys.written(1),
             space_layouts=contents.layouts.spaces.written(1),
             codes=identity.codes or 0,
             version=version,
             stamps=[(version, secrets.randbits(63))],
-            first=1,
             following=contents.following,
             entry=contents.entry,
             entries=contents.entries,
             newest=contents.newest,
             large=contents.larges,
-            task=_dumped(own.task) if own.task else b"",
-            types=dict(operator.types),
+            task=pickled(own.task) if own.task else b"",
         )
         self._store.put(META, write_head(head))

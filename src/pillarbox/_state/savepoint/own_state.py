@@ -305,15 +305,15 @@ def _shares(uid: str, states: Sequence[Mapping[str, Any]], parallelism: int) -> 
                 f"operator {uid!r}: {name!r} keeps something that cannot be dealt out to another number of subtasks:"
                 f" keep it at {len(states)}"
             )
-        for share, dealt in zip(shares, _dealt(parts, parallelism)):
+        for share, dealt in zip(shares, _deal_requests(parts, parallelism)):
             if dealt:
                 share[name] = dealt
     return shares
 
 
-def _dealt(parts: Sequence[list[Any]], parallelism: int) -> list[list[Any]]:
+def _deal_requests(parts: Sequence[list[Any]], parallelism: int) -> list[list[Any]]:
     requests = [element for part in parts for element in part if element[0] == "request"]
-    last = [_last_events(part) for part in parts if part]
+    last = [_last_watermark_and_idleness(part) for part in parts if part]
     events: list[Any] = []
     watermark = min((stamp for stamp, _ in last if stamp is not None), default=None)
     if watermark is not None:
@@ -323,7 +323,7 @@ def _dealt(parts: Sequence[list[Any]], parallelism: int) -> list[list[Any]]:
     return [share + events for share in _in_order(requests, parallelism)]
 
 
-def _last_events(part: list[Any]) -> tuple[int | None, bool]:
+def _last_watermark_and_idleness(part: list[Any]) -> tuple[int | None, bool]:
     """Return the last watermark among requests, and whether the stream is idle behind them."""
     watermark, idle = None, False
     for what, *content in part:

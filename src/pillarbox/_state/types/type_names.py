@@ -205,7 +205,7 @@ def _refused_kind(then: TypeName, now: TypeName) -> str | None:
     if then.kind in SCALARS and now.kind in SCALARS:
         is_like = SCALARS[then.kind].family == SCALARS[now.kind].family and "BOOLEAN" not in (then.kind, now.kind)
         if is_like or (then.kind, now.kind) == ("BOOLEAN", "int"):
-            return None  # each value tells
+            return None  # checked value by value
     if then.is_class and now.is_class:
         module, _, name = then.kind.rpartition(".")
         return (
