@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import pickle
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -149,6 +149,12 @@ class LogHead:
     former: dict[str, str] = field(default_factory=dict)
     depends_on: StateNote = field(default_factory=dict)
     without_timers: list[str] = field(default_factory=list)
+
+    def slots(self) -> Iterator[tuple[str, str, str]]:
+        """Return the slots of all layouts, each once: what leads its name in ``types``, its name, and its kind."""
+        for lead, layouts in (("", self.layouts), ("space/", self.space_layouts)):
+            for name, kind in dict.fromkeys(tuple(slot) for _, layout in layouts for slot in layout):
+                yield lead, name, kind
 
 
 # Fields that are written only if they say something.

@@ -223,11 +223,8 @@ def schemas_of(view: LogView) -> dict[str, pa.Schema]:
     Raises:
         CheckpointMismatchError: the log cannot be read.
     """
-    layout, space_layout = (
-        {(name, kind) for _, each in layouts for name, kind in each}
-        for layouts in (view.head.layouts, view.head.space_layouts)
-    )
-    slot = parts_slot(layout, space_layout)
+    slots = [*view.head.slots()]
+    slot = parts_slot(*([(name, kind) for lead, name, kind in slots if lead == of] for of in ("", "space/")))
     found: dict[str, pa.Schema] = {}
     if slot is None:
         return found

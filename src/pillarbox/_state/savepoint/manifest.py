@@ -32,8 +32,12 @@ __all__ = [
     "OperatorTable",
     "SlotColumn",
     "Sources",
+    "columns_of",
     "parts_slot",
     "table_folder",
+    "type_of_keys",
+    "types_of_slots",
+    "unique_name",
 ]
 
 # Of savepoints. Another one is refused.
@@ -166,12 +170,7 @@ class OperatorTable:
         heads = sorted(heads, key=lambda head: head.subtask)
         one = heads[0]
         layout, space_layout = _slots([head.layouts for head in heads]), _slots([head.space_layouts for head in heads])
-        types: dict[str, str] = {}
-        for prefix, slots in (("", layout), ("space/", space_layout)):
-            for slot, _ in slots:
-                known = {head.types.get(prefix + slot) for head in heads if _has(head, prefix, slot)}
-                if len(known) == 1 and (name := known.pop()) is not None:
-                    types[prefix + slot] = name
+        types = {name: kind for name, kind in types_of_slots(heads).items() if kind is not None}
         streams = parts_slot(layout, space_layout)
         found = [
             ArrowPart.of(name, streams, _keys_of(one.key, name), schema)
@@ -183,13 +182,13 @@ class OperatorTable:
             parallelism=one.parallelism,
             max_parallelism=one.max_parallelism,
             key=one.key,
-            key_type=_key_type(heads),
+            key_type=type_of_keys(head.key for head in heads),
             program=tuple((uid, number, level) for uid, number, level in one.program),
             version=max(head.version for head in heads),
             types=types,
             layout=tuple(layout),
             space_layout=tuple(space_layout),
-            columns=tuple(_columns(layout, space_layout, types, found)),
+            columns=tuple(columns_of(layout, space_layout, types, found)),
             parts=tuple(found),
             depends_on=one.depends_on,
         )
@@ -345,40 +344,48 @@ def table_folder(uid: str) -> str:
 # -- from heads --
 
 
+def types_of_slots(heads: Iterable[LogHead]) -> dict[str, str | None]:
+    """Return the declared types of the slots of logs, as heads name them; None: it is not known, or not the same."""
+    known: dict[str, set[str | None]] = {}
+    for head in heads:
+        for lead, slot, _ in head.slots():
+            known.setdefault(lead + slot, set()).add(head.types.get(lead + slot))
+    return {name: types.pop() if len(types) == 1 else None for name, types in known.items()}
+
+
+def unique_name(name: str, used: set[str]) -> str:
+    """Return a name for a column that none of the used ones has, whatever the case, and add it to these."""
+    while name.lower() in used:
+        name = f"state_{name}"
+    used.add(name.lower())
+    return name
+
+
 def _slots(layouts: Sequence[Sequence[tuple[int, Layout]]]) -> list[tuple[str, str]]:
     """Return the slots of all layouts, those of the newest ones first."""
     newest = [slot for each in layouts for _, layout in each[-1:] for slot in layout]
-    return list(dict.fromkeys((name, kind) for name, kind in [*newest, *_every(layouts)]))
+    every = [slot for each in layouts for _, layout in each for slot in layout]
+    return list(dict.fromkeys((name, kind) for name, kind in [*newest, *every]))
 
 
-def _every(layouts: Sequence[Sequence[tuple[int, Layout]]]) -> Iterable[tuple[str, str]]:
-    return (slot for each in layouts for _, layout in each for slot in layout)
-
-
-def _has(head: LogHead, prefix: str, slot: str) -> bool:
-    return any(slot == name for name, _ in _every([head.space_layouts if prefix else head.layouts]))
-
-
-def _columns(
+def columns_of(
     layout: Layout, space_layout: Layout, types: Mapping[str, str], parts: Sequence[ArrowPart]
 ) -> Iterable[SlotColumn]:
+    """Return the columns of slots, but for timers and for what is in parts."""
     used = {name.lower() for name in (*RESERVED, *(part.name for part in parts))}
     in_parts = {part.slot for part in parts}
     for space, slots in ((False, layout), (True, space_layout)):
         for slot, kind in slots:
             if kind == "timers" or (space and slot in in_parts):
                 continue
-            name = state_name(slot)
-            while name.lower() in used:
-                name = f"state_{name}"
-            used.add(name.lower())
+            name = unique_name(state_name(slot), used)
             declared = types.get(f"space/{slot}" if space else slot)
             yield SlotColumn(name, space, slot, kind, declared if is_typed(declared) else None)
 
 
-def _key_type(heads: Sequence[LogHead]) -> str | None:
+def type_of_keys(notes: Iterable[KeyNote | None]) -> str | None:
     """Return the plain type of keys; None: it is not known, or not the same for all inputs."""
-    types, columns = declared_key(head.key for head in heads)
+    types, columns = declared_key(notes)
     found = list(map(scalar_of_spark, types))
     names = [each.name for each in found if each is not None]
     if not names or len(names) < len(found):

@@ -11,14 +11,13 @@ import pyarrow as pa
 
 from pillarbox._errors import KeyTypeError, ProgramError, TypeMismatchError, describe, shorten
 from pillarbox._rows import column_to_list
-from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.descriptors import StateDescriptor
 from pillarbox._state.heap.rows import NEW
 from pillarbox._state.inspect.view import ViewedRows
 from pillarbox._state.keys.key_groups import hashes_of_keys
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.savepoint.column_types import is_typed
-from pillarbox._state.savepoint.manifest import OperatorTable
+from pillarbox._state.savepoint.manifest import OperatorTable, columns_of, type_of_keys
 from pillarbox._state.savepoint.table import Table
 from pillarbox._state.types.plain_types import ListOf, MapOf, NotPlainError, PlainType, plain_type
 
@@ -65,23 +64,22 @@ class NewTable:
         layout = [(f"state/{state.name}", state.kind) for state in states]
         if timers is not None:
             layout += [(f"{_TIMERS}/{domain}", "timers") for domain in _DOMAINS]
-        head = LogHead(
-            operator=uid,
+        key = KeyNote(columns=list(keys), types=list(keys.values()))
+        named = {f"state/{name}": declared.name for name, declared in types.items()}
+        operator = OperatorTable(
+            uid=uid,
             parallelism=1,
             max_parallelism=max_parallelism,
-            subtask=0,
-            layouts=[(1, layout)],
-            version=1,
-            stamps=[],
-            first=1,
-            following=1,
-            entry=0,
-            entries=0,
+            key=key,
+            key_type=type_of_keys([key]),
             program=(),
-            key=KeyNote(columns=list(keys), types=list(keys.values())),
-            types={f"state/{name}": declared.name for name, declared in types.items()},
+            version=1,
+            types=named,
+            layout=tuple(layout),
+            space_layout=(),
+            columns=tuple(columns_of(layout, [], named, [])),
         )
-        return NewTable(OperatorTable.of([head]), tuple(keys), types, timers)
+        return NewTable(operator, tuple(keys), types, timers)
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Return rows of the user's as rows of the table.

@@ -27,7 +27,6 @@ __all__ = [
     "name_of_class",
     "opaques_in",
     "pickled",
-    "quickly_pickled",
 ]
 
 _ATOMS = frozenset({type(None), bool, int, str, bytes})
@@ -203,31 +202,6 @@ class AnyNames(Allowed):
         return self._made[where]
 
 
-_PicklerInPython: Any = pickle._Pickler
-
-
-class _Pickler(_PicklerInPython):  # type: ignore[misc]
-    """Python's own in Python: the one in C takes no name of something that is not there."""
-
-    def save(self, value: Any, save_persistent_id: bool = True) -> None:
-        """Write a value."""
-        kind = type(value)
-        if not isinstance(kind, _Name) and kind is not _Name:
-            super().save(value, save_persistent_id)
-        elif id(value) in self.memo:
-            self.write(self.get(self.memo[id(value)][0]))
-        elif kind is _Name:
-            for part in value.where:
-                super().save(part)
-            self.write(pickle.STACK_GLOBAL)
-            self.memoize(value)
-        else:
-            self._save_opaque(value)
-
-    def _save_opaque(self, value: Opaque) -> None:
-        self.save_reduce(*_steps(value), obj=value)
-
-
 def _steps(value: Opaque) -> tuple[Any, ...]:
     """Return how an object is made, as ``__reduce__`` does."""
     items, pairs = iter(value._items) if value._items else None, iter(value._pairs) if value._pairs else None
@@ -238,8 +212,8 @@ class _NewName(Exception):
     """A name comes in a value that the pickler has not been told of: it is the argument."""
 
 
-class _QuickPickler(pickle.Pickler):
-    """The one in C, which knows the names in a value as something that it has written before."""
+class _Pickler(pickle.Pickler):
+    """Knows the names in a value as something that it has written before."""
 
     def reducer_override(self, value: Any) -> Any:
         """Return the steps in which an object is made."""
@@ -251,19 +225,23 @@ class _QuickPickler(pickle.Pickler):
         return _steps(value)
 
 
-def quickly_pickled(value: Any) -> bytes:
-    """Return a value as a pickle, as :func:`pickled` does, in a tenth of the time.
+def pickled(value: Any) -> bytes:
+    """Return a value as a pickle, from which whoever has the classes in it reads what was written.
 
-    The names in it are written first, each into a place of the memo of whoever reads it. They are found as they come:
-    a value has few of them, and mostly at its beginning.
+    Names that are not there are written first, each into a place of the memo of whoever reads it. They are found as
+    they come: a value has few of them, and mostly at its beginning.
 
     Raises:
-        Exception: there is something in it that cannot be written in this way.
+        Exception: something in it cannot be pickled.
     """
+    try:
+        return pickle.dumps(value, 5)
+    except Exception:
+        pass
     names: list[Any] = []
     while True:
         written = io.BytesIO()
-        pickler = _QuickPickler(written, 5)
+        pickler = _Pickler(written, 5)
         pickler.memo = {id(name): (place, name) for place, name in enumerate(names)}
         try:
             pickler.dump(value)
@@ -279,21 +257,6 @@ def quickly_pickled(value: Any) -> bytes:
 def _text(value: str) -> bytes:
     encoded = value.encode("utf-8", "surrogatepass")
     return pickle.BINUNICODE + struct.pack("<I", len(encoded)) + encoded
-
-
-def pickled(value: Any) -> bytes:
-    """Return a value as a pickle, from which whoever has the classes in it reads what was written."""
-    try:
-        return pickle.dumps(value, 5)
-    except Exception:
-        pass
-    try:
-        return quickly_pickled(value)
-    except Exception:
-        pass
-    written = io.BytesIO()
-    _Pickler(written, 5).dump(value)
-    return written.getvalue()
 
 
 # -- what is in a value --

@@ -25,6 +25,7 @@ from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.inspect.view import ViewedRows
 from pillarbox._state.keys.key_note import declared_key
 from pillarbox._state.log.layouts import state_name
+from pillarbox._state.savepoint.manifest import unique_name
 from pillarbox._state.savepoint.timer_column import TIMERS, encode_timers
 from pillarbox._state.types.opaque import pickled
 from pillarbox._state.types.opaque_records import with_fields
@@ -103,29 +104,21 @@ def state_columns(heads: Sequence[LogHead], taken: Iterable[str]) -> list[StateC
         heads: those of all its subtasks that have one.
         taken: names that states do not get.
     """
-    slots: dict[str, list[str]] = {}
+    slots: dict[str, dict[str, None]] = {}
     types: dict[str, set[str | None]] = {}
     for head in heads:
-        for prefix, layouts in (("", head.layouts), ("space/", head.space_layouts)):
-            for name, kind in dict.fromkeys(tuple(slot) for _, layout in layouts for slot in layout):
-                if kind == "timers":
-                    continue
-                state = state_name(name)
-                named = slots.setdefault(state, [])
-                if name not in named:
-                    named.append(name)
-                types.setdefault(state, set()).add(head.types.get(prefix + name))
+        for lead, name, kind in head.slots():
+            if kind != "timers":
+                slots.setdefault(state_name(name), {})[name] = None
+                types.setdefault(state_name(name), set()).add(head.types.get(lead + name))
     used = {name.lower() for name in taken}
     columns = []
     for state, names in slots.items():
-        column = state
-        while column.lower() in used:
-            column = f"state_{column}"
-        used.add(column.lower())
         known = types[state]
         plain = known.pop() if len(known) == 1 else None
         declared = type_of_name(plain or "")
-        columns.append(StateColumn(column, tuple(names), declared, None if declared is None else plain))
+        name_of_type = None if declared is None else plain
+        columns.append(StateColumn(unique_name(state, used), tuple(names), declared, name_of_type))
     return columns
 
 
