@@ -17,7 +17,15 @@ from pillarbox._state.chunks.large_collection import Elements
 from pillarbox._state.keys.addresses import is_space, said, whose
 from pillarbox._state.keys.key_note import KeyNote, family_of
 from pillarbox._state.log.layouts import state_name
-from pillarbox._state.types.plain_types import ListOf, MapOf, NotPlainError, PlainKey, PlainType, Readable, plain_type
+from pillarbox._state.types.plain_types import (
+    ListOf,
+    MapOf,
+    NotPlainError,
+    PlainKey,
+    PlainType,
+    Readable,
+    type_of_state,
+)
 from pillarbox._unpickle import Allowed, loads_allowed
 
 __all__ = ["PlainStates", "reason_for_pickled_keys", "reason_for_pickles", "slot_name"]
@@ -40,7 +48,7 @@ class PlainStates:
         self.records: dict[tuple[str, str], type] = {}
         self.allowed: Allowed = {**self._key.allowed}
         for name, spec, declared in _declared(backend):
-            self._types[name] = found = _type_of(spec, declared)
+            self._types[name] = found = type_of_state(spec.kind, declared)
             self._specs[name] = spec
             self.allowed.update(found.allowed)
             self.records.update(found.records)
@@ -162,7 +170,7 @@ def reason_for_pickles(key: KeyNote | None, backend: LoggedStateBackend) -> str 
         return reason
     for _, spec, declared in _declared(backend):
         try:
-            _type_of(spec, declared)
+            type_of_state(spec.kind, declared)
         except NotPlainError as error:
             return f"the {spec.kind} state {spec.name.partition('/')[2]!r}: {error}"
     return None
@@ -197,12 +205,3 @@ _SPACE = "space/"
 def slot_name(lead: int, spec: SlotSpec) -> str:
     """Return the name of a slot among those of both kinds of rows."""
     return spec.name if lead == 1 else _SPACE + spec.name
-
-
-def _type_of(spec: SlotSpec, declared: tuple[Any, ...]) -> PlainType:
-    if None in declared:
-        raise NotPlainError("no type is declared")
-    parts = list(map(plain_type, declared))
-    if spec.kind == "list":
-        return ListOf(parts[0])
-    return MapOf(parts[0], parts[1]) if spec.kind == "map" else parts[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.savepoint.column_types import is_typed
 from pillarbox._state.savepoint.manifest import OperatorTable, columns_of, type_of_keys
 from pillarbox._state.savepoint.table import Table
-from pillarbox._state.types.plain_types import ListOf, MapOf, NotPlainError, PlainType, plain_type
+from pillarbox._state.types.plain_types import NotPlainError, PlainType, type_of_state
 
 __all__ = ["EditedTable", "NewTable"]
 
@@ -181,11 +181,7 @@ class EditedTable:
 
 def _type_of(state: StateDescriptor) -> PlainType:
     try:
-        declared = [plain_type(each) for each in state.declared_types if each is not None]
-        if len(declared) < len(state.declared_types):
-            raise NotPlainError("no type is declared")
-        made: Callable[..., PlainType] | None = {"list": ListOf, "map": MapOf}.get(state.kind)
-        found = declared[0] if made is None else made(*declared)
+        found = type_of_state(state.kind, state.declared_types)
         if not is_typed(found.name):
             raise NotPlainError(f"{found.name} is a class")
     except NotPlainError as error:

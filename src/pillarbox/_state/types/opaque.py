@@ -170,12 +170,18 @@ class AnyNames(Allowed):
     Args:
         base: the kind of these classes.
         plain: the names that stand for what they name; None: those of plain data.
+        made: classes that stand for some of the names.
     """
 
-    def __init__(self, base: type[Opaque] | None = None, plain: Allowed | None = None) -> None:
+    def __init__(
+        self,
+        base: type[Opaque] | None = None,
+        plain: Allowed | None = None,
+        made: Mapping[tuple[str, str], type[Opaque]] | None = None,
+    ) -> None:
         super().__init__({**PlainKey().allowed, _UUID: lambda: uuid.UUID} if plain is None else plain)
         self._base = base
-        self._made: dict[tuple[str, str], Any] = {}
+        self._made: dict[tuple[str, str], Any] = dict(made or {})
 
     @property
     def classes(self) -> set[str]:
@@ -185,10 +191,6 @@ class AnyNames(Allowed):
             for module, name in self._made
             if (module, name) not in self and module not in ("builtins", "copyreg")
         }
-
-    def take(self, classes: Mapping[tuple[str, str], type[Opaque]]) -> None:
-        """Take classes that stand for some of the names."""
-        self._made.update(classes)
 
     def get(self, where: Any, default: Any = None) -> Callable[[], Any]:
         """Return what makes the object in the place of a name."""
@@ -264,9 +266,7 @@ def _text(value: str) -> bytes:
 
 def loads_inert(payload: bytes | memoryview, classes: Mapping[tuple[str, str], type[Opaque]] | None = None) -> Any:
     """Unpickle with a :class:`Distinct` for each name, also of plain data; ``classes`` are those for some of them."""
-    names = AnyNames(Distinct, {})
-    names.take(classes or {})
-    return loads_allowed(payload, names)
+    return loads_allowed(payload, AnyNames(Distinct, {}, classes))
 
 
 def _inside(value: Any) -> Iterator[Any]:

@@ -30,7 +30,17 @@ from pillarbox._types import TypeInformation
 from pillarbox._types.scalars import CLASSES, OF_CLASSES, OF_SPARK, SCALARS, Scalar
 from pillarbox._unpickle import Allowed, loads_allowed, row_class
 
-__all__ = ["ListOf", "MapOf", "NotPlainError", "PlainKey", "PlainType", "Readable", "of_present", "plain_type"]
+__all__ = [
+    "ListOf",
+    "MapOf",
+    "NotPlainError",
+    "PlainKey",
+    "PlainType",
+    "Readable",
+    "of_present",
+    "plain_type",
+    "type_of_state",
+]
 
 _NONE = type(None)
 _ZONES = frozenset({_NONE, dt.timezone, ZoneInfo})
@@ -305,6 +315,20 @@ def plain_type(declared: object) -> PlainType:
             raise NotPlainError(f"{declared} is pickled")
         return _of_spark(declared.data_type)
     return _of_spark(declared) if isinstance(declared, spark.DataType) else _of_annotation(declared, ())
+
+
+def type_of_state(kind: str, declared: Sequence[object]) -> PlainType:
+    """Return the plain type of a state of this kind: of a list and a map, with the declared types in it.
+
+    Raises:
+        NotPlainError: it is not plain, or not declared.
+    """
+    if None in declared:
+        raise NotPlainError("no type is declared")
+    parts = list(map(plain_type, declared))
+    if kind == "list":
+        return ListOf(parts[0])
+    return MapOf(parts[0], parts[1]) if kind == "map" else parts[0]
 
 
 def _of_spark(declared: spark.DataType) -> PlainType:
