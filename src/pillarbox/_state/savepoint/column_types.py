@@ -138,8 +138,8 @@ class _List(_Composed):
 class _Map(_Composed):
     def __init__(self, name: TypeName, parts: Sequence[ColumnType]) -> None:
         super().__init__(name, parts)
-        self.arrow = pa.map_(*(part.arrow for part in parts))
-        self.stored = spark.MapType(*(part.stored for part in parts))
+        self.arrow = pa.map_(parts[0].arrow, parts[1].arrow)
+        self.stored = spark.MapType(parts[0].stored, parts[1].stored)
 
     def _holds(self, values: Sequence[Any], kinds: set[type]) -> bool:
         if kinds != {dict}:

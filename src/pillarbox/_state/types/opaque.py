@@ -290,7 +290,8 @@ def _inside(value: Any) -> Iterator[Any]:
 
 def opaques_in(value: Any) -> Iterator[Opaque | type[Opaque]]:
     """Return the opaque objects wherever inside a value, and the names that are in it as they are."""
-    return (each for each in _inside(value) if isinstance(each, (Opaque, _Name)))
+    found: Iterator[Any] = (each for each in _inside(value) if isinstance(each, (Opaque, _Name)))
+    return found
 
 
 def equal_keys(content: Any, fields: Mapping[tuple[str, str], Sequence[str]]) -> Opaque | None:
