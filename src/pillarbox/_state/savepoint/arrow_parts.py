@@ -1,4 +1,4 @@
-"""State of operators by columns, as a table of its rows; and streams of them again, for other subtasks.
+"""Arrow state of operators by columns: to the rows of a table, and back for other subtasks.
 
 Such an operator keeps Arrow streams of rows of many keys, all under one key that is the subtask's own (see
 docs/checkpoint-format.md). In a table each row of them stands by itself, with the key group of its key.
@@ -23,8 +23,8 @@ from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, parts_
 
 __all__ = [
     "ArrowRows",
-    "PartsReader",
-    "PartsWriter",
+    "PartsFromLog",
+    "PartsToLog",
     "hashes_of_rows",
     "rows_of",
     "schemas_of",
@@ -85,7 +85,7 @@ def hashes_of_rows(part: ArrowPart, columns: pa.RecordBatch) -> npt.NDArray[np.u
     return found[0] if len(found) == 1 else hashes_of_tuples(found)
 
 
-class PartsWriter:
+class PartsFromLog:
     """Takes the rows of namespaces of one subtask, and returns the Arrow rows in them.
 
     Which rows of a join have been matched is known when all have been taken, so those wait for it.
@@ -142,7 +142,7 @@ class PartsWriter:
             yield ArrowRows(self._parts[side], side, number, rows, matched)
 
 
-class PartsReader:
+class PartsToLog:
     """Gathers what a new subtask gets of the Arrow rows, and returns them as streams again."""
 
     def __init__(self, operator: OperatorTable, home: int) -> None:

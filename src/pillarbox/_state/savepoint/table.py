@@ -24,8 +24,8 @@ from pillarbox._state.keys.addresses import OPERATOR
 from pillarbox._state.keys.key_groups import hashes_of_keys, key_group, smallest_key
 from pillarbox._state.savepoint.arrow_parts import (
     ArrowRows,
-    PartsReader,
-    PartsWriter,
+    PartsFromLog,
+    PartsToLog,
     hashes_of_rows,
     rows_of,
     struct_type,
@@ -103,7 +103,7 @@ class Table:
             yield pa.concat_batches(pending)
 
     def _encoded(self, views: Iterable[ViewedRows], subtask: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        parts = PartsWriter(self.operator) if self._parts else None
+        parts = PartsFromLog(self.operator) if self._parts else None
         for rows in views:
             if parts is not None and rows.namespaces is not None:
                 found, rows = parts.take(rows)  # noqa: PLW2901
@@ -310,10 +310,10 @@ class Table:
         Raises:
             CheckpointMismatchError: the rows are not as the manifest says, or cannot be unpickled.
         """
-        parts: PartsReader | None = None
+        parts: PartsToLog | None = None
         if self._parts:
             home = smallest_key(owner.subtask, owner.max_parallelism, owner.parallelism)
-            parts = PartsReader(self.operator, home)
+            parts = PartsToLog(self.operator, home)
         for batch in batches:
             batch = self.cast(batch)  # noqa: PLW2901
             if parts is not None:
@@ -334,7 +334,7 @@ class Table:
             return batch.filter(namespaces.is_null())
         return batch.filter(pa.array(is_space(batch) & ~is_own(batch)))
 
-    def _take_parts(self, batch: pa.RecordBatch, parts: PartsReader, loads: Loads) -> pa.RecordBatch:
+    def _take_parts(self, batch: pa.RecordBatch, parts: PartsToLog, loads: Loads) -> pa.RecordBatch:
         """Take the rows of parts, and the timers of their windows, out of a batch."""
         streams, namespaces = batch.column("stream").fill_null(-1).to_numpy(), batch.column("namespace")
         for part in self.operator.parts:
