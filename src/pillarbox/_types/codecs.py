@@ -90,41 +90,30 @@ class Slot:
         return None
 
 
-class _PlainCodec(Codec):
-    """Types for which pyarrow takes no value that would lose something."""
+class _ScalarCodec(Codec):
+    """Values without parts.
+
+    Args:
+        allowed: their classes, and ``refused``: those among them that pyarrow would take in silence, as it takes 1.5
+            for the integer 1, a datetime for its date, and 5 for five microseconds; None: it takes no value that would
+            lose something.
+    """
 
     def __init__(
-        self,
-        declared: spark.DataType,
-        arrow: pa.DataType,
-        expects: str,
-        allowed: _Kinds,
-        refused: _Kinds = (),
+        self, declared: spark.DataType, arrow: pa.DataType, expects: str, allowed: _Kinds, refused: _Kinds | None
     ) -> None:
         super().__init__(declared, arrow, expects)
         self._allowed = allowed
         self._refused = refused
 
     def convert(self, values: Sequence[Any]) -> pa.Array:
+        if self._refused is not None:
+            _check_kinds(values, self._allowed, self._refused)
         try:
             return pa.array(values, type=self.arrow)
         except MISFITS:
-            self._check(values)  # says more clearly than pyarrow what is wrong
+            _check_kinds(values, self._allowed)  # says more clearly than pyarrow what is wrong
             raise
-
-    def _check(self, values: Sequence[Any]) -> None:
-        _check_kinds(values, self._allowed, self._refused)
-
-
-class _CheckedCodec(_PlainCodec):
-    """Types for which pyarrow takes too much.
-
-    It takes 1.5 for the integer 1, a datetime for its date, the integer 5 for five microseconds.
-    """
-
-    def convert(self, values: Sequence[Any]) -> pa.Array:
-        self._check(values)
-        return pa.array(values, type=self.arrow)
 
 
 def _sparse(convert: Callable[[Any, list[Any]], pa.Array]) -> Callable[[Any, Any], pa.Array]:
@@ -355,46 +344,37 @@ def _metadata(field: spark.StructField) -> dict[bytes, bytes] | None:
     return {b"SPARK::metadata::json": json.dumps(field.metadata).encode()}
 
 
-_INTEGERS: dict[type[spark.DataType], tuple[pa.DataType, int]] = {
-    spark.ByteType: (pa.int8(), 8),
-    spark.ShortType: (pa.int16(), 16),
-    spark.IntegerType: (pa.int32(), 32),
-    spark.LongType: (pa.int64(), 64),
-}
-
-_PLAIN: dict[type[spark.DataType], tuple[pa.DataType, str, _Kinds]] = {
-    spark.BooleanType: (pa.bool_(), "a bool", (bool, np.bool_)),
-    spark.FloatType: (pa.float32(), "a float", (float, int, np.number)),
-    spark.DoubleType: (pa.float64(), "a float", (float, int, np.number)),
-    spark.StringType: (pa.string(), "a str", (str,)),
-    spark.BinaryType: (pa.binary(), "bytes", (bytes, bytearray, memoryview)),
-    spark.NullType: (pa.null(), "None", ()),
+_INT, _FLOAT = (int, np.integer), (float, int, np.number)
+_SCALARS: dict[type[spark.DataType], tuple[pa.DataType, str, _Kinds, _Kinds | None]] = {
+    spark.ByteType: (pa.int8(), "an int of at most 8 bits", _INT, (bool,)),
+    spark.ShortType: (pa.int16(), "an int of at most 16 bits", _INT, (bool,)),
+    spark.IntegerType: (pa.int32(), "an int of at most 32 bits", _INT, (bool,)),
+    spark.LongType: (pa.int64(), "an int of at most 64 bits", _INT, (bool,)),
+    spark.BooleanType: (pa.bool_(), "a bool", (bool, np.bool_), None),
+    spark.FloatType: (pa.float32(), "a float", _FLOAT, None),
+    spark.DoubleType: (pa.float64(), "a float", _FLOAT, None),
+    spark.StringType: (pa.string(), "a str", (str,), None),
+    spark.BinaryType: (pa.binary(), "bytes", (bytes, bytearray, memoryview), None),
+    spark.NullType: (pa.null(), "None", (), None),
+    spark.DateType: (pa.date32(), "a date", (dt.date,), (dt.datetime,)),
+    spark.TimeType: (pa.time64("ns"), "a time", (dt.time,), ()),
+    spark.DayTimeIntervalType: (pa.duration("us"), "a timedelta", (dt.timedelta,), ()),
 }
 
 
 def codec_for(declared: spark.DataType, zone: dt.tzinfo, path: str) -> Codec:
     """Return the codec for a declared type; ``path`` says where it stands, for the error message."""
     kind = type(declared)
-    if kind in _INTEGERS:
-        arrow, bits = _INTEGERS[kind]
-        return _CheckedCodec(declared, arrow, f"an int of at most {bits} bits", (int, np.integer), (bool,))
-    if kind in _PLAIN:
-        return _PlainCodec(declared, *_PLAIN[kind])
+    if kind in _SCALARS:
+        return _ScalarCodec(declared, *_SCALARS[kind])
     if isinstance(declared, spark.DecimalType):
         precision, scale = declared.precision, declared.scale
         expects = f"a Decimal of at most {precision} digits, {scale} of them after the point"
-        kinds = (decimal.Decimal, int)
-        return _PlainCodec(declared, pa.decimal128(precision, scale), expects, kinds)
+        return _ScalarCodec(declared, pa.decimal128(precision, scale), expects, (decimal.Decimal, int), None)
     if isinstance(declared, spark.TimestampType):
         return _TimestampCodec(declared, zone)
     if isinstance(declared, spark.TimestampNTZType):
         return _TimestampCodec(declared, None)
-    if isinstance(declared, spark.DateType):
-        return _CheckedCodec(declared, pa.date32(), "a date", (dt.date,), (dt.datetime,))
-    if isinstance(declared, spark.TimeType):
-        return _CheckedCodec(declared, pa.time64("ns"), "a time", (dt.time,))
-    if isinstance(declared, spark.DayTimeIntervalType):
-        return _CheckedCodec(declared, pa.duration("us"), "a timedelta", (dt.timedelta,))
     if isinstance(declared, spark.ArrayType):
         element = codec_for(declared.elementType, zone, f"{path}[]")
         return _ListCodec(declared, Slot(element, declared.containsNull))
