@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 from pillarbox._runtime.local import Savepoint
-from pillarbox._state.savepoint import write_savepoint
+from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox._state.savepoint.manifest import FORMAT, Sources
 from tests.data.make_checkpoint import HERE, load
 

@@ -24,7 +24,7 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox._graph.description import describe_programs
-from pillarbox._state.savepoint import write_savepoint
+from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox._state.savepoint.manifest import FORMAT, Sources
 from pillarbox.testing import ProgramTestHarness, row
 from tests.data.make_checkpoint import HERE

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox import CheckpointMismatchError
-from pillarbox._state.savepoint import LocalSavepoint
+from pillarbox._state.savepoint.files import LocalSavepoint
 from tests.faults.oracles.everything_oracle import LEVELS, expected
 from tests.faults.programs.chain_job import found
 from tests.faults.programs.job import make_events

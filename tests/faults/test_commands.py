@@ -22,7 +22,7 @@ import pytest
 
 import pillarbox
 from pillarbox import CheckpointMismatchError
-from pillarbox._state.savepoint import LocalSavepoint
+from pillarbox._state.savepoint.files import LocalSavepoint
 from tests.faults.programs.savepoint_job import writer
 from tests.faults.test_driver import START_SECONDS, kill, start_python, wait_for
 

@@ -18,7 +18,7 @@ import pytest
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, SavepointError
-from pillarbox._state.savepoint import write_savepoint
+from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox.testing import ProgramTestHarness, row
 from tests.faults.programs.savepoint_job import counted, writer
 from tests.faults.test_driver import START_SECONDS, kill, start_python

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from pillarbox._state import LogIdentity, MemoryChunkStore
-from pillarbox._state.savepoint import LocalSavepoint, build_log, redistribute
-from pillarbox._state.savepoint.own_state import check_watermarks
+from pillarbox._state.savepoint.files import LocalSavepoint
+from pillarbox._state.savepoint.log_builder import build_log
+from pillarbox._state.savepoint.own_state import check_watermarks, redistribute
 from pillarbox._state.savepoint.table import Loads
 from pillarbox._unpickle import loads as loads_anything
 

@@ -23,7 +23,8 @@ from pillarbox._task.vertex import edge_from, sender_of_edge, source_numbers
 
 if TYPE_CHECKING:
     from pillarbox._graph.program import Program
-    from pillarbox._state.savepoint import Manifest, OperatorTable, OwnState
+    from pillarbox._state.savepoint.manifest import Manifest, OperatorTable
+    from pillarbox._state.savepoint.own_state import OwnState
     from pillarbox._task.vertex import Vertex
 
 __all__ = ["RestorePlan", "SavepointStart", "plan_restore"]

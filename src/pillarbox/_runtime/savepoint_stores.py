@@ -10,8 +10,9 @@ import pyarrow as pa
 from pillarbox._graph import Program
 from pillarbox._graph.savepoint_start import plan_restore
 from pillarbox._state import MemoryChunkStore
-from pillarbox._state.savepoint import LocalSavepoint, Table, build_log
-from pillarbox._state.savepoint.table import Loads
+from pillarbox._state.savepoint.files import LocalSavepoint
+from pillarbox._state.savepoint.log_builder import build_log
+from pillarbox._state.savepoint.table import Loads, Table
 from pillarbox._state.types.class_names import Classes
 from pillarbox._state.types.opaque import AnyNames
 from pillarbox._task.vertex import Vertex

@@ -13,7 +13,7 @@ from typing import Any
 from pillarbox._elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
 from pillarbox._errors import OperatorError, causes_of, shorten
 from pillarbox._state import ChunkStore, HeapKeyedStateBackend, KeyOwner, StateLog, Sync
-from pillarbox._state.savepoint import gate_with_edges
+from pillarbox._state.savepoint.own_state import gate_with_edges
 from pillarbox._task.lifecycle import TaskEvent, TaskState
 from pillarbox._task.memory import Memory, MemoryProbe, process_memory, readable
 from pillarbox._task.network.batch_input import BatchInput

@@ -15,7 +15,7 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import Program, SinkTransformation, SourceTransformation
 from pillarbox._graph.description import describe_programs
 from pillarbox._runtime.local import LocalJob, Savepoint
-from pillarbox._state.savepoint import write_savepoint
+from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox._task import MultipleInputStreamTask, SourceStreamTask
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox._time.duration import DurationLike

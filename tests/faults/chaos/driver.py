@@ -38,7 +38,7 @@ import pillarbox
 from pillarbox import CheckpointMismatchError
 from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 from pillarbox._runtime.spark.settings.session import local_session
-from pillarbox._state.savepoint import LocalSavepoint
+from pillarbox._state.savepoint.files import LocalSavepoint
 from tests.faults.chaos.sinks import ChaosSink, LoggedFiles
 from tests.faults.programs import async_job, columns_job, job, rolling_job, second_job
 from tests.faults.programs.job import Fault, Faults, FileSink, read_events, read_fixed_epochs

@@ -25,7 +25,7 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox._state.chunks import large_collections
-from pillarbox._state.savepoint import write_savepoint
+from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox.testing import ProgramTestHarness
 
 

@@ -24,7 +24,7 @@ from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state import LogIdentity, MemoryChunkStore
 from pillarbox._state.chunks.head import META, write_head
 from pillarbox._state.inspect.view import LogView
-from pillarbox._state.savepoint import LocalSavepoint, write_savepoint
+from pillarbox._state.savepoint.files import LocalSavepoint, write_savepoint
 from pillarbox._state.savepoint.new_table import EditedTable
 from tests.data import make_checkpoint, make_columns, make_join, make_savepoint
 from tests.support.savepoints import restore_logs

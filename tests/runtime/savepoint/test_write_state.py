@@ -18,7 +18,7 @@ from pillarbox import (
 )
 from pillarbox._runtime.spark.savepoint import savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import OpenSavepoint
-from pillarbox._state.savepoint import LocalSavepoint
+from pillarbox._state.savepoint.files import LocalSavepoint
 from pillarbox.testing import ProgramTestHarness, row
 
 SEEN = ValueStateDescriptor("seen", Types.LONG())

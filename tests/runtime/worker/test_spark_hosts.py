@@ -28,7 +28,8 @@ from pillarbox._runtime.spark.worker.restore_host import Router
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
-from pillarbox._state.savepoint import FileDigest, OperatorTable, Table
+from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
+from pillarbox._state.savepoint.table import Table
 from pillarbox._unpickle import loads
 from tests.runtime.spark_of_dicts import Query, rows_of
 

@@ -33,7 +33,7 @@ from pillarbox._state.inspect.summary import LogSummary
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.log import limits
-from pillarbox._state.savepoint import LocalSavepoint, write_savepoint
+from pillarbox._state.savepoint.files import LocalSavepoint, write_savepoint
 from pillarbox._state.types.type_names import parse
 from tests.data import make_evolution as golden
 from tests.data.make_checkpoint import load

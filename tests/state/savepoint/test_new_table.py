@@ -21,8 +21,8 @@ from pillarbox import (
 )
 from pillarbox._state.inspect.view import ViewedRows
 from pillarbox._state.keys.key_groups import key_group
-from pillarbox._state.savepoint import Table
 from pillarbox._state.savepoint.new_table import EditedTable, NewTable
+from pillarbox._state.savepoint.table import Table
 from pillarbox.testing import ProgramTestHarness, row
 
 DAY = dt.date(2026, 5, 1)

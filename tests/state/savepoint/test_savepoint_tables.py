@@ -41,23 +41,14 @@ from pillarbox._state.inspect.view import LogView
 from pillarbox._state.keys.key_groups import key_group, smallest_key, subtask_of
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.log import limits
-from pillarbox._state.savepoint import (
-    LocalSavepoint,
-    LogBuilder,
-    Manifest,
-    OperatorTable,
-    OwnState,
-    Sources,
-    Table,
-    build_log,
-    files,
-    own_states,
-    redistribute,
-    write_savepoint,
-)
+from pillarbox._state.savepoint import files
 from pillarbox._state.savepoint.column_types import column_type
-from pillarbox._state.savepoint.manifest import table_folder
+from pillarbox._state.savepoint.files import LocalSavepoint, write_savepoint
+from pillarbox._state.savepoint.log_builder import LogBuilder, build_log
+from pillarbox._state.savepoint.manifest import Manifest, OperatorTable, Sources, table_folder
 from pillarbox._state.savepoint.new_table import EditedTable
+from pillarbox._state.savepoint.own_state import OwnState, own_states, redistribute
+from pillarbox._state.savepoint.table import Table
 from pillarbox._state.types.opaque import AnyNames, Opaque, name_of_class, pickled
 from pillarbox._unpickle import loads_allowed
 from tests.support.savepoints import restore_logs

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
-    from pillarbox._state.savepoint import OperatorTable
+    from pillarbox._state.savepoint.manifest import OperatorTable
 
 __all__ = ["FirstEpoch", "collect_objects", "plan_first_epoch", "plan_for_each_batch", "plan_output"]
 

@@ -19,7 +19,8 @@ from pillarbox._runtime.spark.settings.session import time_zone
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.inspect.view import LogView
-from pillarbox._state.savepoint import OperatorTable, Table
+from pillarbox._state.savepoint.manifest import OperatorTable
+from pillarbox._state.savepoint.table import Table
 from pillarbox._state.types.opaque import AnyNames
 from pillarbox._unpickle import loads_allowed
 

@@ -24,21 +24,10 @@ from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.log.many_objects import many_new_objects
-from pillarbox._state.savepoint import (
-    TASKS,
-    FileDigest,
-    Manifest,
-    OperatorTable,
-    OwnState,
-    Sources,
-    Table,
-    is_drained,
-    own_states,
-    task_row,
-)
 from pillarbox._state.savepoint.arrow_parts import schemas_of
-from pillarbox._state.savepoint.manifest import parts_slot, table_folder
-from pillarbox._state.savepoint.table import Loads
+from pillarbox._state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources, parts_slot, table_folder
+from pillarbox._state.savepoint.own_state import TASKS, OwnState, is_drained, own_states, task_row
+from pillarbox._state.savepoint.table import Loads, Table
 from pillarbox._unpickle import loads as loads_anything
 
 if TYPE_CHECKING:

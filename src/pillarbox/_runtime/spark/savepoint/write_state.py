@@ -17,8 +17,9 @@ from pillarbox._runtime.spark.savepoint import savepoint as files
 from pillarbox._runtime.spark.settings.places import place_of
 from pillarbox._state.descriptors import StateDescriptor, ValueStateDescriptor
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
-from pillarbox._state.savepoint import Manifest, Sources, is_drained
+from pillarbox._state.savepoint.manifest import Manifest, Sources
 from pillarbox._state.savepoint.new_table import EditedTable, NewTable
+from pillarbox._state.savepoint.own_state import is_drained
 from pillarbox._state.savepoint.table import Table
 from pillarbox._types import TypeInformation
 

@@ -41,7 +41,7 @@ from pillarbox._runtime.spark.starting.source_positions import (
 from pillarbox._runtime.spark.starting.start import program_settings
 from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST, STATE_SCHEMA, Router
 from pillarbox._state.keys.addresses import LIST
-from pillarbox._state.savepoint import OwnState
+from pillarbox._state.savepoint.own_state import OwnState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-    from pillarbox._state.savepoint import Sources
+    from pillarbox._state.savepoint.manifest import Sources
 
 __all__ = [
     "FoundPositions",

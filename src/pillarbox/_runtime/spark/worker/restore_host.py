@@ -30,7 +30,10 @@ from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency, loaded
 from pillarbox._runtime.spark.worker.task_host import TaskHost
 from pillarbox._state import ChunkStore
-from pillarbox._state.savepoint import FileDigest, OperatorTable, OwnState, Table, build_log
+from pillarbox._state.savepoint.log_builder import build_log
+from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
+from pillarbox._state.savepoint.own_state import OwnState
+from pillarbox._state.savepoint.table import Table
 
 __all__ = ["COMMON", "LAST", "STATE_SCHEMA", "RestoringHost", "Router"]
 
