@@ -25,7 +25,7 @@ from pyspark.sql import Row as SparkRow
 
 from pillarbox._errors import ConfigurationError, ProgramError
 
-__all__ = ["MISFITS", "Codec", "Slot", "StructCodec", "codec_for", "time_zone"]
+__all__ = ["MISFITS", "Codec", "Slot", "StructCodec", "codec_for", "struct_codec", "time_zone"]
 
 # The errors of conversions for values that do not fit. KeyError and AttributeError are not among them:
 # they would be mistakes of ours.
@@ -383,15 +383,16 @@ def codec_for(declared: spark.DataType, zone: dt.tzinfo, path: str) -> Codec:
         value = codec_for(declared.valueType, zone, f"{path}[]")
         return _MapCodec(declared, Slot(key, False), Slot(value, declared.valueContainsNull))
     if isinstance(declared, spark.StructType):
-        dots = f"{path}." if path else ""
-        return StructCodec(
-            declared,
-            [Slot(codec_for(f.dataType, zone, dots + f.name), f.nullable) for f in declared],
-        )
+        return struct_codec(declared, zone, f"{path}." if path else "")
     raise ProgramError(
         f"the column {path} is declared {declared.simpleString()}, which cannot be made from "
         "Python values; declare it STRING or BINARY, and convert it in the DataFrame"
     )
+
+
+def struct_codec(declared: spark.StructType, zone: dt.tzinfo, lead: str = "") -> StructCodec:
+    """Return the codec for a struct, or for whole rows; ``lead`` is what leads the names of its fields in errors."""
+    return StructCodec(declared, [Slot(codec_for(f.dataType, zone, lead + f.name), f.nullable) for f in declared])
 
 
 def time_zone(name: str) -> dt.tzinfo:

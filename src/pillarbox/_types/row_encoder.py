@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyspark.sql.types as spark
 
 from pillarbox._errors import ProgramError, TypeMismatchError, shorten, shorten_record
-from pillarbox._types.codecs import MISFITS, Slot, StructCodec, codec_for, time_zone
+from pillarbox._types.codecs import MISFITS, Slot, struct_codec, time_zone
 
 __all__ = ["RowEncoder"]
 
@@ -49,10 +49,7 @@ class RowEncoder:
             raise ProgramError("no columns are declared; declare at least one")
         self._arguments = (schema, operator, timezone)
         self._operator = operator
-        self._row = StructCodec(
-            schema,
-            [Slot(codec_for(f.dataType, time_zone(timezone), f.name), f.nullable) for f in schema],
-        )
+        self._row = struct_codec(schema, time_zone(timezone))
         self.arrow_schema: pa.Schema = pa.schema(self._row.fields)
         """The columns as Spark's ``mapInArrow`` wants them; timestamps are in UTC."""
         self._single = len(schema.fields) == 1
