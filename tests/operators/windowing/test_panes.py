@@ -24,7 +24,7 @@ from pillarbox import (
 )
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
-from pillarbox._operators.windowing.panes import panes_of
+from pillarbox._operators.windowing.panes import EvenPanes, panes_of
 from pillarbox._operators.windowing.two_stacks import TwoStacks, copied
 from tests.operators.windowing.windows import Contents, open_windows
 
@@ -54,7 +54,7 @@ def summed(one, other):
 @given(spans, st.integers(-500, 500))
 def test_panes_are_what_the_windows_of_their_times_say(assigner, begin):
     panes = panes_of(assigner)
-    assert panes is not None
+    assert isinstance(panes, EvenPanes)
     times = range(begin, begin + 120)
     windows = {time: assigner.assign_windows("element", time, None) for time in times}
     starts = panes.starts(np.array(times, np.int64)).tolist()

@@ -15,7 +15,6 @@ from pillarbox._graph import EventTimeUse
 from pillarbox._operators.columnar.accumulators import is_collated
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.columnar.key_columns import grouped_fields
-from pillarbox._operators.columnar.panes import columnar_panes
 from pillarbox._operators.columnar.partials import ALL, Columns
 from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
 from pillarbox._operators.columnar.program import ColumnarProgram
@@ -25,6 +24,7 @@ from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
 from pillarbox._operators.windowing.api.triggers import EventTimeTrigger
+from pillarbox._operators.windowing.panes import panes_of
 
 if TYPE_CHECKING:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
@@ -57,7 +57,7 @@ def check_options(assigner: WindowAssigner, trigger: Any, evictor: Any, late_tag
     Raises:
         ProgramError: they are not.
     """
-    if columnar_panes(assigner) is None and type(assigner) is not EventTimeSessionWindows:
+    if type(assigner) is not EventTimeSessionWindows and (panes_of(assigner) is None or not assigner.is_event_time()):
         raise ProgramError(
             f"aggregates of columns are for tumbling, sliding, cumulating and session windows of event time, not for"
             f" {assigner!r}: {_INSTEAD}"

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import OperatorError
-from pillarbox._operators.columnar.panes import columnar_panes
 from pillarbox._operators.columnar.partials import Partials
 from pillarbox._operators.columnar.program import ColumnarProgram
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
+from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 __all__ = ["PreAggregateOperator"]
@@ -41,7 +41,7 @@ class PreAggregateOperator(StreamOperator):
         super().__init__(context)
         self._program = program
         self._partials = Partials(program.columns, context.name)
-        self._panes = columnar_panes(program.assigner)
+        self._panes = panes_of(program.assigner)
         self._gathered: list[tuple[Mapping[str, pa.Array], npt.NDArray[np.int64]]] = []
         self._rows = 0
         self._bytes = 0

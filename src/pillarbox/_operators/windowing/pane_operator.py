@@ -72,8 +72,8 @@ class PaneWindowOperator(FoldingWindowOperator):
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
         super().__init__(context, keying, program, "pane-timers", shared=True)
         panes = panes_of(program.assigner)
-        assert panes is not None and self._fold.merge is not None
-        self._panes: EvenPanes = panes
+        assert isinstance(panes, EvenPanes) and self._fold.merge is not None
+        self._panes = panes
         self._merge = self._fold.merge
         # Named by how they are cut: other panes in a checkpoint are refused.
         descriptor = copy.copy(self._fold.descriptor)
@@ -88,7 +88,7 @@ class PaneWindowOperator(FoldingWindowOperator):
         """Tell whether a program's windows can be made of panes: nothing may belong to a window by itself."""
         return (
             FoldingWindowOperator.folds_at_ends(program)
-            and panes_of(program.assigner) is not None
+            and isinstance(panes_of(program.assigner), EvenPanes)
             and not program.clears
         )
 

@@ -22,6 +22,7 @@ from pillarbox._time.duration import DurationLike, positive_millis
 __all__ = [
     "CumulativeEventTimeWindows",
     "CumulativeProcessingTimeWindows",
+    "FixedWindows",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
     "TumblingEventTimeWindows",
@@ -29,15 +30,46 @@ __all__ = [
 ]
 
 
-class _Tumbling(TimedAssigner):
+class FixedWindows(TimedAssigner):
+    """Windows of fixed lengths.
+
+    Args:
+        size: how long a window is; of cumulating ones, the longest.
+        starts_every: how long after one window's start the next one starts.
+        ends_every: how long after one window's end the next one ends.
+        offset: how much later than the multiples of ``starts_every`` windows start.
+        time_zone: where midnight is, for windows of days; None: windows lie on the axis of milliseconds.
+        lengths: the lengths that the program gives, in milliseconds, by their names in errors.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        starts_every: int,
+        ends_every: int,
+        offset: DurationLike,
+        time_zone: str | None,
+        lengths: dict[str, int],
+    ) -> None:
+        name = f"{type(self).__name__}.of()"
+        self.size = size
+        self.starts_every = starts_every
+        self.ends_every = ends_every
+        self.offset: int = offset_millis(name, offset, starts_every)
+        self.time_zone = time_zone
+        self.line: Milliseconds | Days = line(name, self.offset, time_zone, lengths)
+
+    def _length(self, length: DurationLike, what: str) -> int:
+        """Return a length that the program gives, in milliseconds."""
+        return positive_millis(length, f"{type(self).__name__}.of(): the {what}")
+
+
+class _Tumbling(FixedWindows):
     """Windows of one length, side by side."""
 
     def __init__(self, size: DurationLike, offset: DurationLike = 0, time_zone: str | None = None) -> None:
-        name = f"{type(self).__name__}.of()"
-        self.size: int = positive_millis(size, f"{name}: the size")
-        self.offset: int = offset_millis(name, offset, self.size)
-        self.time_zone = time_zone
-        self.line: Milliseconds | Days = line(name, self.offset, time_zone, {"size": self.size})
+        millis = self._length(size, "size")
+        super().__init__(millis, millis, millis, offset, time_zone, {"size": millis})
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
@@ -90,18 +122,16 @@ class TumblingProcessingTimeWindows(ProcessingTimeAssigner, _Tumbling):
         return TumblingProcessingTimeWindows(size, offset, time_zone)
 
 
-class _Sliding(TimedAssigner):
+class _Sliding(FixedWindows):
     """Windows of one length that start every slide."""
 
     def __init__(
         self, size: DurationLike, slide: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
     ) -> None:
-        name = f"{type(self).__name__}.of()"
-        self.size: int = positive_millis(size, f"{name}: the size")
-        self.slide: int = positive_millis(slide, f"{name}: the slide")
-        self.offset: int = offset_millis(name, offset, self.slide)
-        self.time_zone = time_zone
-        self.line: Milliseconds | Days = line(name, self.offset, time_zone, {"size": self.size, "slide": self.slide})
+        millis = self._length(size, "size")
+        self.slide: int = self._length(slide, "slide")
+        lengths = {"size": millis, "slide": self.slide}
+        super().__init__(millis, self.slide, self.slide, offset, time_zone, lengths)
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
@@ -156,24 +186,20 @@ class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
         return SlidingProcessingTimeWindows(size, slide, offset, time_zone)
 
 
-class _Cumulative(TimedAssigner):
+class _Cumulative(FixedWindows):
     """Windows that start together, and end one step after the other, until the longest has its full length."""
 
     def __init__(
         self, max_size: DurationLike, step: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
     ) -> None:
-        name = f"{type(self).__name__}.of()"
-        self.size: int = positive_millis(max_size, f"{name}: the largest size")
-        self.step: int = positive_millis(step, f"{name}: the step")
-        if self.size % self.step:
+        millis = self._length(max_size, "largest size")
+        self.step: int = self._length(step, "step")
+        if millis % self.step:
             raise ProgramError(
-                f"{name}: the largest size has to be a multiple of the step: {self.size} ms is none of {self.step} ms"
+                f"{type(self).__name__}.of(): the largest size has to be a multiple of the step: {millis} ms is none of"
+                f" {self.step} ms"
             )
-        self.offset: int = offset_millis(name, offset, self.size)
-        self.time_zone = time_zone
-        self.line: Milliseconds | Days = line(
-            name, self.offset, time_zone, {"largest size": self.size, "step": self.step}
-        )
+        super().__init__(millis, millis, self.step, offset, time_zone, {"largest size": millis, "step": self.step})
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
