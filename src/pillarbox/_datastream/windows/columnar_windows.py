@@ -12,7 +12,7 @@ from pillarbox._datastream.checks.schemas import check_column_names, check_key_t
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import EventTimeUse
-from pillarbox._operators.columnar.accumulators import is_collated
+from pillarbox._operators.columnar.accumulators import is_compared
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.columnar.key_columns import grouped_fields
 from pillarbox._operators.columnar.partials import ALL, Columns
@@ -31,23 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["aggregate_columns", "check_options"]
 
-_KEYS = (
-    spark.ByteType,
-    spark.ShortType,
-    spark.IntegerType,
-    spark.LongType,
-    spark.FloatType,
-    spark.DoubleType,
-    spark.DecimalType,
-    spark.StringType,
-    spark.BinaryType,
-    spark.BooleanType,
-    spark.DateType,
-    spark.TimestampType,
-    spark.TimestampNTZType,
-    spark.TimeType,
-    spark.DayTimeIntervalType,
-)
 _INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python objects"
 
 
@@ -172,4 +155,4 @@ def _is_grouped(kind: spark.DataType) -> bool:
     """Return whether Spark groups by values of this type, and pillarbox as Spark does."""
     if isinstance(kind, spark.StructType):
         return all(_is_grouped(field.dataType) for field in kind.fields)
-    return isinstance(kind, _KEYS) and not is_collated(kind)
+    return is_compared(kind)

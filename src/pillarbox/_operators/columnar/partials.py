@@ -20,6 +20,7 @@ from pillarbox._errors import CheckpointMismatchError, OperatorError, PillarboxE
 from pillarbox._operators.columnar.accumulators import Accumulator, ByGroups, ByKernels, Overflow, Part, arrow_type
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.columnar.key_columns import grouped_fields, key_array
+from pillarbox._operators.windowing.by_key import positions_by_key
 from pillarbox._rows import column_to_list
 
 __all__ = ["ALL", "END", "ROWS", "START", "Columns", "Partials"]
@@ -236,13 +237,8 @@ class Partials:
 
     def by_key(self, columns: Mapping[str, pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the positions of rows, those of a key together, in their order; and the number of each one's key."""
-        arrays = [columns[name] for name in self._keys]
-        names = [str(index) for index in range(len(arrays) + 1)]
-        table = pa.table([*arrays, pa.array(np.arange(len(arrays[0])))], names=names)
-        grouped = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
-        positions = _array(grouped.column(f"{names[-1]}_list"))
-        lengths = pc.list_value_length(positions).to_numpy()
-        return positions.flatten().to_numpy(), np.repeat(np.arange(len(positions)), lengths)
+        positions, lengths = positions_by_key([columns[name] for name in self._keys])
+        return positions, np.repeat(np.arange(len(lengths)), lengths)
 
     def _merged(
         self, batches: Sequence[pa.RecordBatch], more: dict[str, Any], by: list[str], starts: Any
