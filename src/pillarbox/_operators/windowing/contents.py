@@ -20,6 +20,8 @@ from pillarbox._state import (
 __all__ = ["CONTENTS", "AllElements", "Contents", "Fold", "Folded", "aggregating", "reducing"]
 
 _NAME = CONTENTS = "window-contents"
+# Gets the elements of a window that fires.
+Call = Callable[[tuple[Any, ...]], None]
 
 
 class Contents(ABC):
@@ -40,13 +42,7 @@ class Contents(ABC):
         """Return what the current window keeps: its elements, or one accumulator."""
 
     @abstractmethod
-    def fire(
-        self,
-        state: Any,
-        window: Any,
-        evictor_context: Evictor.EvictorContext,
-        call: Callable[[tuple[Any, ...]], None],
-    ) -> None:
+    def fire(self, state: Any, window: Any, context: Evictor.EvictorContext, call: Call) -> None:
         """Call the function of the current window with its elements, unless it is empty."""
 
 
@@ -125,13 +121,7 @@ class Folded(Contents):
         """Return the accumulator."""
         return (state.accumulator(),)
 
-    def fire(
-        self,
-        state: Any,
-        window: Any,
-        evictor_context: Evictor.EvictorContext,
-        call: Callable[[tuple[Any, ...]], None],
-    ) -> None:
+    def fire(self, state: Any, window: Any, context: Evictor.EvictorContext, call: Call) -> None:
         """Call the function with the folded value."""
         value = state.get()
         if value is not None:
@@ -160,13 +150,7 @@ class AllElements(Contents):
         """Return the elements."""
         return tuple(element[0] for element in state.get())
 
-    def fire(
-        self,
-        state: Any,
-        window: Any,
-        evictor_context: Evictor.EvictorContext,
-        call: Callable[[tuple[Any, ...]], None],
-    ) -> None:
+    def fire(self, state: Any, window: Any, context: Evictor.EvictorContext, call: Call) -> None:
         """Call the function with the elements that the evictor leaves."""
         kept = state.get()
         if not kept:
@@ -176,9 +160,9 @@ class AllElements(Contents):
             return
         # (Those that came when the program had no evictor have no timestamp.)
         elements = [TimestampedValue(value, time[0] if time else None) for value, *time in kept]
-        self._evict("evict_before", elements, window, evictor_context)
+        self._evict("evict_before", elements, window, context)
         self._call([element.value for element in elements], call)
-        self._evict("evict_after", elements, window, evictor_context)
+        self._evict("evict_after", elements, window, context)
         if len(elements) < len(kept):
             state.update([tuple(element) for element in elements])
 
@@ -191,7 +175,7 @@ class AllElements(Contents):
                 + (f" returned {shorten(result)}" if result is not None else " left something else in the list")
             )
 
-    def _call(self, values: list[Any], call: Callable[[tuple[Any, ...]], None]) -> None:
+    def _call(self, values: list[Any], call: Call) -> None:
         if self.fold is None:
             call(tuple(values))
         elif values:
