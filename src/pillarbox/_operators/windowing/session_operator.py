@@ -18,29 +18,17 @@ from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.windowing.api.session_windows import (
-    DynamicEventTimeSessionWindows,
-    DynamicProcessingTimeSessionWindows,
-    EventTimeSessionWindows,
-    ProcessingTimeSessionWindows,
-)
+from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
 from pillarbox._operators.windowing.api.windows import TimeWindow
-from pillarbox._operators.windowing.base_operator import WindowProgram, are_far
+from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.by_key import GroupedRecords, RunsByKey
-from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
+from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
 from pillarbox._state import ValueState, ValueStateDescriptor
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["SessionWindowOperator"]
 
-_KINDS = frozenset(
-    {
-        DynamicEventTimeSessionWindows,
-        DynamicProcessingTimeSessionWindows,
-        EventTimeSessionWindows,
-        ProcessingTimeSessionWindows,
-    }
-)
 _START = itemgetter(0)
 _END = itemgetter(1)
 
@@ -50,8 +38,10 @@ Session = tuple[int, int, Any]
 class SessionWindowOperator(FoldingWindowOperator):
     """Folds each record into the session that it belongs to."""
 
+    timers = "session-timers"
+
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
-        super().__init__(context, keying, program, "session-timers", merging=True)
+        super().__init__(context, keying, program)
         assert self._fold.merge is not None
         self._merge = self._fold.merge
         # Named by what the accumulators are.
@@ -63,11 +53,6 @@ class SessionWindowOperator(FoldingWindowOperator):
         assigner = program.assigner
         self._gap: int | None = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else None
         self._runs = RunsByKey(keying)
-
-    @staticmethod
-    def does(program: WindowProgram) -> bool:
-        """Tell whether a program's windows are of this kind."""
-        return type(program.assigner) in _KINDS and FoldingWindowOperator.folds_at_ends(program)
 
     # -- records --
 
@@ -261,7 +246,7 @@ class SessionWindowOperator(FoldingWindowOperator):
 
     # -- firing --
 
-    def _on_timer(self, timestamp: int) -> None:
+    def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         sessions = self._state.value()
         if sessions is None:
             return

@@ -19,6 +19,7 @@ from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._time.duration import DurationLike, positive_millis
 
 __all__ = [
+    "SESSIONS",
     "DynamicEventTimeSessionWindows",
     "DynamicProcessingTimeSessionWindows",
     "EventTimeSessionWindows",
@@ -207,3 +208,12 @@ class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
             []
         """
         return DynamicProcessingTimeSessionWindows(extractor)
+
+
+SESSIONS = (
+    DynamicEventTimeSessionWindows,
+    DynamicProcessingTimeSessionWindows,
+    EventTimeSessionWindows,
+    ProcessingTimeSessionWindows,
+)
+"""The assigners of sessions that are not of a program's own."""
