@@ -382,12 +382,12 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
     def _fold(self, method: str, func: Any, fold: Fold, window_function: Any, output_type: Any) -> DataStream[Any]:
         if window_function is not None:
             asked_by = f"{method}(window_function=...)"
-            check_window_function(window_function, self._kinds, self._kinds[0], asked_by, type(self).__name__)
+            check_window_function(window_function, self._kinds, asked_by, type(self).__name__)
         contents = Folded(fold) if self._evictor is None else AllElements(fold, self._evictor)
         return self._run(method, func, contents, window_function, output_type, (func, window_function))
 
     def _whole(self, method: str, wanted: type, func: Any, output_type: Any) -> DataStream[Any]:
-        check_window_function(func, (wanted,), wanted, f"{method}()", type(self).__name__)
+        check_window_function(func, (wanted,), f"{method}()", type(self).__name__)
         return self._run(method, func, AllElements(evictor=self._evictor), func, output_type, (func,))
 
 

@@ -29,7 +29,7 @@ from pillarbox._operators.windowing.api.functions import (
     WindowFunction,
 )
 from pillarbox._operators.windowing.api.triggers import Trigger
-from pillarbox._operators.windowing.contents import Contents, Folded
+from pillarbox._operators.windowing.contents import AllElements, Folded
 from pillarbox._state import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
@@ -56,7 +56,7 @@ class WindowProgram:
 
     assigner: WindowAssigner
     trigger: Trigger
-    contents: Contents
+    contents: AllElements | Folded
     function: Any = None
     opened: tuple[Any, ...] = field(default=())
     lateness: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,33 +16,11 @@ from pillarbox._state import (
     StateDescriptor,
 )
 
-__all__ = ["CONTENTS", "AllElements", "Contents", "Fold", "Folded", "aggregating", "reducing"]
+__all__ = ["CONTENTS", "AllElements", "Fold", "Folded", "aggregating", "reducing"]
 
 _NAME = CONTENTS = "window-contents"
 # Gets the elements of a window that fires.
 Call = Callable[[tuple[Any, ...]], None]
-
-
-class Contents(ABC):
-    """How the elements of a window are kept. It is part of the program; the state is handed in.
-
-    Attributes:
-        descriptor: the state that a window keeps.
-    """
-
-    descriptor: StateDescriptor
-
-    @abstractmethod
-    def add(self, state: Any, value: Any, timestamp: int | None) -> None:
-        """Add an element to the current window."""
-
-    @abstractmethod
-    def kept(self, state: Any) -> Sequence[Any]:
-        """Return what the current window keeps: its elements, or one accumulator."""
-
-    @abstractmethod
-    def fire(self, state: Any, window: Any, context: Evictor.EvictorContext, call: Call) -> None:
-        """Call the function of the current window with its elements, unless it is empty."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +83,12 @@ def _itself(value: Any) -> Any:
     return value
 
 
-class Folded(Contents):
-    """Elements are folded as they come: a window keeps one value."""
+class Folded:
+    """Elements are folded as they come: a window keeps one value. It is part of the program; the state is handed in.
+
+    Attributes:
+        descriptor: the state that a window keeps.
+    """
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -128,12 +109,14 @@ class Folded(Contents):
             call((value,))
 
 
-class AllElements(Contents):
+class AllElements:
     """A window keeps all of its elements, in the order in which they came.
 
     Args:
         fold: what the function gets in their place, if that is one value.
         evictor: takes elements out of the window; then their timestamps are kept, too.
+
+    Attributes and methods are those of :class:`Folded`.
     """
 
     def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:

@@ -139,9 +139,9 @@ def panes_of(assigner: WindowAssigner) -> EvenPanes | DayPanes | None:
     assert isinstance(assigner, FixedWindows)
     if isinstance(assigner.line, Days):
         return DayPanes(assigner, assigner.line)
-    name = f"windows of {assigner.size} ms"
-    if kind in _SLIDING:
-        name = f"panes of {assigner.size} ms each {assigner.starts_every} ms"
-    elif kind in _CUMULATING:
+    name = f"panes of {assigner.size} ms each {assigner.starts_every} ms"
+    if assigner.cumulates:
         name = f"panes of up to {assigner.size} ms by {assigner.ends_every} ms"
+    elif kind in _TUMBLING:
+        name = f"windows of {assigner.size} ms"
     return EvenPanes(assigner, name)

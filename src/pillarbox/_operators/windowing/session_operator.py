@@ -112,17 +112,13 @@ class SessionWindowOperator(FoldingWindowOperator):
                 backend.row = rows[key]
                 backend.key = key
                 done = [*(sessions_of() or ())]
-                timed = bool(done) and done[-1][1] > unfired
+                timed = taken_up = bool(done) and done[-1][1] > unfired
                 start, until, folded = done.pop() if timed else (0, done[-1][1] if done else MIN_TIMESTAMP, None)
-                if timed and folded is None:
-                    done.append((start, until, None))
                 for value, time in zip(islice(elements, stop - begin), times):
                     if time > until:
-                        if folded is not None:
+                        if taken_up:
                             done.append((start, until, folded))
-                        start, until, folded = time, time + gap, first(value)
-                        if folded is None:
-                            done.append((start, until, None))
+                        start, until, folded, taken_up = time, time + gap, first(value), True
                     elif folded is not None and time >= start:
                         folded = add_to(folded, value)
                         if folded is None:
@@ -130,17 +126,15 @@ class SessionWindowOperator(FoldingWindowOperator):
                         if time + gap > until:
                             until = time + gap
                     else:  # it meets one before the last
-                        if folded is not None:
+                        if taken_up:
                             done.append((start, until, folded))
                         self._put(done, unfired, timed=timed)
                         self._add(value, time, time + gap, tuple(done))
                         done = [*(sessions_of() or ())]
-                        timed = True
+                        timed = taken_up = True
                         start, until, folded = done.pop()
-                        if folded is None:
-                            done.append((start, until, None))
                 begin = stop
-                if folded is not None:
+                if taken_up:
                     done.append((start, until, folded))
                 self._put(done, unfired, timed=timed)
         self._collector.flush()

@@ -34,42 +34,41 @@ class FixedWindows(TimedAssigner):
     """Windows of fixed lengths.
 
     Args:
-        size: how long a window is; of cumulating ones, the longest.
-        starts_every: how long after one window's start the next one starts.
-        ends_every: how long after one window's end the next one ends.
+        lengths: the lengths that the program gives, by their names in errors: first that of a window, the longest of
+            cumulating ones, and last how long after one window's end the next one ends.
         offset: how much later than the multiples of ``starts_every`` windows start.
         time_zone: where midnight is, for windows of days; None: windows lie on the axis of milliseconds.
-        lengths: the lengths that the program gives, in milliseconds, by their names in errors.
+
+    Attributes:
+        cumulates: whether windows start together, and end one after the other.
+        size: how long a window is, in milliseconds; of cumulating ones, the longest.
+        starts_every: how long after one window's start the next one starts.
+        ends_every: how long after one window's end the next one ends.
     """
 
-    def __init__(
-        self,
-        size: int,
-        starts_every: int,
-        ends_every: int,
-        offset: DurationLike,
-        time_zone: str | None,
-        lengths: dict[str, int],
-    ) -> None:
-        name = f"{type(self).__name__}.of()"
-        self.size = size
-        self.starts_every = starts_every
-        self.ends_every = ends_every
-        self.offset: int = offset_millis(name, offset, starts_every)
-        self.time_zone = time_zone
-        self.line: Milliseconds | Days = line(name, self.offset, time_zone, lengths)
+    cumulates: bool = False
 
-    def _length(self, length: DurationLike, what: str) -> int:
-        """Return a length that the program gives, in milliseconds."""
-        return positive_millis(length, f"{type(self).__name__}.of(): the {what}")
+    def __init__(self, lengths: dict[str, DurationLike], offset: DurationLike, time_zone: str | None) -> None:
+        name = f"{type(self).__name__}.of()"
+        millis = {what: positive_millis(length, f"{name}: the {what}") for what, length in lengths.items()}
+        self.size: int = next(iter(millis.values()))
+        self.ends_every: int = [*millis.values()][-1]
+        if self.cumulates and self.size % self.ends_every:
+            raise ProgramError(
+                f"{name}: the largest size has to be a multiple of the step: {self.size} ms is none of"
+                f" {self.ends_every} ms"
+            )
+        self.starts_every: int = self.size if self.cumulates else self.ends_every
+        self.offset: int = offset_millis(name, offset, self.starts_every)
+        self.time_zone = time_zone
+        self.line: Milliseconds | Days = line(name, self.offset, time_zone, millis)
 
 
 class _Tumbling(FixedWindows):
     """Windows of one length, side by side."""
 
     def __init__(self, size: DurationLike, offset: DurationLike = 0, time_zone: str | None = None) -> None:
-        millis = self._length(size, "size")
-        super().__init__(millis, millis, millis, offset, time_zone, {"size": millis})
+        super().__init__({"size": size}, offset, time_zone)
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
@@ -128,10 +127,8 @@ class _Sliding(FixedWindows):
     def __init__(
         self, size: DurationLike, slide: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
     ) -> None:
-        millis = self._length(size, "size")
-        self.slide: int = self._length(slide, "slide")
-        lengths = {"size": millis, "slide": self.slide}
-        super().__init__(millis, self.slide, self.slide, offset, time_zone, lengths)
+        super().__init__({"size": size, "slide": slide}, offset, time_zone)
+        self.slide: int = self.ends_every
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
@@ -189,17 +186,13 @@ class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
 class _Cumulative(FixedWindows):
     """Windows that start together, and end one step after the other, until the longest has its full length."""
 
+    cumulates = True
+
     def __init__(
         self, max_size: DurationLike, step: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
     ) -> None:
-        millis = self._length(max_size, "largest size")
-        self.step: int = self._length(step, "step")
-        if millis % self.step:
-            raise ProgramError(
-                f"{type(self).__name__}.of(): the largest size has to be a multiple of the step: {millis} ms is none of"
-                f" {self.step} ms"
-            )
-        super().__init__(millis, millis, self.step, offset, time_zone, {"largest size": millis, "step": self.step})
+        super().__init__({"largest size": max_size, "step": step}, offset, time_zone)
+        self.step: int = self.ends_every
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
