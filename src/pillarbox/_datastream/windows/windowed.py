@@ -29,10 +29,15 @@ from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory
 from pillarbox._operators.functions.basic import OutputTag, ReduceFunction, check_plain
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
 from pillarbox._operators.stateless.typed_results import OfOneType
-from pillarbox._operators.windowing.api.assigner import MergingWindowAssigner, TimedAssigner, WindowAssigner
+from pillarbox._operators.windowing.api.assigner import (
+    MergingWindowAssigner,
+    TimedAssigner,
+    WindowAssigner,
+    is_built_in,
+)
 from pillarbox._operators.windowing.api.count_windows import CountWindowAssigner, GlobalWindows
 from pillarbox._operators.windowing.api.evictors import Evictor
-from pillarbox._operators.windowing.api.session_windows import SESSIONS
+from pillarbox._operators.windowing.api.session_windows import Sessions
 from pillarbox._operators.windowing.api.triggers import (
     EventTimeTrigger,
     ProcessingTimeTrigger,
@@ -403,7 +408,7 @@ def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
         return TumblingWindowOperator
     if contents.fold.merge is None:
         return WindowOperator
-    if type(assigner) in SESSIONS:
+    if isinstance(assigner, Sessions) and is_built_in(assigner):
         return SessionWindowOperator
     # A window that is made of panes has nothing of its own, so also no state of the window function's.
     if isinstance(panes, EvenPanes) and not program.clears and not mentions(program.function, "window_state"):

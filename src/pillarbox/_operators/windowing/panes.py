@@ -13,23 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._operators.windowing.api.assigner import WindowAssigner
-from pillarbox._operators.windowing.api.time_windows import (
-    CumulativeEventTimeWindows,
-    CumulativeProcessingTimeWindows,
-    FixedWindows,
-    SlidingEventTimeWindows,
-    SlidingProcessingTimeWindows,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-)
+from pillarbox._operators.windowing.api.assigner import WindowAssigner, is_built_in
+from pillarbox._operators.windowing.api.time_windows import FixedWindows
 from pillarbox._operators.windowing.api.window_starts import Days
 
 __all__ = ["DayPanes", "EvenPanes", "panes_of"]
 
-_TUMBLING = (TumblingEventTimeWindows, TumblingProcessingTimeWindows)
-_SLIDING = (SlidingEventTimeWindows, SlidingProcessingTimeWindows)
-_CUMULATING = (CumulativeEventTimeWindows, CumulativeProcessingTimeWindows)
 # Windows of event time ask for no clock.
 _NO_CLOCK: Any = None
 
@@ -55,7 +44,7 @@ class EvenPanes:
         self._end = assigner.offset + assigner.size
         self.name: str = f"{name}, offset {assigner.offset % assigner.starts_every} ms"
         self.longest: int = max(self._size, self._starts_every)
-        self.tumbling: bool = self._size == self._starts_every == self._ends_every
+        self.tumbling: bool = assigner.tumbles
 
     def start(self, time: int) -> int:
         """Return the start of the pane that a time is in."""
@@ -110,7 +99,7 @@ class DayPanes:
         self._length = gcd(assigner.size, assigner.ends_every)
         self.name: str = f"panes of {self._length} ms of {assigner!r}, offset {days.offset} ms, {days.zone}"
         self.longest: int = max(assigner.size, assigner.starts_every)
-        self.tumbling: bool = assigner.size == assigner.starts_every == assigner.ends_every
+        self.tumbling: bool = assigner.tumbles
 
     def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the starts of the panes that times are in."""
@@ -133,15 +122,13 @@ class DayPanes:
 
 def panes_of(assigner: WindowAssigner) -> EvenPanes | DayPanes | None:
     """Return the panes of an assigner's windows; None: they are not made of such."""
-    kind = type(assigner)
-    if kind not in (*_TUMBLING, *_SLIDING, *_CUMULATING):
+    if not isinstance(assigner, FixedWindows) or not is_built_in(assigner):
         return None
-    assert isinstance(assigner, FixedWindows)
     if isinstance(assigner.line, Days):
         return DayPanes(assigner, assigner.line)
     name = f"panes of {assigner.size} ms each {assigner.starts_every} ms"
     if assigner.cumulates:
         name = f"panes of up to {assigner.size} ms by {assigner.ends_every} ms"
-    elif kind in _TUMBLING:
+    elif assigner.tumbles:
         name = f"windows of {assigner.size} ms"
     return EvenPanes(assigner, name)

@@ -19,12 +19,12 @@ from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._time.duration import DurationLike, positive_millis
 
 __all__ = [
-    "SESSIONS",
     "DynamicEventTimeSessionWindows",
     "DynamicProcessingTimeSessionWindows",
     "EventTimeSessionWindows",
     "ProcessingTimeSessionWindows",
     "SessionWindowTimeGapExtractor",
+    "Sessions",
     "merges_what_meets",
 ]
 
@@ -45,7 +45,7 @@ class SessionWindowTimeGapExtractor(ABC):
         """Return the gap in milliseconds; it has to be above zero."""
 
 
-class _Sessions(TimedAssigner, MergingWindowAssigner):
+class Sessions(TimedAssigner, MergingWindowAssigner):
     """Windows of activity: they end when nothing came for the gap."""
 
     @abstractmethod
@@ -76,10 +76,10 @@ class _Sessions(TimedAssigner, MergingWindowAssigner):
 
 def merges_what_meets(assigner: MergingWindowAssigner[Any, Any]) -> bool:
     """Return whether just those windows are merged that overlap or touch: nobody has changed how sessions merge."""
-    return type(assigner).merge_windows is _Sessions.merge_windows
+    return type(assigner).merge_windows is Sessions.merge_windows
 
 
-class _FixedGap(_Sessions):
+class _FixedGap(Sessions):
     """Sessions with one gap for all elements."""
 
     def __init__(self, gap: DurationLike) -> None:
@@ -92,7 +92,7 @@ class _FixedGap(_Sessions):
         return f"{type(self).__name__}({self.gap} ms)"
 
 
-class _DynamicGap(_Sessions):
+class _DynamicGap(Sessions):
     """Sessions whose gap each element says itself."""
 
     def __init__(self, extractor: SessionWindowTimeGapExtractor | Callable[[Any], int]) -> None:
@@ -208,12 +208,3 @@ class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
             []
         """
         return DynamicProcessingTimeSessionWindows(extractor)
-
-
-SESSIONS = (
-    DynamicEventTimeSessionWindows,
-    DynamicProcessingTimeSessionWindows,
-    EventTimeSessionWindows,
-    ProcessingTimeSessionWindows,
-)
-"""The assigners of sessions that are not of a program's own."""

@@ -40,12 +40,14 @@ class FixedWindows(TimedAssigner):
         time_zone: where midnight is, for windows of days; None: windows lie on the axis of milliseconds.
 
     Attributes:
+        tumbles: whether windows are side by side.
         cumulates: whether windows start together, and end one after the other.
         size: how long a window is, in milliseconds; of cumulating ones, the longest.
         starts_every: how long after one window's start the next one starts.
         ends_every: how long after one window's end the next one ends.
     """
 
+    tumbles: bool = False
     cumulates: bool = False
 
     def __init__(self, lengths: dict[str, DurationLike], offset: DurationLike, time_zone: str | None) -> None:
@@ -66,6 +68,8 @@ class FixedWindows(TimedAssigner):
 
 class _Tumbling(FixedWindows):
     """Windows of one length, side by side."""
+
+    tumbles = True
 
     def __init__(self, size: DurationLike, offset: DurationLike = 0, time_zone: str | None = None) -> None:
         super().__init__({"size": size}, offset, time_zone)
