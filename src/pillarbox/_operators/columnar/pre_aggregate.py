@@ -14,7 +14,7 @@ import pyarrow as pa
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import OperatorError
 from pillarbox._operators.columnar.partials import Partials
-from pillarbox._operators.columnar.program import ColumnarProgram
+from pillarbox._operators.columnar.program import ColumnarProgram, times_of_run
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
 from pillarbox._operators.windowing.panes import panes_of
@@ -55,7 +55,7 @@ class PreAggregateOperator(StreamOperator):
         """Gather a run."""
         if not len(records):
             return
-        times = self._program.times_of(records)
+        times = times_of_run(records, type(self._program.assigner).__name__, "the window")
         columns = self._program.columns_of(records, self.name)
         self._gathered.append((columns, times))
         self._rows += len(times)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -189,18 +189,12 @@ class SessionWindowOperator(FoldingWindowOperator):
 
     def _windows_of(self, records: Records) -> Iterator[tuple[int, int]]:
         """Return for each record the session that it would be by itself."""
-        assigner, times = self._assigner, records.timestamps
-        if isinstance(assigner, EventTimeSessionWindows) and times is not None and None not in times:
-            gap = assigner.gap
+        times, gap = records.timestamps, self._gap
+        if gap is not None and times is not None and None not in times:
             return zip(times, [time + gap for time in times])  # type: ignore[operator, arg-type]
-        return self._assigned(records)
-
-    def _assigned(self, records: Records) -> Iterator[tuple[int, int]]:
-        times = [None] * len(records) if records.timestamps is None else records.timestamps
         assign, context = self._assigner.assign_windows, self._assigner_context
-        for value, time in zip(records.values, times):
-            (window,) = assign(value, time, context)
-            yield window
+        timed = zip(records.values, repeat(None) if times is None else times)
+        return (window for value, time in timed for window in assign(value, time, context))
 
     def _add(self, value: Any, start: int, end: int, sessions: tuple[Session, ...]) -> None:
         """Add an element to the sessions that it meets, which become one, or as a new one."""
