@@ -69,7 +69,7 @@ class FixedWindows(TimedAssigner):
 class _Tumbling(FixedWindows):
     """Windows of one length, side by side."""
 
-    tumbles = True
+    tumbles: bool = True
 
     def __init__(self, size: DurationLike, offset: DurationLike = 0, time_zone: str | None = None) -> None:
         super().__init__({"size": size}, offset, time_zone)
@@ -190,7 +190,7 @@ class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
 class _Cumulative(FixedWindows):
     """Windows that start together, and end one step after the other, until the longest has its full length."""
 
-    cumulates = True
+    cumulates: bool = True
 
     def __init__(
         self, max_size: DurationLike, step: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
