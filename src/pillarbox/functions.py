@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pillarbox._datastream import AsyncCache, AsyncRetryStrategy, Function, RuntimeContext, StreamExecutionEnvironment
+from pillarbox._datastream.windows.columnar_windows import aggregate_columns
 from pillarbox._datastream.windows.windowed import WindowsOfOneStream
 from pillarbox._errors import OperatorError, ProgramError, describe, shorten, shorten_record
 from pillarbox._operators.async_io.api.function import CombiningFunction
@@ -189,7 +190,7 @@ def window_aggregate(
     windows: WindowsOfOneStream[Any, Any] = timed.key_by(names).window(window) if names else timed.window_all(window)
     if allowed_lateness != 0:
         windows.allowed_lateness(allowed_lateness)
-    stream = windows._aggregate_columns(aggregates)
+    stream = aggregate_columns(windows, aggregates)
     return (stream if uid is None else stream.uid(uid)).to_dataframe()
 
 

@@ -21,7 +21,7 @@ from pillarbox._datastream.checks.given_windows import (
 from pillarbox._datastream.checks.missing import missing
 from pillarbox._datastream.checks.schemas import check_field, declared_type
 from pillarbox._datastream.streams.data_stream import DataStream
-from pillarbox._datastream.windows.columnar_windows import aggregate_columns, check_options
+from pillarbox._datastream.windows.columnar_windows import aggregate_columns
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, Generic, WindowOut
 from pillarbox._graph import Transformation
@@ -358,7 +358,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         self, func: Any, window_function: Any, accumulator_type: Any, output_type: Any, aggregates: dict[str, Any]
     ) -> DataStream[Any]:
         if func is None and aggregates:
-            return self._aggregate_columns({**_given(window_function, accumulator_type, output_type), **aggregates})
+            return aggregate_columns(self, {**_given(window_function, accumulator_type, output_type), **aggregates})
         if "on_error" in aggregates:
             raise ProgramError("aggregate() has no on_error: say window(...).side_output_errors(tag) before it")
         if aggregates:
@@ -379,10 +379,6 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         check_type("aggregate(): accumulator_type", accumulator_type)
         fold = aggregating(func, accumulator_type)
         return self._fold("aggregate", func, fold, window_function, output_type)
-
-    def _aggregate_columns(self, aggregates: dict[str, Any]) -> DataStream[Any]:
-        check_options(self._assigner, self._trigger, self._evictor, self._late_tag, self._error_tag)
-        return aggregate_columns(self._stream, self._assigner, self._lateness, aggregates, by_key=self._of_keys)
 
     def _fold(self, method: str, func: Any, fold: Fold, window_function: Any, output_type: Any) -> DataStream[Any]:
         if window_function is not None:
