@@ -139,23 +139,19 @@ class WindowOperator(BaseWindowOperator):
             self._state.clear()
 
     def _fire(self, window: Any, place: Any) -> None:
-        """Call the window function with what the current window keeps."""
-        self._contents.fire(self._state, window, self._window_context, self._emitter(window, place))
-
-    def kept(self) -> Sequence[Any]:
-        """Return what the current window keeps: its elements, or one accumulator."""
-        return self._contents.kept(self._state)
-
-    def _emitter(self, window: Any, place: Any) -> Callable[[tuple[Any, ...]], None]:
-        """Return what calls the window function, with the window's own state at hand, and takes its results."""
+        """Call the window function with what the current window keeps, and the window's own state at hand."""
         timestamp = window.max_timestamp()
 
-        def emit(elements: tuple[Any, ...]) -> None:
+        def call(elements: tuple[Any, ...]) -> None:
             self.backend.set_current_namespace(tuple(window))
             self._emit(window, timestamp, elements)
             self.backend.set_current_namespace(tuple(place))
 
-        return emit
+        self._contents.fire(self._state, window, self._window_context, call)
+
+    def kept(self) -> Sequence[Any]:
+        """Return what the current window keeps: its elements, or one accumulator."""
+        return self._contents.kept(self._state)
 
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         """Ask the trigger, and clean up where that is due."""
