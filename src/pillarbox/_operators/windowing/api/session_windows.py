@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.windowing.api.assigner import (
@@ -43,6 +43,9 @@ class SessionWindowTimeGapExtractor(ABC):
     @abstractmethod
     def extract(self, element: Any, /) -> int:
         """Return the gap in milliseconds; it has to be above zero."""
+
+
+GapExtractor: TypeAlias = SessionWindowTimeGapExtractor | Callable[[Any], int]
 
 
 class Sessions(TimedAssigner, MergingWindowAssigner):
@@ -95,7 +98,7 @@ class _FixedGap(Sessions):
 class _DynamicGap(Sessions):
     """Sessions whose gap each element says itself."""
 
-    def __init__(self, extractor: SessionWindowTimeGapExtractor | Callable[[Any], int]) -> None:
+    def __init__(self, extractor: GapExtractor) -> None:
         extract = getattr(extractor, "extract", extractor)
         if not callable(extract):
             raise ProgramError(
@@ -129,9 +132,7 @@ class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
         return EventTimeSessionWindows(size)
 
     @staticmethod
-    def with_dynamic_gap(
-        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
-    ) -> DynamicEventTimeSessionWindows:
+    def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
         """Return an assigner of sessions whose gap each element says itself, in milliseconds.
 
         Example:
@@ -161,9 +162,7 @@ class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
         return ProcessingTimeSessionWindows(size)
 
     @staticmethod
-    def with_dynamic_gap(
-        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
-    ) -> DynamicProcessingTimeSessionWindows:
+    def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:
         """Return an assigner of sessions whose gap each element says itself, in milliseconds.
 
         Example:
@@ -179,9 +178,7 @@ class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
     """Sessions of event time whose gap each element says itself."""
 
     @staticmethod
-    def with_dynamic_gap(
-        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
-    ) -> DynamicEventTimeSessionWindows:
+    def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
         """Return an assigner of sessions whose gap each element says itself, in milliseconds.
 
         Example:
@@ -196,9 +193,7 @@ class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
     """Sessions of processing time whose gap each element says itself."""
 
     @staticmethod
-    def with_dynamic_gap(
-        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
-    ) -> DynamicProcessingTimeSessionWindows:
+    def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:
         """Return an assigner of sessions whose gap each element says itself, in milliseconds.
 
         Example:
