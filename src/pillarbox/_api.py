@@ -85,49 +85,56 @@ from pillarbox._operators.columnar.aggregates import (
     min_,
     sum_,
 )
-from pillarbox._operators.windowing import (
-    AllWindowFunction,
+from pillarbox._operators.windowing.api.assigner import MergeCallback, MergingWindowAssigner, WindowAssigner
+from pillarbox._operators.windowing.api.continuous_triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
-    CountEvictor,
+)
+from pillarbox._operators.windowing.api.count_windows import (
     CountSlidingWindowAssigner,
-    CountTrigger,
     CountTumblingWindowAssigner,
-    CountWindow,
-    CumulativeEventTimeWindows,
-    CumulativeProcessingTimeWindows,
+    GlobalWindows,
+)
+from pillarbox._operators.windowing.api.evictors import (
+    CountEvictor,
     DeltaEvictor,
-    DeltaTrigger,
+    Evictor,
+    TimeEvictor,
+    TimestampedValue,
+)
+from pillarbox._operators.windowing.api.functions import (
+    AllWindowFunction,
+    KeyedStateStore,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
+from pillarbox._operators.windowing.api.session_windows import (
     DynamicEventTimeSessionWindows,
     DynamicProcessingTimeSessionWindows,
     EventTimeSessionWindows,
-    EventTimeTrigger,
-    Evictor,
-    GlobalWindow,
-    GlobalWindows,
-    KeyedStateStore,
-    MergeCallback,
-    MergingWindowAssigner,
-    NeverTrigger,
-    ProcessAllWindowFunction,
     ProcessingTimeSessionWindows,
-    ProcessingTimeTrigger,
-    ProcessWindowFunction,
-    PurgingTrigger,
     SessionWindowTimeGapExtractor,
+)
+from pillarbox._operators.windowing.api.time_windows import (
+    CumulativeEventTimeWindows,
+    CumulativeProcessingTimeWindows,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
-    TimeEvictor,
-    TimestampedValue,
-    TimeWindow,
-    Trigger,
-    TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    Window,
-    WindowAssigner,
-    WindowFunction,
 )
+from pillarbox._operators.windowing.api.triggers import (
+    CountTrigger,
+    DeltaTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+    TriggerResult,
+)
+from pillarbox._operators.windowing.api.windows import CountWindow, GlobalWindow, TimeWindow, Window
 from pillarbox._rows import Row
 from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.operator_report import OperatorReport

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pillarbox._datastream import AsyncCache, AsyncRetryStrategy, Function, RuntimeContext, StreamExecutionEnvironment
-from pillarbox._datastream.windows.windowed_stream import Windowed
+from pillarbox._datastream.windows.columnar_windows import aggregate_columns
+from pillarbox._datastream.windows.windowed import WindowsOfOneStream
 from pillarbox._errors import OperatorError, ProgramError, describe, shorten, shorten_record
 from pillarbox._operators.async_io.api.function import CombiningFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions, OnBarrier
@@ -186,10 +187,10 @@ def window_aggregate(
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay).with_timestamp_assigner(time)
     env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
     timed = env.from_dataframe(df).assign_timestamps_and_watermarks(strategy)
-    windows: Windowed[Any, Any] = timed.key_by(names).window(window) if names else timed.window_all(window)
+    windows: WindowsOfOneStream[Any, Any] = timed.key_by(names).window(window) if names else timed.window_all(window)
     if allowed_lateness != 0:
-        windows._set_lateness(allowed_lateness)
-    stream = windows._aggregate_columns(aggregates)
+        windows.allowed_lateness(allowed_lateness)
+    stream = aggregate_columns(windows, aggregates)
     return (stream if uid is None else stream.uid(uid)).to_dataframe()
 
 

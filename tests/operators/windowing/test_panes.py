@@ -16,15 +16,17 @@ from pillarbox import (
     CheckpointMismatchError,
     CumulativeEventTimeWindows,
     CumulativeProcessingTimeWindows,
+    EventTimeSessionWindows,
     EventTimeTrigger,
     ProcessWindowFunction,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
+    TumblingEventTimeWindows,
     ValueStateDescriptor,
 )
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
-from pillarbox._operators.windowing.panes import panes_of
+from pillarbox._operators.windowing.panes import EvenPanes, panes_of
 from pillarbox._operators.windowing.two_stacks import TwoStacks, copied
 from tests.operators.windowing.windows import Contents, open_windows
 
@@ -54,7 +56,7 @@ def summed(one, other):
 @given(spans, st.integers(-500, 500))
 def test_panes_are_what_the_windows_of_their_times_say(assigner, begin):
     panes = panes_of(assigner)
-    assert panes is not None
+    assert isinstance(panes, EvenPanes)
     times = range(begin, begin + 120)
     windows = {time: assigner.assign_windows("element", time, None) for time in times}
     starts = panes.starts(np.array(times, np.int64)).tolist()
@@ -363,6 +365,30 @@ class CannotMerge(Counted):
 
 class ByHand(EventTimeTrigger):
     pass
+
+
+@pytest.mark.parametrize("assigner", [SlidingEventTimeWindows.of(10, 10), CumulativeEventTimeWindows.of(10, 10)])
+def test_windows_that_are_side_by_side_keep_the_state_of_their_kind(assigner):
+    with open_windows(named_sums(assigner, Counted())) as harness:
+        assert type(harness.operator) is PaneWindowOperator
+        harness.push_all([("a", 1), ("a", 2), ("b", 4)], [5, 15, 16])
+        harness.push_watermark(30)
+        assert sorted(harness.get_output()) == [("a", (0, 10), 1), ("a", (10, 20), 2), ("b", (10, 20), 4)]
+
+
+@pytest.mark.parametrize("kind", [TumblingEventTimeWindows, SlidingEventTimeWindows, EventTimeSessionWindows])
+def test_an_assigner_of_a_program_is_asked_about_each_element(kind):
+    class Own(kind):
+        def assign_windows(self, element, timestamp, context):
+            return super().assign_windows(element, timestamp + 100, context)
+
+    assigner = Own(10, 10) if kind is SlidingEventTimeWindows else Own(10)
+    with open_windows(named_sums(assigner, Counted())) as harness:
+        assert type(harness.operator) is WindowOperator
+        harness.push(("a", 1), 5)
+        harness.push_watermark(300)
+        ((_, (start, _), _),) = harness.get_output()
+        assert 100 <= start <= 105
 
 
 sliding = SlidingEventTimeWindows.of(30, 10)

@@ -93,11 +93,11 @@ def event_time_of(assigner: WindowAssigner, trigger: Trigger) -> EventTimeUse:
     return event_time_use(asked)
 
 
-def check_window_function(func: Any, wanted: tuple[type, ...], name: type, asked_by: str, stream: str) -> None:
+def check_window_function(func: Any, wanted: tuple[type, ...], asked_by: str, stream: str) -> None:
     """Refuse what is no window function of the wanted kinds.
 
     Args:
-        name: the kind that the message names.
+        wanted: the kinds; a message names the first one.
         asked_by: the method that it was given to.
         stream: the class of the stream.
 
@@ -112,7 +112,7 @@ def check_window_function(func: Any, wanted: tuple[type, ...], name: type, asked
         raise ProgramError(f"{asked_by} got the class {func.__name__}: pass an instance: {func.__name__}()")
     kinds = [kind.__name__ for kind in _FUNCTIONS if isinstance(func, kind)]
     given = f"{type(func).__name__}, which is {_a(kinds[0])}" if kinds else shorten(func)
-    raise ProgramError(f"{asked_by} of {stream} takes {_a(name.__name__)}, not {given}")
+    raise ProgramError(f"{asked_by} of {stream} takes {_a(wanted[0].__name__)}, not {given}")
 
 
 def _a(name: str) -> str:

@@ -12,7 +12,7 @@ from pillarbox._datastream.connected.columnar_joins import join_columns, sides_o
 from pillarbox._datastream.connected.connected_streams import check_key_types
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._datastream.streams.keyed_stream import KeyedStream
-from pillarbox._datastream.windows.windowed_stream import Windowed
+from pillarbox._datastream.windows.windowed import Windowed
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, T2, Generic, U, V
 from pillarbox._graph import EventTimeUse
@@ -25,9 +25,7 @@ from pillarbox._operators.functions.joins import CoGroupFunction, FlatJoinFuncti
 from pillarbox._operators.joins.co_group import CoGroups, CoGroupWindowOperator, FlatPairs, Pairs
 from pillarbox._operators.joins.interval_join import Interval, IntervalJoinOperator
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
-from pillarbox._operators.windowing.api.evictors import Evictor
 from pillarbox._operators.windowing.api.functions import WindowFunction
-from pillarbox._operators.windowing.api.triggers import Trigger
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.contents import AllElements
 from pillarbox._time.duration import DurationLike, to_millis
@@ -175,8 +173,6 @@ class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
     """The windows of two streams."""
 
     _method: str
-    _applied = WindowFunction
-    _processed = WindowFunction
 
     def __init__(self, first: KeyedStream[Any, T1], second: KeyedStream[Any, T2], assigner: WindowAssigner) -> None:
         super().__init__(first, assigner)
@@ -185,51 +181,6 @@ class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
 
     def _make(self, program: WindowProgram) -> Callable[[OperatorContext], StreamOperator]:
         return partial(CoGroupWindowOperator, keyings=self._keyings, program=program)
-
-    def trigger(self, trigger: Trigger) -> Self:
-        """Set when a window is looked at, in place of the assigner's default; its elements are (0 or 1, record).
-
-        Raises:
-            ProgramError: it is no ``Trigger``; windows merge, and it cannot.
-        """
-        self._set_trigger(trigger)
-        return self
-
-    def evictor(self, evictor: Evictor) -> Self:
-        """Set what takes elements out of a window before or after its function is called: they are (0 or 1, record).
-
-        Raises:
-            ProgramError: it is no ``Evictor``.
-        """
-        self._set_evictor(evictor)
-        return self
-
-    def allowed_lateness(self, lateness: DurationLike) -> Self:
-        """Keep windows for a while after their end: a record that comes then has its window handled anew, as a whole.
-
-        Args:
-            lateness: how long event time may be past the end of a window; as an int, milliseconds. 0 by default.
-
-        Raises:
-            ProgramError: it is no duration, or the windows are not of event time.
-        """
-        self._set_lateness(lateness)
-        return self
-
-    def side_output_errors(self, tag: OutputTag[Any]) -> Self:
-        """Emit a dead letter where a function raises, and go on.
-
-        That of a window has as its value the records of both streams, each as (0 or 1, record): the window goes on as
-        if nothing had been emitted.
-
-        Args:
-            tag: the side output for :class:`DeadLetter` records: ``get_side_output(tag)`` of the resulting stream.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
-        self._set_error_tag(tag)
-        return self
 
     def _apply_to_all(self, func: Any, function: WindowFunction, output_type: Any) -> DataStream[Any]:
         contents = AllElements(evictor=self._evictor)

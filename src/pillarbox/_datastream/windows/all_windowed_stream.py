@@ -6,92 +6,26 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from pillarbox._datastream.streams.data_stream import DataStream
-from pillarbox._datastream.windows.field_folds import FieldFolds
-from pillarbox._datastream.windows.windowed_stream import Windowed
+from pillarbox._datastream.windows.windowed import WindowsOfOneStream
 from pillarbox._generics import T1, Generic, U, WindowOut
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
-from pillarbox._operators.functions.basic import OutputTag, ReduceFunction, SideOutput
-from pillarbox._operators.windowing.api.evictors import Evictor
+from pillarbox._operators.functions.basic import ReduceFunction, SideOutput
 from pillarbox._operators.windowing.api.functions import AllWindowFunction, ProcessAllWindowFunction
-from pillarbox._operators.windowing.api.triggers import Trigger
 from pillarbox._rows import Row
 from pillarbox._state import AggregateFunction
-from pillarbox._time.duration import DurationLike
 from pillarbox._types import SchemaLike, TypeInformation
 
 __all__ = ["AllWindowedStream"]
 
 
-class AllWindowedStream(Windowed[T1, WindowOut], FieldFolds[T1], Generic[T1, WindowOut]):
+class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut]):
     """A whole stream of records of type ``T1``, divided into windows: all of it goes through one subtask.
 
     Made by ``DataStream.window_all`` and ``count_window_all``.
     """
 
-    _applied = AllWindowFunction
-    _processed = ProcessAllWindowFunction
+    _kinds = AllWindowFunction, ProcessAllWindowFunction
     _of_keys = False
-
-    def trigger(self, trigger: Trigger) -> AllWindowedStream[T1, WindowOut]:
-        """Set when the function of a window is called: see :meth:`WindowedStream.trigger`.
-
-        Example:
-            >>> numbers = env.from_collection(range(5)).window_all(GlobalWindows.create())
-            >>> numbers.trigger(PurgingTrigger.of(CountTrigger.of(2))).reduce(max).execute_and_collect()
-            [1, 3]
-        """
-        self._set_trigger(trigger)
-        return self
-
-    def allowed_lateness(self, lateness: DurationLike) -> AllWindowedStream[T1, WindowOut]:
-        """Keep windows for a while after their end: see :meth:`WindowedStream.allowed_lateness`.
-
-        Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
-            >>> numbers = env.from_collection([1, 2]).assign_timestamps_and_watermarks(at)
-            >>> windows = numbers.window_all(TumblingEventTimeWindows.of("1 second"))
-            >>> windows.allowed_lateness("1 second").reduce(max).execute_and_collect()
-            [2]
-        """
-        self._set_lateness(lateness)
-        return self
-
-    def side_output_late_data(self, output_tag: OutputTag[Any]) -> AllWindowedStream[T1, WindowOut]:
-        """Emit records that come too late to a side output: see :meth:`WindowedStream.side_output_late_data`.
-
-        Example:
-            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
-            >>> numbers = env.from_collection([1, 2]).assign_timestamps_and_watermarks(at)
-            >>> windows = numbers.window_all(TumblingEventTimeWindows.of("1 second"))
-            >>> latest = windows.side_output_late_data(OutputTag("late")).reduce(max)
-            >>> latest.get_side_output(OutputTag("late")).execute_and_collect()
-            []
-        """
-        self._set_late_tag(output_tag)
-        return self
-
-    def side_output_errors(self, tag: OutputTag[Any]) -> AllWindowedStream[T1, WindowOut]:
-        """Emit a dead letter where a function raises, and go on: see :meth:`WindowedStream.side_output_errors`.
-
-        Example:
-            >>> BAD = OutputTag[DeadLetter]("bad")
-            >>> sums = env.from_collection([1, "two", 3]).count_window_all(2).side_output_errors(BAD).reduce(max)
-            >>> sums.get_side_output(BAD).map(lambda letter: letter.value).execute_and_collect()
-            ['two']
-        """
-        self._set_error_tag(tag)
-        return self
-
-    def evictor(self, evictor: Evictor) -> AllWindowedStream[T1, WindowOut]:
-        """Take elements out of a window before or after its function is called: see :meth:`WindowedStream.evictor`.
-
-        Example:
-            >>> numbers = env.from_collection(range(6)).window_all(GlobalWindows.create())
-            >>> numbers.trigger(CountTrigger.of(3)).evictor(CountEvictor.of(1)).reduce(min).execute_and_collect()
-            [2, 5]
-        """
-        self._set_evictor(evictor)
-        return self
 
     def reduce(
         self,

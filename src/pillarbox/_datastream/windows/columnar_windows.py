@@ -12,90 +12,55 @@ from pillarbox._datastream.checks.schemas import check_column_names, check_key_t
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import EventTimeUse
-from pillarbox._operators.columnar.accumulators import is_collated
+from pillarbox._operators.columnar.accumulators import is_compared
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.columnar.key_columns import grouped_fields
-from pillarbox._operators.columnar.panes import columnar_panes
 from pillarbox._operators.columnar.partials import ALL, Columns
 from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
 from pillarbox._operators.columnar.program import ColumnarProgram
 from pillarbox._operators.columnar.session_operator import ColumnarSessionOperator
 from pillarbox._operators.columnar.window_operator import ColumnarWindowOperator
 from pillarbox._operators.frame.operator import OperatorFactory
-from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
 from pillarbox._operators.windowing.api.triggers import EventTimeTrigger
+from pillarbox._operators.windowing.panes import panes_of
 
 if TYPE_CHECKING:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
+    from pillarbox._datastream.windows.windowed import WindowsOfOneStream
 
-__all__ = ["aggregate_columns", "check_options"]
+__all__ = ["aggregate_columns"]
 
-_KEYS = (
-    spark.ByteType,
-    spark.ShortType,
-    spark.IntegerType,
-    spark.LongType,
-    spark.FloatType,
-    spark.DoubleType,
-    spark.DecimalType,
-    spark.StringType,
-    spark.BinaryType,
-    spark.BooleanType,
-    spark.DateType,
-    spark.TimestampType,
-    spark.TimestampNTZType,
-    spark.TimeType,
-    spark.DayTimeIntervalType,
-)
 _INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python objects"
 
 
-def check_options(assigner: WindowAssigner, trigger: Any, evictor: Any, late_tag: Any, error_tag: Any = None) -> None:
-    """Check that windows are of a kind whose aggregates can be of columns.
-
-    Raises:
-        ProgramError: they are not.
-    """
-    if columnar_panes(assigner) is None and type(assigner) is not EventTimeSessionWindows:
-        raise ProgramError(
-            f"aggregates of columns are for tumbling, sliding, cumulating and session windows of event time, not for"
-            f" {assigner!r}: {_INSTEAD}"
-        )
-    if type(trigger) is not EventTimeTrigger:
-        raise ProgramError(f"aggregates of columns fire at the end of a window, not by {trigger!r}: {_INSTEAD}")
-    if evictor is not None:
-        raise ProgramError(
-            f"aggregates of columns keep no elements that evictor({shorten(evictor)}) could take out: {_INSTEAD}"
-        )
-    if late_tag is not None:
-        raise ProgramError(
-            "aggregates of columns count late rows (late_records_dropped in the metrics), and cannot send them to a"
-            f" side output: {_INSTEAD}"
-        )
-    if error_tag is not None:
-        raise ProgramError(
-            f"aggregates of columns call no function that could raise, so there are no dead letters: {_INSTEAD}"
-        )
+def _misfit(windows: WindowsOfOneStream[Any, Any]) -> str | None:
+    """Return why there are no aggregates of columns in windows of this kind, with these options; None: there are."""
+    assigner = windows._assigner
+    if type(assigner) is not EventTimeSessionWindows and (panes_of(assigner) is None or not assigner.is_event_time()):
+        return f"are for tumbling, sliding, cumulating and session windows of event time, not for {assigner!r}"
+    if type(windows._trigger) is not EventTimeTrigger:
+        return f"fire at the end of a window, not by {windows._trigger!r}"
+    if windows._evictor is not None:
+        return f"keep no elements that evictor({shorten(windows._evictor)}) could take out"
+    if windows._late_tag is not None:
+        return "count late rows (late_records_dropped in the metrics), and cannot send them to a side output"
+    if windows._error_tag is not None:
+        return "call no function that could raise, so there are no dead letters"
+    return None
 
 
-def aggregate_columns(
-    stream: KeyedStream[Any, Any],
-    assigner: WindowAssigner,
-    lateness: int,
-    aggregates: Mapping[str, Any],
-    *,
-    by_key: bool,
-) -> DataStream[Any]:
+def aggregate_columns(windows: WindowsOfOneStream[Any, Any], aggregates: Mapping[str, Any]) -> DataStream[Any]:
     """Return the results of aggregates of columns.
 
-    Args:
-        by_key: whether each key has windows of its own.
-
     Raises:
-        ProgramError: an aggregate is none, or a column is not there or of the wrong type; the keys are no columns, or
-            the columns are not known.
+        ProgramError: the windows are of another kind, or have other options; an aggregate is none, or a column is not
+            there or of the wrong type; the keys are no columns, or the columns are not known.
     """
+    misfit = _misfit(windows)
+    if misfit is not None:
+        raise ProgramError(f"aggregates of columns {misfit}: {_INSTEAD}")
+    stream, assigner, by_key = windows._stream, windows._assigner, windows._of_keys
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, ColumnAggregate):
             raise ProgramError(
@@ -122,7 +87,7 @@ def aggregate_columns(
     results = columns.result_type()
     check_column_names(results.names, "aggregate()")
     name = f"window.aggregate: {', '.join(aggregates)}"
-    program = ColumnarProgram(assigner, columns, lateness, encoder_of(stream, schema, name))
+    program = ColumnarProgram(assigner, columns, windows._lateness, encoder_of(stream, schema, name))
     env = stream._env
     partials = DataStream[Any](env, stream._plain_step())._apply(
         "window.partials", None, OperatorFactory(partial(PreAggregateOperator, program=program))
@@ -172,4 +137,4 @@ def _is_grouped(kind: spark.DataType) -> bool:
     """Return whether Spark groups by values of this type, and pillarbox as Spark does."""
     if isinstance(kind, spark.StructType):
         return all(_is_grouped(field.dataType) for field in kind.fields)
-    return isinstance(kind, _KEYS) and not is_collated(kind)
+    return is_compared(kind)

@@ -39,9 +39,10 @@ __all__ = [
     "int128_array",
     "int128_values",
     "is_collated",
+    "is_compared",
 ]
 
-Groups = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
 
 _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _FLOATS = (spark.FloatType, spark.DoubleType)
@@ -95,9 +96,8 @@ class Accumulator(ABC):
     result_type: spark.DataType
     parts: tuple[Part, ...]
 
-    @abstractmethod
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results.
+        """Return the results: what can be cast to their type. By default they are the first of the partial results.
 
         Args:
             rows: how many rows there are in each group.
@@ -106,6 +106,7 @@ class Accumulator(ABC):
         Raises:
             Overflow: one does not fit.
         """
+        return parts[0]
 
 
 class ByKernels(Accumulator):
@@ -120,13 +121,11 @@ class ByGroups(Accumulator):
     """An aggregate whose parts are merged together, by the number of each row's group."""
 
     @abstractmethod
-    def partial(
-        self, groups: Groups, size: int, times: npt.NDArray[np.int64], *columns: pa.Array
-    ) -> Sequence[pa.Array]:
+    def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial results of rows, whose event times are given (epoch ms): ``size`` values in each part."""
 
     @abstractmethod
-    def merge(self, groups: Groups, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
+    def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
         """Return the partial results of groups of partial results."""
 
 
@@ -158,26 +157,17 @@ class Count(ByKernels):
         """Return the partial result of each row."""
         return [columns[0].is_valid().cast(pa.int64())]
 
-    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results."""
-        return parts[0]
-
 
 class Sum(ByKernels):
     """The sum of numbers, or of intervals."""
 
     def __init__(self, kind: spark.DataType) -> None:
         self.result_type: spark.DataType = _sum_type(kind, "sum_")
-        self._kind = arrow_type(self.result_type)
         self.parts: tuple[Part, ...] = (Part(_added_as(self.result_type), "sum"),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row."""
         return [columns[0].cast(self.parts[0].kind)]
-
-    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results."""
-        return parts[0].cast(self._kind)
 
 
 class Average(ByKernels):
@@ -216,7 +206,7 @@ class Average(ByKernels):
         return pa.array(sums / np.maximum(counts, 1), pa.float64(), mask=counts == 0)
 
 
-def _half_up(sums: npt.NDArray[Any], factor: int, counts: npt.NDArray[np.int64], limit: int) -> npt.NDArray[Any]:
+def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -> npt.NDArray[Any]:
     """Return the quotients of sums times a factor, rounded half up, as Spark rounds them.
 
     Raises:
@@ -256,7 +246,7 @@ class Extreme(ByKernels):
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
         """Return the results."""
-        return _numbers_of(parts[0], self._kind) if pa.types.is_floating(self._kind) else parts[0].cast(self._kind)
+        return _numbers_of(parts[0], self._kind) if pa.types.is_floating(self._kind) else parts[0]
 
 
 class Earliest(ByGroups):
@@ -266,18 +256,15 @@ class Earliest(ByGroups):
         _check_compared(kind, "last_" if latest else "first_", "it has no order, for rows of one time")
         self.result_type: spark.DataType = kind
         self._order = "descending" if latest else "ascending"
-        self._kind = arrow_type(kind)
         # (A duration cannot be sorted.)
-        self._stored = pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else self._kind
+        self._stored = pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
         self.parts: tuple[Part, ...] = (Part(self._stored), Part(pa.int64()))
 
-    def partial(
-        self, groups: Groups, size: int, times: npt.NDArray[np.int64], *columns: pa.Array
-    ) -> Sequence[pa.Array]:
+    def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial results of rows."""
         return self.merge(groups, size, columns[0].cast(self._stored), pa.array(times))
 
-    def merge(self, groups: Groups, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
+    def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
         """Return the partial results of groups of partial results."""
         table = pa.table({"value": parts[0], "time": parts[1]})
         keys = [("time", self._order), ("value", "ascending")]
@@ -287,10 +274,6 @@ class Earliest(ByGroups):
         chosen[groups[order[::-1]]] = order[::-1]
         taken = pa.array(chosen)
         return [part.take(taken) for part in parts]
-
-    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results."""
-        return parts[0].cast(self._kind)
 
 
 class ApproxCountDistinct(ByGroups):
@@ -302,14 +285,12 @@ class ApproxCountDistinct(ByGroups):
     def __init__(self, kind: spark.DataType) -> None:
         _check_compared(kind, "approx_count_distinct_", "it has no hash")
 
-    def partial(
-        self, groups: Groups, size: int, times: npt.NDArray[np.int64], *columns: pa.Array
-    ) -> Sequence[pa.Array]:
+    def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial results of rows."""
         present = columns[0].is_valid().to_numpy(zero_copy_only=False)
         return [sketch.least(groups[present], sketch.hashes(columns[0].drop_null()), size)]
 
-    def merge(self, groups: Groups, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
+    def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
         """Return the partial results of groups of partial results."""
         lengths = pc.list_value_length(parts[0]).to_numpy()
         return [sketch.least(np.repeat(groups, lengths), parts[0].flatten().to_numpy(), size)]
@@ -335,13 +316,11 @@ class Own(ByGroups):
         self._checked("merge()", function.merge(none, 0, *empty), 0)
         function.result(*empty).cast(self._result_kind)
 
-    def partial(
-        self, groups: Groups, size: int, times: npt.NDArray[np.int64], *columns: pa.Array
-    ) -> Sequence[pa.Array]:
+    def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial results of rows."""
         return self._called("partial()", self._function.partial, size, pa.array(groups), size, *columns)
 
-    def merge(self, groups: Groups, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
+    def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
         """Return the partial results of groups of partial results."""
         return self._called("merge()", self._function.merge, size, pa.array(groups), size, *parts)
 
@@ -421,11 +400,16 @@ def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:
     """
     if is_collated(kind):
         why_not = "texts are compared byte by byte"
-    elif isinstance(kind, _ORDERED):
+    elif is_compared(kind):
         return
     raise ProgramError(
         f"{name}() cannot be had of {kind.simpleString()}: {why_not}; take a part of it, or cast it, such as to STRING"
     )
+
+
+def is_compared(kind: spark.DataType) -> bool:
+    """Return whether values are compared, and grouped, as Spark does it."""
+    return isinstance(kind, _ORDERED) and not is_collated(kind)
 
 
 def is_collated(kind: spark.DataType) -> bool:

@@ -8,8 +8,9 @@ those of Spark SQL in ANSI mode.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyspark.sql.types as spark
@@ -69,23 +70,22 @@ class _BuiltIn(ColumnAggregate):
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
         """Return how it is computed for columns of these types."""
-        if not self.columns:
-            return CountRows()
-        (kind,) = types
-        if self.name == "count_":
-            return Count(kind)
-        if self.name == "sum_":
-            return Sum(kind)
-        if self.name == "avg_":
-            return Average(kind)
-        if self.name in ("min_", "max_"):
-            return Extreme(kind, self.name.rstrip("_"))
-        if self.name == "approx_count_distinct_":
-            return ApproxCountDistinct(kind)
-        return Earliest(kind, latest=self.name == "last_")
+        return _BOUND_BY[self.name](*types) if types else CountRows()
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.columns))})"
+
+
+_BOUND_BY: dict[str, Callable[[spark.DataType], Accumulator]] = {
+    "approx_count_distinct_": ApproxCountDistinct,
+    "avg_": Average,
+    "count_": Count,
+    "first_": partial(Earliest, latest=False),
+    "last_": partial(Earliest, latest=True),
+    "max_": partial(Extreme, which="max"),
+    "min_": partial(Extreme, which="min"),
+    "sum_": Sum,
+}
 
 
 def _of(name: str, *columns: str) -> ColumnAggregate:

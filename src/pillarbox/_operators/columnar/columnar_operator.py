@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pillarbox._elements import ArrowRecords
-from pillarbox._operators.columnar.panes import columnar_panes
 from pillarbox._operators.columnar.partials import ROWS, Partials
 from pillarbox._operators.columnar.program import ColumnarProgram
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.base_operator import LATE_RECORDS_DROPPED
+from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._state import MapStateDescriptor
 from pillarbox._state.keys.key_groups import smallest_key
 from pillarbox._types import Types
@@ -40,7 +40,7 @@ class ColumnarOperator(KeyedOperator):
     def __init__(self, context: OperatorContext, keying: Keying, program: ColumnarProgram) -> None:
         super().__init__(context, None, "", keying)
         self._lateness = program.lateness
-        panes = columnar_panes(program.assigner)
+        panes = panes_of(program.assigner)
         self._partials = Partials(program.columns, context.name, "sessions" if panes is None else panes.name)
         self._timers = self.time_services.get_internal_timer_service("window-timers", self, namespaced=True)
         types = Types.LONG(), Types.PRIMITIVE_ARRAY(Types.BYTE())

@@ -5,7 +5,7 @@ The same columns go through the shuffle, are kept as state, and are merged until
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from pillarbox._errors import CheckpointMismatchError, OperatorError, PillarboxE
 from pillarbox._operators.columnar.accumulators import Accumulator, ByGroups, ByKernels, Overflow, Part, arrow_type
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.columnar.key_columns import grouped_fields, key_array
+from pillarbox._operators.windowing.by_key import positions_by_key
 from pillarbox._rows import column_to_list
 
 __all__ = ["ALL", "END", "ROWS", "START", "Columns", "Partials"]
@@ -116,6 +117,8 @@ class Partials:
             names = [f"{name}: {aggregate!r}[{index}]" for index in range(len(accumulator.parts))]
             fields += [pa.field(part, kind.kind) for part, kind in zip(names, accumulator.parts)]
             self._bound.append(_Bound(name, aggregate, accumulator, names))
+        self._by_kernels = [(each, it) for each in self._bound if isinstance(it := each.accumulator, ByKernels)]
+        self._by_groups = [(each, it) for each in self._bound if isinstance(it := each.accumulator, ByGroups)]
         self.schema: pa.Schema = pa.schema(fields)
         self._sessions = columns.sessions
         self._result_schema = pa.schema(
@@ -143,18 +146,16 @@ class Partials:
         found[ROWS] = pa.array(np.ones(len(times), np.int64))
         if ends is not None:
             found |= {START: pa.array(starts), END: pa.array(ends)}
-        for bound in self._bound:
-            if isinstance(bound.accumulator, ByKernels):
-                inputs = [columns[name] for name in bound.aggregate.columns]
-                found.update(zip(bound.names, bound.accumulator.elements(*inputs)))
-        grouped = self._group([*self._keys, _GROUP], {**found, _GROUP: pa.array(starts)}, None)
-        for bound in self._bound:
-            if isinstance(bound.accumulator, ByGroups):
-                inputs = [columns[name] for name in bound.aggregate.columns]
-                with self._told():
-                    parts = bound.accumulator.partial(grouped.groups, grouped.size, times, *inputs)
-                grouped.put(bound.names, parts)
-        return self._batch(grouped.columns), grouped.columns[_GROUP].to_numpy()
+        for bound, by_kernels in self._by_kernels:
+            inputs = [columns[name] for name in bound.aggregate.columns]
+            found.update(zip(bound.names, by_kernels.elements(*inputs)))
+        grouped, groups = self._group([*self._keys, _GROUP], {**found, _GROUP: pa.array(starts)}, None)
+        for bound, accumulator in self._by_groups:
+            inputs = [columns[name] for name in bound.aggregate.columns]
+            with self._told():
+                parts = accumulator.partial(groups, len(grouped[ROWS]), times, *inputs)
+            grouped.update(zip(bound.names, parts))
+        return self._batch(grouped), grouped[_GROUP].to_numpy()
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -236,37 +237,32 @@ class Partials:
 
     def by_key(self, columns: Mapping[str, pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the positions of rows, those of a key together, in their order; and the number of each one's key."""
-        arrays = [columns[name] for name in self._keys]
-        names = [str(index) for index in range(len(arrays) + 1)]
-        table = pa.table([*arrays, pa.array(np.arange(len(arrays[0])))], names=names)
-        grouped = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
-        positions = _array(grouped.column(f"{names[-1]}_list"))
-        lengths = pc.list_value_length(positions).to_numpy()
-        return positions.flatten().to_numpy(), np.repeat(np.arange(len(positions)), lengths)
+        positions, lengths = positions_by_key([columns[name] for name in self._keys])
+        return positions, np.repeat(np.arange(len(lengths)), lengths)
 
     def _merged(
         self, batches: Sequence[pa.RecordBatch], more: dict[str, Any], by: list[str], starts: Any
     ) -> tuple[pa.RecordBatch, dict[str, pa.Array]]:
         table = pa.Table.from_batches(batches)
-        grouped = self._group(by, {**dict(zip(table.column_names, table.columns)), **more}, starts)
-        for bound in self._bound:
-            if isinstance(bound.accumulator, ByGroups):
-                parts = [_array(table.column(name)) for name in bound.names]
-                with self._told():
-                    merged = bound.accumulator.merge(grouped.groups, grouped.size, *parts)
-                grouped.put(bound.names, merged)
-        return self._batch(grouped.columns), grouped.columns
+        grouped, groups = self._group(by, {**dict(zip(table.column_names, table.columns)), **more}, starts)
+        for bound, accumulator in self._by_groups:
+            parts = [_array(table.column(name)) for name in bound.names]
+            with self._told():
+                merged = accumulator.merge(groups, len(grouped[ROWS]), *parts)
+            grouped.update(zip(bound.names, merged))
+        return self._batch(grouped), grouped
 
-    def _group(self, by: list[str], columns: dict[str, Any], starts: Any) -> _Grouped:
-        """Group columns, and merge those that have a kernel."""
+    def _group(
+        self, by: list[str], columns: dict[str, Any], starts: Any
+    ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64]]:
+        """Group columns, and merge those that have a kernel; return also the number of each row's group, if needed."""
         kernels = {ROWS: Part(pa.int64(), "count")}
         if self._sessions:
             kernels |= {START: Part(pa.int64(), "min"), END: Part(pa.int64(), "max")}
         if _MARK in columns:
             kernels[_MARK] = Part(pa.bool_(), "max")
-        for bound in self._bound:
-            if isinstance(bound.accumulator, ByKernels):
-                kernels.update(zip(bound.names, bound.accumulator.parts))
+        for bound, by_kernels in self._by_kernels:
+            kernels.update(zip(bound.names, by_kernels.parts))
         # Numbers as names: those of Arrow's results are made of them, and users' may be any.
         count = len(columns[ROWS])
         arrays = [columns[name] for name in by]
@@ -277,22 +273,25 @@ class Partials:
             arrays.append(_wide(column, part, count) if part.kernel == "sum" else column)
             wanted.append((str(len(names)), "sum" if part.kernel == "count" else part.kernel))
             names.append(wanted[-1][0])
-        if any(isinstance(bound.accumulator, ByGroups) for bound in self._bound):
+        if self._by_groups:
             arrays.append(pa.array(np.arange(count)))
             wanted.append((str(len(names)), "list"))
             names.append(wanted[-1][0])
         table = pa.table(arrays, names=names)
         grouped = table.group_by(names[: len(by)], use_threads=False).aggregate(wanted)
-        outcome = _Grouped({name: _array(grouped.column(str(index))) for index, name in enumerate(by)})
+        outcome = {name: _array(grouped.column(str(index))) for index, name in enumerate(by)}
         for (name, part), (index, function) in zip(kernels.items(), wanted):
             try:
-                outcome.columns[name] = _narrow(_array(grouped.column(f"{index}_{function}")), part)
+                outcome[name] = _narrow(_array(grouped.column(f"{index}_{function}")), part)
             except Overflow as overflow:
                 bound = next(each for each in self._bound if name in each.names)
-                raise self._overflow(bound, overflow.index, outcome.columns, starts) from None
-        if len(wanted) > len(kernels):
-            outcome.number(_array(grouped.column(f"{wanted[-1][0]}_list")), count)
-        return outcome
+                raise self._overflow(bound, overflow.index, outcome, starts) from None
+        groups = np.empty(count, np.int64)
+        if self._by_groups:
+            positions = _array(grouped.column(f"{wanted[-1][0]}_list"))
+            lengths = pc.list_value_length(positions).to_numpy()
+            groups[positions.flatten().to_numpy()] = np.repeat(np.arange(len(positions)), lengths)
+        return outcome, groups
 
     def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
@@ -386,34 +385,6 @@ class Partials:
 
 _GROUP = "__pillarbox_group"
 _MARK = "__pillarbox_mark"
-
-
-class _Grouped:
-    """What became of rows that were grouped.
-
-    Attributes:
-        columns: the columns of the groups.
-        groups: the number of each row's group, where some aggregate needs it.
-    """
-
-    def __init__(self, columns: dict[str, pa.Array]) -> None:
-        self.columns = columns
-        self.groups: npt.NDArray[np.int64] = np.empty(0, np.int64)
-
-    @property
-    def size(self) -> int:
-        """The number of groups."""
-        return len(self.columns[ROWS])
-
-    def number(self, positions: pa.Array, count: int) -> None:
-        """Set the numbers of the groups of rows, given the positions of each group's rows."""
-        self.groups = np.empty(count, np.int64)
-        lengths = pc.list_value_length(positions).to_numpy()
-        self.groups[positions.flatten().to_numpy()] = np.repeat(np.arange(len(positions)), lengths)
-
-    def put(self, names: Iterable[str], parts: Iterable[pa.Array]) -> None:
-        """Add columns."""
-        self.columns.update(zip(names, parts))
 
 
 def _shown(column: pa.Array) -> Any:

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import OperatorError
-from pillarbox._operators.columnar.panes import columnar_panes
 from pillarbox._operators.columnar.partials import Partials
-from pillarbox._operators.columnar.program import ColumnarProgram
+from pillarbox._operators.columnar.program import ColumnarProgram, times_of_run
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
+from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 __all__ = ["PreAggregateOperator"]
@@ -41,7 +41,7 @@ class PreAggregateOperator(StreamOperator):
         super().__init__(context)
         self._program = program
         self._partials = Partials(program.columns, context.name)
-        self._panes = columnar_panes(program.assigner)
+        self._panes = panes_of(program.assigner)
         self._gathered: list[tuple[Mapping[str, pa.Array], npt.NDArray[np.int64]]] = []
         self._rows = 0
         self._bytes = 0
@@ -55,7 +55,7 @@ class PreAggregateOperator(StreamOperator):
         """Gather a run."""
         if not len(records):
             return
-        times = self._program.times_of(records)
+        times = times_of_run(records, type(self._program.assigner).__name__, "the window")
         columns = self._program.columns_of(records, self.name)
         self._gathered.append((columns, times))
         self._rows += len(times)

@@ -54,14 +54,6 @@ class ColumnarProgram:
             wanted.update(grouped_arrays(field.name, key))
         return wanted
 
-    def times_of(self, records: Records) -> npt.NDArray[np.int64]:
-        """Return when the records of a run happened, in epoch milliseconds.
-
-        Raises:
-            ProgramError: one has no timestamp.
-        """
-        return times_of_run(records, type(self.assigner).__name__, "the window")
-
 
 def columns_of_run(
     records: Records, fields: Iterable[spark.StructField], encoder: RowEncoder | None, operator: str

@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.columnar.columnar_operator import ColumnarOperator
-from pillarbox._operators.columnar.panes import TumblingPanes, columnar_panes
 from pillarbox._operators.columnar.program import ColumnarProgram
 from pillarbox._operators.columnar.stacks import ColumnStacks
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.windows import TimeWindow
+from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["ColumnarWindowOperator"]
@@ -40,7 +40,7 @@ class ColumnarWindowOperator(ColumnarOperator):
 
     def __init__(self, context: OperatorContext, keying: Keying, program: ColumnarProgram) -> None:
         super().__init__(context, keying, program)
-        panes = columnar_panes(program.assigner)
+        panes = panes_of(program.assigner)
         assert panes is not None
         self._panes = panes
         # The starts of panes that have partial results; those whose windows have their timers, as far as that is known;
@@ -50,8 +50,7 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._fresh: dict[int, list[pa.RecordBatch]] = {}
         self._late: dict[TimeWindow, list[pa.RecordBatch]] = {}
         # The merged panes of the windows to come; tumbling windows need none.
-        tumbling = isinstance(self._panes, TumblingPanes)
-        self._stacks = None if tumbling else ColumnStacks(self._partials, self._merged)
+        self._stacks = None if panes.tumbling else ColumnStacks(self._partials, self._merged)
         # The windows that have ended by the watermark that is being handled; and up to which end they are over.
         self._due: list[TimeWindow] = []
         self._over = MIN_TIMESTAMP

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any, NoReturn
-
-import numpy as np
-import numpy.typing as npt
 
 from pillarbox._errors import failed, raise_from_user_code, shorten
 from pillarbox._operators.frame.collector import Collector
@@ -16,8 +13,13 @@ from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.user_code import with_context
-from pillarbox._operators.functions.basic import Function, OutputTag, RuntimeContext
-from pillarbox._operators.windowing.api.assigner import TimedAssigner, WindowAssigner, assign_function
+from pillarbox._operators.functions.basic import Function, OutputTag, RuntimeContext, TimeDomain
+from pillarbox._operators.windowing.api.assigner import (
+    MergingWindowAssigner,
+    TimedAssigner,
+    WindowAssigner,
+    assign_function,
+)
 from pillarbox._operators.windowing.api.contexts import AssignerContext, FiringContext
 from pillarbox._operators.windowing.api.count_windows import CountWindowAssigner, GlobalWindows
 from pillarbox._operators.windowing.api.functions import (
@@ -27,16 +29,15 @@ from pillarbox._operators.windowing.api.functions import (
     WindowFunction,
 )
 from pillarbox._operators.windowing.api.triggers import Trigger
-from pillarbox._operators.windowing.contents import Contents, Folded
+from pillarbox._operators.windowing.contents import AllElements, Folded
 from pillarbox._state import KeyedStateBackend
+from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-__all__ = ["LATE_RECORDS_DROPPED", "BaseWindowOperator", "WindowProgram", "are_far", "places"]
+__all__ = ["LATE_RECORDS_DROPPED", "BaseWindowOperator", "WindowProgram"]
 
 LATE_RECORDS_DROPPED = "late_records_dropped"
 """The counter of the epoch's records that came too late for all of their windows, and went nowhere."""
-
-_FAR = 2**62
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class WindowProgram:
 
     assigner: WindowAssigner
     trigger: Trigger
-    contents: Contents
+    contents: AllElements | Folded
     function: Any = None
     opened: tuple[Any, ...] = field(default=())
     lateness: int = 0
@@ -93,26 +94,19 @@ class WindowProgram:
 class BaseWindowOperator(KeyedOperator):
     """Calls a window function with the elements of windows.
 
-    Args:
+    Attributes:
         timers: the name of its timers.
         namespaced: whether they are timers of windows; else of keys.
-        merging: whether windows may merge, so that nothing belongs to one of them.
         shared: whether windows are those of all keys, so that these have timers together.
     """
 
-    def __init__(
-        self,
-        context: OperatorContext,
-        keying: Keying,
-        program: WindowProgram,
-        timers: str,
-        *,
-        namespaced: bool = False,
-        merging: bool = False,
-        shared: bool = False,
-    ) -> None:
+    timers: str = "window-timers"
+    namespaced: bool = False
+    shared: bool = False
+
+    def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
         super().__init__(context, program.function, "", keying)
-        if shared:
+        if self.shared:
             self.backend.share_namespaces()
         self._program = program
         self._assigner = program.assigner
@@ -121,14 +115,15 @@ class BaseWindowOperator(KeyedOperator):
         self._is_event_time = program.assigner.is_event_time()
         # (Triggers set timers of windows, and those of a window that ends end with it.)
         self._timers = self.time_services.get_internal_timer_service(
-            timers,
+            self.timers,
             self,
-            namespaced=namespaced,
-            by_user=namespaced,
+            namespaced=self.namespaced,
+            by_user=self.namespaced,
             may_run_on=isinstance(program.assigner, GlobalWindows),
         )
         self._collector: Collector = Collector(context)
         self._assigner_context = AssignerContext(self._timers, RuntimeContext(context, self.keyed))
+        merging = isinstance(program.assigner, MergingWindowAssigner)
         self._window_context = FiringContext(self.backend, self._timers, self._collector, merging)
         self._call = _caller(program.function, self._window_context, self.backend)
         self._clears = program.clears
@@ -153,12 +148,22 @@ class BaseWindowOperator(KeyedOperator):
         self._dropped = 0
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Handle a timer of event time."""
-        raise NotImplementedError
+        """Handle a timer of event time: ask the trigger, or fire what ends now, and remove what is over."""
+        try:
+            self._on_timer(timestamp, namespace, TimeDomain.EVENT_TIME)
+        except BaseException as error:
+            self._timer_failed(timestamp, namespace, TimeDomain.EVENT_TIME, error)
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Handle a timer of processing time."""
-        raise NotImplementedError
+        """Handle a timer of processing time, likewise."""
+        try:
+            self._on_timer(timestamp, namespace, TimeDomain.PROCESSING_TIME)
+        except BaseException as error:
+            self._timer_failed(timestamp, namespace, TimeDomain.PROCESSING_TIME, error)
+
+    @abstractmethod
+    def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
+        """Handle a timer of one of the clocks."""
 
     # -- late elements --
 
@@ -193,9 +198,10 @@ class BaseWindowOperator(KeyedOperator):
         self._window_context.enter(window, window.max_timestamp())
         self._program.function.clear(self._window_context)
 
-    def _timer_failed(self, clock: str, timestamp: int, what: Any, error: BaseException) -> NoReturn:
+    def _timer_failed(self, timestamp: int, namespace: Any, clock: TimeDomain, error: BaseException) -> NoReturn:
         key = self.backend.key
-        timer = f"the {clock} timer at {timestamp} of {what} of key {shorten(key)}"
+        what = "the windows" if namespace is VOID_NAMESPACE else self._assigner.window_type(*namespace)
+        timer = f"the {clock.value} timer at {timestamp} of {what} of key {shorten(key)}"
         raise_from_user_code(
             error,
             f"operator {self.name!r} {failed(error)} in {timer}",
@@ -222,17 +228,3 @@ def _caller(
         return function.process(*(backend.key,) if keyed else (), context, elements)
 
     return call
-
-
-def are_far(times: npt.NDArray[np.int64], length: int) -> bool:
-    """Tell whether times, or the length of windows, are so far out that the arithmetic of 64 bits might not hold."""
-    return int(times.min()) < -_FAR or int(times.max()) > _FAR or length > _FAR
-
-
-def places(starts: npt.NDArray[np.int64], at: Callable[[int], Any]) -> Iterable[Any]:
-    """Return ``at(start)`` for each of some starts of windows. It is called once for each different one."""
-    first = int(starts[0])
-    if (starts == first).all():
-        return repeat(at(first))
-    known = {start: at(start) for start in np.unique(starts).tolist()}
-    return map(known.__getitem__, starts.tolist())

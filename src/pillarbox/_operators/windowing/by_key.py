@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.frame.keying import Keying
 
-__all__ = ["GroupedRecords", "RunsByKey"]
+__all__ = ["GroupedRecords", "RunsByKey", "positions_by_key"]
 
 # That many rows, or bytes, and no more wait for each other.
 _ROWS = 1 << 18
@@ -103,9 +103,17 @@ def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArr
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]
         return order, np.append(0, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
+    positions, lengths = positions_by_key(columns)
+    return positions, np.append(0, np.cumsum(lengths)[:-1])
+
+
+def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the positions of rows, those of a key together, in their order; and how many rows each key has.
+
+    Keys are in the order of their first rows.
+    """
     names = [str(number) for number in range(len(columns) + 1)]
     table = pa.table([*columns, pa.array(np.arange(len(columns[0])))], names=names)
     found = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
     positions = found.column(f"{names[-1]}_list").combine_chunks()
-    lengths = pc.list_value_length(positions).to_numpy()
-    return positions.flatten().to_numpy(), np.append(0, np.cumsum(lengths)[:-1])
+    return positions.flatten().to_numpy(), pc.list_value_length(positions).to_numpy()

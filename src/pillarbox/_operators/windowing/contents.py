@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,37 +16,11 @@ from pillarbox._state import (
     StateDescriptor,
 )
 
-__all__ = ["CONTENTS", "AllElements", "Contents", "Fold", "Folded", "aggregating", "reducing"]
+__all__ = ["CONTENTS", "AllElements", "Fold", "Folded", "aggregating", "reducing"]
 
 _NAME = CONTENTS = "window-contents"
-
-
-class Contents(ABC):
-    """How the elements of a window are kept. It is part of the program; the state is handed in.
-
-    Attributes:
-        descriptor: the state that a window keeps.
-    """
-
-    descriptor: StateDescriptor
-
-    @abstractmethod
-    def add(self, state: Any, value: Any, timestamp: int | None) -> None:
-        """Add an element to the current window."""
-
-    @abstractmethod
-    def kept(self, state: Any) -> Sequence[Any]:
-        """Return what the current window keeps: its elements, or one accumulator."""
-
-    @abstractmethod
-    def fire(
-        self,
-        state: Any,
-        window: Any,
-        evictor_context: Evictor.EvictorContext,
-        call: Callable[[tuple[Any, ...]], None],
-    ) -> None:
-        """Call the function of the current window with its elements, unless it is empty."""
+# Gets the elements of a window that fires.
+Call = Callable[[tuple[Any, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -110,8 +83,12 @@ def _itself(value: Any) -> Any:
     return value
 
 
-class Folded(Contents):
-    """Elements are folded as they come: a window keeps one value."""
+class Folded:
+    """Elements are folded as they come: a window keeps one value. It is part of the program; the state is handed in.
+
+    Attributes:
+        descriptor: the state that a window keeps.
+    """
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -125,25 +102,21 @@ class Folded(Contents):
         """Return the accumulator."""
         return (state.accumulator(),)
 
-    def fire(
-        self,
-        state: Any,
-        window: Any,
-        evictor_context: Evictor.EvictorContext,
-        call: Callable[[tuple[Any, ...]], None],
-    ) -> None:
+    def fire(self, state: Any, window: Any, context: Evictor.EvictorContext, call: Call) -> None:
         """Call the function with the folded value."""
         value = state.get()
         if value is not None:
             call((value,))
 
 
-class AllElements(Contents):
+class AllElements:
     """A window keeps all of its elements, in the order in which they came.
 
     Args:
         fold: what the function gets in their place, if that is one value.
         evictor: takes elements out of the window; then their timestamps are kept, too.
+
+    Attributes and methods are those of :class:`Folded`.
     """
 
     def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:
@@ -160,13 +133,7 @@ class AllElements(Contents):
         """Return the elements."""
         return tuple(element[0] for element in state.get())
 
-    def fire(
-        self,
-        state: Any,
-        window: Any,
-        evictor_context: Evictor.EvictorContext,
-        call: Callable[[tuple[Any, ...]], None],
-    ) -> None:
+    def fire(self, state: Any, window: Any, context: Evictor.EvictorContext, call: Call) -> None:
         """Call the function with the elements that the evictor leaves."""
         kept = state.get()
         if not kept:
@@ -176,9 +143,9 @@ class AllElements(Contents):
             return
         # (Those that came when the program had no evictor have no timestamp.)
         elements = [TimestampedValue(value, time[0] if time else None) for value, *time in kept]
-        self._evict("evict_before", elements, window, evictor_context)
+        self._evict("evict_before", elements, window, context)
         self._call([element.value for element in elements], call)
-        self._evict("evict_after", elements, window, evictor_context)
+        self._evict("evict_after", elements, window, context)
         if len(elements) < len(kept):
             state.update([tuple(element) for element in elements])
 
@@ -191,7 +158,7 @@ class AllElements(Contents):
                 + (f" returned {shorten(result)}" if result is not None else " left something else in the list")
             )
 
-    def _call(self, values: list[Any], call: Callable[[tuple[Any, ...]], None]) -> None:
+    def _call(self, values: list[Any], call: Call) -> None:
         if self.fold is None:
             call(tuple(values))
         elif values:

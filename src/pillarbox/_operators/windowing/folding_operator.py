@@ -1,44 +1,38 @@
-"""The common part of operators that fold elements in ways of their own, and fire by timers of keys."""
+"""The common part of operators that fold elements in ways of their own, into windows that fire at their ends."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.windowing.api.assigner import TimedAssigner
-from pillarbox._operators.windowing.api.triggers import EventTimeTrigger, ProcessingTimeTrigger
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
 from pillarbox._operators.windowing.contents import Fold, Folded
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["FoldingWindowOperator"]
+__all__ = ["FoldingWindowOperator", "are_far"]
+
+_FAR = 2**62
 
 
 class FoldingWindowOperator(BaseWindowOperator):
     """Folds elements into windows of time, which fire at their ends.
 
-    A key has a timer for the next of its windows that has something to do, and not one for each window: where that
-    has changed meanwhile, the timer finds nothing due, and the next one is registered.
+    Where windows are not those of all keys, a key has a timer for the next of its windows that has something to do, and
+    not one for each window: where that has changed meanwhile, the timer finds nothing due, and the next one is
+    registered.
     """
 
-    def __init__(
-        self,
-        context: OperatorContext,
-        keying: Keying,
-        program: WindowProgram,
-        timers: str,
-        *,
-        merging: bool = False,
-        shared: bool = False,
-    ) -> None:
-        super().__init__(context, keying, program, timers, merging=merging, shared=shared)
+    def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
+        super().__init__(context, keying, program)
         assert isinstance(program.contents, Folded)
         self._fold: Fold = program.contents.fold
         # Registers a timer of the current key.
@@ -47,35 +41,6 @@ class FoldingWindowOperator(BaseWindowOperator):
             if self._is_event_time
             else partial(self._timers.register_processing_time_timer, VOID_NAMESPACE)
         )
-
-    @staticmethod
-    def folds_at_ends(program: WindowProgram) -> bool:
-        """Tell whether windows fold their elements, mergeably, and fire at their ends."""
-        return (
-            isinstance(program.assigner, TimedAssigner)
-            and type(program.trigger)
-            is (EventTimeTrigger if program.assigner.is_event_time() else ProcessingTimeTrigger)
-            and isinstance(program.contents, Folded)
-            and program.contents.fold.merge is not None
-        )
-
-    def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Fire the key's windows that end now, and remove what is over."""
-        try:
-            self._on_timer(timestamp)
-        except BaseException as error:
-            self._timer_failed("event time", timestamp, "the windows", error)
-
-    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Fire the key's windows that end now, and remove what is over."""
-        try:
-            self._on_timer(timestamp)
-        except BaseException as error:
-            self._timer_failed("processing time", timestamp, "the windows", error)
-
-    @abstractmethod
-    def _on_timer(self, timestamp: int) -> None:
-        """Fire the key's windows that end now, remove what is over, and register the next timer."""
 
     @property
     def _passed(self) -> int:
@@ -98,3 +63,8 @@ class FoldingWindowOperator(BaseWindowOperator):
         """Return when a window is over, which is later than when it fires; None: then, or never."""
         time = end - 1 + self._lateness
         return time if self._lateness and time < MAX_WATERMARK else None
+
+
+def are_far(times: npt.NDArray[np.int64], length: int) -> bool:
+    """Tell whether times, or the length of windows, are so far out that the arithmetic of 64 bits might not hold."""
+    return int(times.min()) < -_FAR or int(times.max()) > _FAR or length > _FAR

@@ -8,8 +8,7 @@ from typing import Any
 from pillarbox._errors import PillarboxError
 from pillarbox._operators.dead_letters.guarded import GuardedOperator
 from pillarbox._operators.frame.collector import settled
-from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
-from pillarbox._operators.functions.basic import OutputTag, TimeDomain
+from pillarbox._operators.functions.basic import TimeDomain
 from pillarbox._operators.windowing.operator import WindowOperator
 
 __all__ = ["GuardedWindowOperator"]
@@ -21,25 +20,14 @@ class GuardedWindowOperator(GuardedOperator):
     A record whose adding fails is in no window. A window whose function fails goes on as if it had emitted nothing: it
     is purged, and cleaned up, when it would have been. So timers are not undone as a whole; what fails in them beside
     the window function, such as a trigger of the program's own, fails the task.
-
-    Args:
-        make: makes the window operator.
-        tag: the side output for dead letters.
-        has_key: whether the windows are those of keys; else of the whole stream.
     """
 
-    def __init__(
-        self,
-        context: OperatorContext,
-        make: Callable[[OperatorContext], StreamOperator],
-        tag: OutputTag[Any],
-        *,
-        has_key: bool = True,
-    ) -> None:
-        super().__init__(context, make, tag, has_key=has_key)
-        assert isinstance(self._guarded, WindowOperator) and self._backend is not None
-        self._windows: WindowOperator = self._guarded
-        self._windows.guard = self._guard_firing
+    _guarded: WindowOperator
+
+    def open(self) -> None:
+        """Open the window operator, whose firings are guarded from then on."""
+        self._guarded.guard = self._guard_firing
+        super().open()
 
     def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
         """Call what handles a timer of the current key and window."""
@@ -66,4 +54,4 @@ class GuardedWindowOperator(GuardedOperator):
             self._take_back(marks, mark)
             # What the window keeps is now as it was before, also where the function changed it in place.
             self._backend.set_current_namespace(place)
-            self._letters.write(error, settled(self._windows.kept()), key, timestamp)
+            self._letters.write(error, settled(self._guarded.kept()), key, timestamp)

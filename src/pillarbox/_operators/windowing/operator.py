@@ -16,6 +16,7 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.function_operator import Pass, under_keys
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.functions.basic import TimeDomain
 from pillarbox._operators.windowing.api.assigner import MergingWindowAssigner
 from pillarbox._operators.windowing.api.contexts import TriggerContext
 from pillarbox._operators.windowing.api.triggers import TriggerResult
@@ -34,11 +35,12 @@ class WindowOperator(BaseWindowOperator):
             last timestamp of the window, and the namespace that has its elements.
     """
 
+    namespaced = True
+
     guard: Callable[[Callable[[], None], int, Any], None] | None = None
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
-        merging = isinstance(program.assigner, MergingWindowAssigner)
-        super().__init__(context, keying, program, "window-timers", namespaced=True, merging=merging)
+        super().__init__(context, keying, program)
         self._trigger = program.trigger
         self._contents = program.contents
         self._state = self.backend.get_state(program.contents.descriptor, namespaced=True)
@@ -47,6 +49,10 @@ class WindowOperator(BaseWindowOperator):
             windows = self.backend.get_state(merging_windows(program.assigner))
             self._merging = MergingWindowSet(program.assigner, windows)
         self._trigger_context = TriggerContext(self.backend, self._timers, context.metrics)
+        # Register and delete timers of the clock by which windows end.
+        timers, by_event_time = self._timers, self._is_event_time
+        self._register = timers.register_event_time_timer if by_event_time else timers.register_processing_time_timer
+        self._delete = timers.delete_event_time_timer if by_event_time else timers.delete_processing_time_timer
 
     # -- records --
 
@@ -56,42 +62,31 @@ class WindowOperator(BaseWindowOperator):
         pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
         taken = under_keys(self.backend, self.keying.keys_of(records), pending)
-        add = self._add if self._merging is None else self._add_merging
         with Pass(self, values, pending, taken) as elements:
             for value, timestamp in zip(elements, stamps):
                 windows = self._assign(value, timestamp, self._assigner_context)
-                if not add(value, timestamp, windows):
+                if not self._add(value, timestamp, windows):
                     self._drop_if_late(value, timestamp)
         self._collector.flush()
 
     def _add(self, value: Any, timestamp: int | None, windows: Any) -> bool:
-        """Add an element to its windows; return whether any was not late."""
-        taken = False
-        for window in windows:
-            if self._is_over(window):
-                continue
-            taken = True
-            self.backend.set_current_namespace(tuple(window))
-            self._contents.add(self._state, value, timestamp)
-            self._react(self._trigger.on_element(value, timestamp, window, self._enter(window)), window, window)
-            self._register_cleanup(window)
-        return taken
-
-    def _add_merging(self, value: Any, timestamp: int | None, windows: Any) -> bool:
-        """Add an element to windows that may merge; return whether any was not late."""
-        assert self._merging is not None
-        taken = False
+        """Add an element to its windows, which may merge; return whether any was not late."""
+        taken, merging, ends = False, self._merging, self._is_event_time
         for assigned in windows:
-            window = self._merging.add(assigned, self._on_merge)
-            if self._is_over(window):
-                self._forget(window, self._merging)
+            window = place = assigned if merging is None else merging.add(assigned, self._on_merge)
+            over = self._cleanup_time(window)
+            if ends and over <= self._timers.current_watermark:
+                if merging is not None:
+                    self._forget(window, merging)
                 continue
             taken = True
-            place = self._merging.state_window(window)
+            if merging is not None:
+                place = merging.state_window(window)
             self.backend.set_current_namespace(tuple(place))
             self._contents.add(self._state, value, timestamp)
             self._react(self._trigger.on_element(value, timestamp, window, self._enter(window)), window, place)
-            self._register_cleanup(window)
+            if over != MAX_WATERMARK:  # else it never ends
+                self._register(tuple(window), over)
         return taken
 
     def _forget(self, window: Any, merging: MergingWindowSet) -> None:
@@ -119,7 +114,9 @@ class WindowOperator(BaseWindowOperator):
         for part in parts:
             if part != window:
                 self._trigger.clear(part, self._enter(part))
-                self._delete_cleanup(part)
+                over = self._cleanup_time(part)
+                if over != MAX_WATERMARK:
+                    self._delete(tuple(part), over)
         if others:
             self._state.merge_namespaces(tuple(place), [tuple(other) for other in others])
 
@@ -142,51 +139,37 @@ class WindowOperator(BaseWindowOperator):
             self._state.clear()
 
     def _fire(self, window: Any, place: Any) -> None:
-        """Call the window function with what the current window keeps."""
-        self._contents.fire(self._state, window, self._window_context, self._emitter(window, place))
+        """Call the window function with what the current window keeps, and the window's own state at hand."""
+        timestamp = window.max_timestamp()
+
+        def call(elements: tuple[Any, ...]) -> None:
+            self.backend.set_current_namespace(tuple(window))
+            self._emit(window, timestamp, elements)
+            self.backend.set_current_namespace(tuple(place))
+
+        self._contents.fire(self._state, window, self._window_context, call)
 
     def kept(self) -> Sequence[Any]:
         """Return what the current window keeps: its elements, or one accumulator."""
         return self._contents.kept(self._state)
 
-    def _emitter(self, window: Any, place: Any) -> Callable[[tuple[Any, ...]], None]:
-        """Return what calls the window function, with the window's own state at hand, and takes its results."""
-        timestamp = window.max_timestamp()
-
-        def emit(elements: tuple[Any, ...]) -> None:
-            self.backend.set_current_namespace(tuple(window))
-            self._emit(window, timestamp, elements)
-            self.backend.set_current_namespace(tuple(place))
-
-        return emit
-
-    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+    def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         """Ask the trigger, and clean up where that is due."""
-        self._on_timer(timestamp, namespace, self._trigger.on_event_time, self._is_event_time, "event time")
-
-    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Ask the trigger, and clean up where that is due."""
-        self._on_timer(
-            timestamp, namespace, self._trigger.on_processing_time, not self._is_event_time, "processing time"
-        )
-
-    def _on_timer(self, timestamp: int, namespace: Any, ask: Any, ends_windows: bool, clock: str) -> None:
         window = self._assigner.window_type(*namespace)
-        try:
-            place = window if self._merging is None else self._place(window, self._merging)
-            if place is None:
-                return  # it was merged into another one, or is over
-            self._react(ask(timestamp, window, self._enter(window)), window, place)
-            if not ends_windows:
-                return
-            # A former program may have kept windows for a shorter time, or for longer.
-            over = self._cleanup_time(window)
-            if timestamp == over or (timestamp > over and self._keeps(place)):
-                self._end(window, place)
-            elif window.max_timestamp() <= timestamp < over and not self.context.batch:
-                self._register_cleanup(window)
-        except BaseException as error:
-            self._timer_failed(clock, timestamp, window, error)
+        place = window if self._merging is None else self._place(window, self._merging)
+        if place is None:
+            return  # it was merged into another one, or is over
+        by_event_time = clock is TimeDomain.EVENT_TIME
+        ask = self._trigger.on_event_time if by_event_time else self._trigger.on_processing_time
+        self._react(ask(timestamp, window, self._enter(window)), window, place)
+        if by_event_time != self._is_event_time:
+            return
+        # A former program may have kept windows for a shorter time, or for longer.
+        over = self._cleanup_time(window)
+        if timestamp == over or (timestamp > over and self._keeps(place)):
+            self._end(window, place)
+        elif window.max_timestamp() <= timestamp < over < MAX_WATERMARK and not self.context.batch:
+            self._register(tuple(window), over)
 
     def _place(self, window: Any, merging: MergingWindowSet) -> Any:
         """Return where what is kept of a window lies; None: nothing is."""
@@ -215,23 +198,3 @@ class WindowOperator(BaseWindowOperator):
         self.backend.set_current_namespace(namespace)
         self._trigger_context.namespace = namespace
         return self._trigger_context
-
-    # -- ends of windows --
-
-    def _register_cleanup(self, window: Any) -> None:
-        time = self._cleanup_time(window)
-        if time == MAX_WATERMARK:
-            return  # it never ends
-        if self._is_event_time:
-            self._timers.register_event_time_timer(tuple(window), time)
-        else:
-            self._timers.register_processing_time_timer(tuple(window), time)
-
-    def _delete_cleanup(self, window: Any) -> None:
-        time = self._cleanup_time(window)
-        if time == MAX_WATERMARK:
-            return
-        if self._is_event_time:
-            self._timers.delete_event_time_timer(tuple(window), time)
-        else:
-            self._timers.delete_processing_time_timer(tuple(window), time)

@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_left, insort
-from collections.abc import Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import ArrowRecords, Records
-from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._elements import Records
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.windowing.base_operator import WindowProgram, are_far, places
-from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
+from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.panes import EvenPanes, panes_of
+from pillarbox._operators.windowing.shared_operator import Begun, SharedWindowOperator
 from pillarbox._operators.windowing.two_stacks import TwoStacks
-from pillarbox._state import FoldedWindows
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["PaneWindowOperator"]
@@ -66,31 +63,24 @@ class _Moment(NamedTuple):
     over: int
 
 
-class PaneWindowOperator(FoldingWindowOperator):
+class PaneWindowOperator(SharedWindowOperator):
     """Folds each record into one pane, and merges panes when a window fires."""
 
+    timers = "pane-timers"
+
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
-        super().__init__(context, keying, program, "pane-timers", shared=True)
+        super().__init__(context, keying, program)
         panes = panes_of(program.assigner)
-        assert panes is not None and self._fold.merge is not None
-        self._panes: EvenPanes = panes
+        assert isinstance(panes, EvenPanes) and self._fold.merge is not None
+        self._panes = panes
         self._merge = self._fold.merge
         # Named by how they are cut: other panes in a checkpoint are refused.
         descriptor = copy.copy(self._fold.descriptor)
         descriptor.name = panes.name
-        self._state: FoldedWindows = self.backend.get_state(descriptor, namespaced=True)
+        self._state = self.backend.get_state(descriptor, namespaced=True)
         self._by_key: dict[Any, _KeyPanes] = {}
         self._clock_was = MIN_TIMESTAMP
         self._moment: _Moment | None = None
-
-    @staticmethod
-    def does(program: WindowProgram) -> bool:
-        """Tell whether a program's windows can be made of panes: nothing may belong to a window by itself."""
-        return (
-            FoldingWindowOperator.folds_at_ends(program)
-            and panes_of(program.assigner) is not None
-            and not program.clears
-        )
 
     def end_key(self) -> None:
         """Fire the windows of the key that has ended; nothing is kept of it."""
@@ -99,65 +89,31 @@ class PaneWindowOperator(FoldingWindowOperator):
 
     # -- records --
 
-    def process_records(self, records: Records) -> None:
-        """Fold the records of a run into their panes."""
-        count = len(records)
-        values = records.values
-        pending = iter(values)
-        with Pass(self, values, pending, pending) as elements:
-            keys = self.keying.keys_of(records)
-            starts, apart = self._panes_ahead(records)
-            begin = 0
-            # In their order: on both sides of the watermark there may be elements of one pane.
-            for position in [*apart, count]:
-                if begin < position:
-                    panes = places(starts[begin:position], self._pane_at)
-                    run = islice(elements, position - begin)
-                    self._state.fold(run, keys[begin:position], panes, self._begun)
-                if position < count:
-                    self.backend.set_current_key(keys[position])
-                    self._add(next(elements), None if records.timestamps is None else records.timestamps[position])
-                begin = position + 1
-        self._collector.flush()
+    def _ahead(self, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return the panes of times, and which times are in windows that have not passed."""
+        if self._is_event_time:
+            self._clock_was = self._timers.current_watermark
+        else:
+            now = int(times[0])
+            if now <= self._clock_was:
+                self._by_key.clear()  # the clock was set back: panes may change that were merged
+            self._clock_was = now - 1
+        ahead = times > self._clock_was
+        outside = self._panes.outside(times)
+        return self._panes.starts(times), ahead if outside is None else ahead & ~outside
 
-    def _pane_at(self, start: int) -> Any:
+    def _place_at(self, start: int) -> Any:
         """Return what all keys have in the pane that starts then."""
         pane = self._state.find(start)
         return self._state.begin(start) if pane is None else pane
+
+    def _begun_by(self, records: Records) -> Begun:
+        return self._begun
 
     def _begun(self, key: Any, pane: Any) -> None:
         """Take note of a pane that is new for a key."""
         self.backend.set_current_key(key)
         self._schedule(self._with(pane.namespace), self._at(self._clock_was))
-
-    def _panes_ahead(self, records: Records) -> tuple[npt.NDArray[np.int64], Sequence[int]]:
-        """Return the panes of records, and the positions of those that are in none, or in a window that has passed."""
-        count = len(records)
-        none = np.zeros(count, np.int64), range(count)
-        if not self._is_event_time:
-            now = self._timers.current_processing_time()
-            if now <= self._clock_was:
-                self._by_key.clear()  # the clock was set back: panes may change that were merged
-            self._clock_was = now - 1
-            times = np.full(count, now)
-        elif isinstance(records, ArrowRecords) and records.stamps is not None:
-            self._clock_was = self._timers.current_watermark
-            times = records.stamps
-        elif records.timestamps is None:
-            return none
-        else:
-            self._clock_was = self._timers.current_watermark
-            try:
-                times = np.array(records.timestamps, np.int64)
-            except (TypeError, ValueError, OverflowError):
-                return none
-        if not count or are_far(times, self._panes.longest):
-            return none
-        apart = times <= self._clock_was
-        outside = self._panes.outside(times)
-        if outside is not None:
-            apart |= outside
-        return self._panes.starts(times), np.flatnonzero(apart).tolist()
 
     def _add(self, value: Any, timestamp: int | None) -> None:
         """Add an element to its windows, some of which may have fired: then they do so again."""
@@ -173,7 +129,7 @@ class PaneWindowOperator(FoldingWindowOperator):
             return
         assert timestamp is not None
         pane = self._panes.start(timestamp)
-        self._state.fold((value,), (self.backend.key,), (self._pane_at(pane),), None)
+        self._state.fold((value,), (self.backend.key,), (self._place_at(pane),), None)
         panes = self._with(pane)
         if panes.stacks is not None:
             panes.stacks.changed(pane)
@@ -187,7 +143,7 @@ class PaneWindowOperator(FoldingWindowOperator):
         for window in windows:
             if window in due:
                 self._fire(window.start, window.end, due[window])
-        self._schedule(panes, self._at(self._clock_was))
+        self._schedule(panes, self._at(passed))
         last = max(windows).end - 1
         if last > MAX_WATERMARK:
             self._register(last)  # which is refused
@@ -217,7 +173,7 @@ class PaneWindowOperator(FoldingWindowOperator):
 
     # -- firing --
 
-    def _on_timer(self, timestamp: int) -> None:
+    def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         self._clock_was = max(self._clock_was, timestamp)
         panes = self._known()
         panes.timer = None

@@ -1,156 +1,134 @@
 """Panes: the parts into which the edges of windows cut time, so that each window is made of whole panes.
 
-All times are epoch milliseconds. A pane is known by its start; a window by its end, where it is not of days: no two end
-together then.
+A tumbling window is one pane. All times are epoch milliseconds. A pane is known by its start; a window by its end,
+where it is not of days: no two end together then.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from math import gcd
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._operators.windowing.api.assigner import WindowAssigner
-from pillarbox._operators.windowing.api.time_windows import (
-    CumulativeEventTimeWindows,
-    CumulativeProcessingTimeWindows,
-    SlidingEventTimeWindows,
-    SlidingProcessingTimeWindows,
-)
+from pillarbox._operators.windowing.api.assigner import WindowAssigner, is_built_in
+from pillarbox._operators.windowing.api.time_windows import FixedWindows
+from pillarbox._operators.windowing.api.window_starts import Days
 
-__all__ = ["EvenPanes", "Panes", "panes_of"]
+__all__ = ["DayPanes", "EvenPanes", "panes_of"]
+
+# Windows of event time ask for no clock.
+_NO_CLOCK: Any = None
 
 
-class Panes(ABC):
-    """The panes of an assigner: where they start, and which windows hold them.
+class EvenPanes:
+    """Panes of windows of which no two end together: those that are not days.
 
-    Later windows neither start nor end before earlier ones.
+    A pane goes from a window's start or end to the next start or end of one: where all ends are starts, panes have one
+    length, and else two in turn. Later windows neither start nor end before earlier ones.
 
     Attributes:
         name: what the windows are; panes of the same name are cut the same way.
         longest: the longest of the lengths that they are computed from.
+        tumbling: whether each window is one pane.
     """
 
-    name: str
-    longest: int
+    def __init__(self, assigner: FixedWindows, name: str) -> None:
+        self._size = assigner.size
+        self._starts_every = assigner.starts_every
+        self._ends_every = assigner.ends_every
+        # A start and an end of windows.
+        self._start = assigner.offset
+        self._end = assigner.offset + assigner.size
+        self.name: str = f"{name}, offset {assigner.offset % assigner.starts_every} ms"
+        self.longest: int = max(self._size, self._starts_every)
+        self.tumbling: bool = assigner.tumbles
 
-    @abstractmethod
     def start(self, time: int) -> int:
         """Return the start of the pane that a time is in."""
+        return time - min((time - self._start) % self._starts_every, (time - self._end) % self._ends_every)
 
-    @abstractmethod
     def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the starts of the panes that times are in."""
+        since_end = (times - self._end) % self._ends_every
+        if self._size % self._ends_every == 0:
+            return times - since_end
+        starts: npt.NDArray[np.int64] = times - np.minimum((times - self._start) % self._starts_every, since_end)
+        return starts
 
-    @abstractmethod
-    def windows(self, pane: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the windows that hold a pane, in their order."""
-
-    @abstractmethod
-    def last_end(self, pane: int) -> int:
-        """Return the end of the last window that holds a pane."""
-
-    @abstractmethod
-    def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-        """Return which times are in no window; None: there are no such times."""
-
-
-class EvenPanes(Panes):
-    """Panes of windows of which no two end together: those that are not days."""
-
-    @abstractmethod
     def end_after(self, time: int) -> int:
         """Return the first end of a window after ``time``; after a pane's start: of the first one that holds it."""
+        return time + self._ends_every - (time - self._end) % self._ends_every
 
-    @abstractmethod
     def window_start(self, end: int) -> int:
         """Return the start of the window that ends at ``end``."""
+        return end - self._size + (self._end - end) % self._starts_every
 
     def windows(self, pane: int) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of the windows that hold a pane, in their order."""
         end, last = self.end_after(pane), self.last_end(pane)
         while end <= last:
             yield self.window_start(end), end
             end = self.end_after(end)
 
-
-class SlidingPanes(EvenPanes):
-    """Two panes for each slide: from a window's start to the next end of one, and from there to the next start.
-
-    Where the size is a multiple of the slide, ends are starts, and there is one.
-    """
-
-    def __init__(self, size: int, slide: int, offset: int) -> None:
-        self.size = size
-        self.slide = slide
-        self.offset = offset
-        self.longest: int = max(size, slide)
-        self.name: str = f"panes of {size} ms each {slide} ms, offset {offset % slide} ms"
-
-    def start(self, time: int) -> int:
-        return time - min((time - self.offset) % self.slide, (time - self.offset - self.size) % self.slide)
-
-    def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        since_start = (times - self.offset) % self.slide
-        if self.size % self.slide == 0:
-            return times - since_start
-        since_end = (times - self.offset - self.size) % self.slide
-        starts: npt.NDArray[np.int64] = times - np.minimum(since_start, since_end)
-        return starts
-
-    def end_after(self, time: int) -> int:
-        return time + self.slide - (time - self.offset - self.size) % self.slide
-
-    def window_start(self, end: int) -> int:
-        return end - self.size
-
     def last_end(self, pane: int) -> int:
-        return pane - (pane - self.offset) % self.slide + self.size
+        """Return the end of the last window that holds a pane."""
+        return pane - (pane - self._start) % self._starts_every + self._size
 
     def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-        return None if self.slide <= self.size else (times - self.offset) % self.slide >= self.size
+        """Return which times are in no window; None: there are no such times."""
+        return None if self._starts_every <= self._size else (times - self._start) % self._starts_every >= self._size
 
 
-class CumulatingPanes(EvenPanes):
-    """One pane for each step."""
+class DayPanes:
+    """Days of a time zone, some together: they may have 23 or 25 hours, and a day that was left out has none.
 
-    def __init__(self, size: int, step: int, offset: int) -> None:
-        self.size = size
-        self.step = step
-        self.offset = offset
-        self.longest: int = size
-        self.name: str = f"panes of up to {size} ms by {step} ms, offset {offset % size} ms"
+    Those that hold a pane are the windows that hold its start; they are of event time. Attributes and methods are those
+    of :class:`EvenPanes`.
 
-    def start(self, time: int) -> int:
-        return time - (time - self.offset) % self.step
+    Args:
+        days: where days start.
+    """
+
+    def __init__(self, assigner: FixedWindows, days: Days) -> None:
+        self._assigner = assigner
+        self._days = days
+        # Of how many milliseconds the days of a pane would be, if all had 24 hours.
+        self._length = gcd(assigner.size, assigner.ends_every)
+        self.name: str = f"panes of {self._length} ms of {assigner!r}, offset {days.offset} ms, {days.zone}"
+        self.longest: int = max(assigner.size, assigner.starts_every)
+        self.tumbling: bool = assigner.tumbles
 
     def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return times - (times - self.offset) % self.step
+        """Return the starts of the panes that times are in."""
+        return self._days.starts(times, self._length)
 
-    def end_after(self, time: int) -> int:
-        return self.start(time) + self.step
-
-    def window_start(self, end: int) -> int:
-        return end - 1 - (end - 1 - self.offset) % self.size
+    def windows(self, pane: int) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of the windows that hold a pane, in their order."""
+        yield from sorted(self._assigner.assign_windows(None, pane, _NO_CLOCK))
 
     def last_end(self, pane: int) -> int:
-        return pane - (pane - self.offset) % self.size + self.size
+        """Return the end of the last window that holds a pane."""
+        return max((end for _, end in self.windows(pane)), default=pane)
 
     def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+        """Return which times are in no window; None: there are no such times."""
+        if self._assigner.starts_every <= self._assigner.size:
+            return None
+        return np.array([self.last_end(int(start)) <= start for start in self.starts(times)], np.bool_)
+
+
+def panes_of(assigner: WindowAssigner) -> EvenPanes | DayPanes | None:
+    """Return the panes of an assigner's windows; None: they are not made of such."""
+    if not isinstance(assigner, FixedWindows) or not is_built_in(assigner):
         return None
-
-
-def panes_of(assigner: WindowAssigner) -> EvenPanes | None:
-    """Return the panes of an assigner's windows; None: they are not made of such.
-
-    Days of a time zone have several lengths: a window of days is not cut.
-    """
-    kind = type(assigner)
-    if getattr(assigner, "time_zone", None) is not None:
-        return None
-    if kind is SlidingEventTimeWindows or kind is SlidingProcessingTimeWindows:
-        return SlidingPanes(assigner.size, assigner.slide, assigner.offset)  # type: ignore[attr-defined]
-    if kind is CumulativeEventTimeWindows or kind is CumulativeProcessingTimeWindows:
-        return CumulatingPanes(assigner.size, assigner.step, assigner.offset)  # type: ignore[attr-defined]
-    return None
+    if isinstance(assigner.line, Days):
+        return DayPanes(assigner, assigner.line)
+    name = f"panes of {assigner.size} ms each {assigner.starts_every} ms"
+    if assigner.cumulates:
+        name = f"panes of up to {assigner.size} ms by {assigner.ends_every} ms"
+    elif assigner.tumbles:
+        name = f"windows of {assigner.size} ms"
+    return EvenPanes(assigner, name)

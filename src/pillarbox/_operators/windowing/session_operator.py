@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any
 
@@ -18,29 +18,17 @@ from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.windowing.api.session_windows import (
-    DynamicEventTimeSessionWindows,
-    DynamicProcessingTimeSessionWindows,
-    EventTimeSessionWindows,
-    ProcessingTimeSessionWindows,
-)
+from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
 from pillarbox._operators.windowing.api.windows import TimeWindow
-from pillarbox._operators.windowing.base_operator import WindowProgram, are_far
+from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.by_key import GroupedRecords, RunsByKey
-from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
+from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
 from pillarbox._state import ValueState, ValueStateDescriptor
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["SessionWindowOperator"]
 
-_KINDS = frozenset(
-    {
-        DynamicEventTimeSessionWindows,
-        DynamicProcessingTimeSessionWindows,
-        EventTimeSessionWindows,
-        ProcessingTimeSessionWindows,
-    }
-)
 _START = itemgetter(0)
 _END = itemgetter(1)
 
@@ -50,8 +38,10 @@ Session = tuple[int, int, Any]
 class SessionWindowOperator(FoldingWindowOperator):
     """Folds each record into the session that it belongs to."""
 
+    timers = "session-timers"
+
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
-        super().__init__(context, keying, program, "session-timers", merging=True)
+        super().__init__(context, keying, program)
         assert self._fold.merge is not None
         self._merge = self._fold.merge
         # Named by what the accumulators are.
@@ -63,11 +53,6 @@ class SessionWindowOperator(FoldingWindowOperator):
         assigner = program.assigner
         self._gap: int | None = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else None
         self._runs = RunsByKey(keying)
-
-    @staticmethod
-    def does(program: WindowProgram) -> bool:
-        """Tell whether a program's windows are of this kind."""
-        return type(program.assigner) in _KINDS and FoldingWindowOperator.folds_at_ends(program)
 
     # -- records --
 
@@ -127,17 +112,13 @@ class SessionWindowOperator(FoldingWindowOperator):
                 backend.row = rows[key]
                 backend.key = key
                 done = [*(sessions_of() or ())]
-                timed = bool(done) and done[-1][1] > unfired
+                timed = taken_up = bool(done) and done[-1][1] > unfired
                 start, until, folded = done.pop() if timed else (0, done[-1][1] if done else MIN_TIMESTAMP, None)
-                if timed and folded is None:
-                    done.append((start, until, None))
                 for value, time in zip(islice(elements, stop - begin), times):
                     if time > until:
-                        if folded is not None:
+                        if taken_up:
                             done.append((start, until, folded))
-                        start, until, folded = time, time + gap, first(value)
-                        if folded is None:
-                            done.append((start, until, None))
+                        start, until, folded, taken_up = time, time + gap, first(value), True
                     elif folded is not None and time >= start:
                         folded = add_to(folded, value)
                         if folded is None:
@@ -145,17 +126,15 @@ class SessionWindowOperator(FoldingWindowOperator):
                         if time + gap > until:
                             until = time + gap
                     else:  # it meets one before the last
-                        if folded is not None:
+                        if taken_up:
                             done.append((start, until, folded))
                         self._put(done, unfired, timed=timed)
                         self._add(value, time, time + gap, tuple(done))
                         done = [*(sessions_of() or ())]
-                        timed = True
+                        timed = taken_up = True
                         start, until, folded = done.pop()
-                        if folded is None:
-                            done.append((start, until, None))
                 begin = stop
-                if folded is not None:
+                if taken_up:
                     done.append((start, until, folded))
                 self._put(done, unfired, timed=timed)
         self._collector.flush()
@@ -210,18 +189,12 @@ class SessionWindowOperator(FoldingWindowOperator):
 
     def _windows_of(self, records: Records) -> Iterator[tuple[int, int]]:
         """Return for each record the session that it would be by itself."""
-        assigner, times = self._assigner, records.timestamps
-        if isinstance(assigner, EventTimeSessionWindows) and times is not None and None not in times:
-            gap = assigner.gap
+        times, gap = records.timestamps, self._gap
+        if gap is not None and times is not None and None not in times:
             return zip(times, [time + gap for time in times])  # type: ignore[operator, arg-type]
-        return self._assigned(records)
-
-    def _assigned(self, records: Records) -> Iterator[tuple[int, int]]:
-        times = [None] * len(records) if records.timestamps is None else records.timestamps
         assign, context = self._assigner.assign_windows, self._assigner_context
-        for value, time in zip(records.values, times):
-            (window,) = assign(value, time, context)
-            yield window
+        timed = zip(records.values, repeat(None) if times is None else times)
+        return (window for value, time in timed for window in assign(value, time, context))
 
     def _add(self, value: Any, start: int, end: int, sessions: tuple[Session, ...]) -> None:
         """Add an element to the sessions that it meets, which become one, or as a new one."""
@@ -261,7 +234,7 @@ class SessionWindowOperator(FoldingWindowOperator):
 
     # -- firing --
 
-    def _on_timer(self, timestamp: int) -> None:
+    def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         sessions = self._state.value()
         if sessions is None:
             return

@@ -25,6 +25,7 @@ __all__ = [
     "WindowAssigner",
     "assign_function",
     "check_assigner",
+    "is_built_in",
 ]
 
 
@@ -150,6 +151,11 @@ def check_assigner(assigner: WindowAssigner) -> None:
             f"{assigner!r}: window_type is the class of its windows, a NamedTuple with a method max_timestamp(), not"
             f" {shorten(kind)}"
         )
+
+
+def is_built_in(assigner: WindowAssigner) -> bool:
+    """Return whether what an assigner does is known: it is none of a program's own."""
+    return str(type(assigner).__module__).startswith(__name__.partition(".")[0] + ".")
 
 
 def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:

@@ -31,7 +31,7 @@ def _scoped(descriptor: StateDescriptor, scope: str) -> StateDescriptor:
     return scoped
 
 
-class _States:
+class _States(KeyedStateStore):
     """States that are asked for at any time: of triggers, and of window functions."""
 
     def __init__(self, backend: KeyedStateBackend, scope: str, *, namespaced: bool) -> None:
@@ -40,7 +40,7 @@ class _States:
         self._namespaced = namespaced
         self._known: dict[tuple[str, str], Any] = {}
 
-    def get(self, descriptor: StateDescriptor) -> Any:
+    def get_state(self, descriptor: Any, /) -> Any:
         if not isinstance(descriptor, StateDescriptor):
             raise ProgramError(f"a state is asked for by its descriptor, not by {shorten(descriptor)}")
         state = self._known.get((descriptor.name, descriptor.kind))
@@ -49,6 +49,8 @@ class _States:
             state = self._backend.get_state(scoped, namespaced=self._namespaced, late=True)
             self._known[descriptor.name, descriptor.kind] = state
         return state
+
+    get_list_state = get_map_state = get_reducing_state = get_aggregating_state = get_state
 
 
 class TriggerContext(Trigger.OnMergeContext):
@@ -83,10 +85,10 @@ class TriggerContext(Trigger.OnMergeContext):
         return MetricGroup(self._metrics)
 
     def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
-        return self._states.get(state_descriptor)
+        return self._states.get_state(state_descriptor)
 
     def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-        state = self._states.get(state_descriptor)
+        state = self._states.get_state(state_descriptor)
         merge = getattr(state, "merge_namespaces", None)
         if merge is None:
             raise ProgramError(
@@ -110,23 +112,6 @@ class AssignerContext(WindowAssigner.WindowAssignerContext):
         return self._runtime_context
 
 
-class _Store(KeyedStateStore):
-    """States of a window function."""
-
-    def __init__(self, states: _States) -> None:
-        get = states.get
-        self.get_state = get  # type: ignore[method-assign]
-        self.get_list_state = get  # type: ignore[method-assign]
-        self.get_map_state = get  # type: ignore[method-assign]
-        self.get_reducing_state = get  # type: ignore[method-assign]
-        self.get_aggregating_state = get  # type: ignore[method-assign]
-
-    def get_state(self, descriptor: Any, /) -> Any:
-        raise AssertionError("set in __init__")
-
-    get_list_state = get_map_state = get_reducing_state = get_aggregating_state = get_state
-
-
 class FiringContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction.Context[Any], Evictor.EvictorContext):
     """One object for all windows: the operator sets what changes."""
 
@@ -136,8 +121,8 @@ class FiringContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction
         self._backend = backend
         self._timers = timers
         self._collector = collector
-        self._window_state = None if merging else _Store(_States(backend, "window", namespaced=True))
-        self._global_state = _Store(_States(backend, "global", namespaced=False))
+        self._window_state = None if merging else _States(backend, "window", namespaced=True)
+        self._global_state = _States(backend, "global", namespaced=False)
         self._window: Any = None
         self._timestamp = 0
 

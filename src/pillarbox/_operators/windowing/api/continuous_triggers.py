@@ -16,6 +16,8 @@ __all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger"]
 class _ContinuousTrigger(Trigger):
     """Fires at full intervals, counted from the epoch, as long as the window lasts."""
 
+    _by_clock: bool
+
     def __init__(self, interval: DurationLike) -> None:
         self.interval: int = positive_millis(interval, f"{type(self).__name__}.of(): the interval")
         # The next time to fire at. Where windows merge, the earliest counts.
@@ -23,6 +25,20 @@ class _ContinuousTrigger(Trigger):
 
     def can_merge(self) -> bool:
         return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        # Timers of merged windows are gone with them.
+        ctx.merge_partitioned_state(self._next)
+        pending = ctx.get_partitioned_state(self._next).get()
+        if pending is not None:
+            (ctx.register_processing_time_timer if self._by_clock else ctx.register_event_time_timer)(pending)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        pending = ctx.get_partitioned_state(self._next)
+        time = pending.get()
+        if time is not None:
+            (ctx.delete_processing_time_timer if self._by_clock else ctx.delete_event_time_timer)(time)
+            pending.clear()
 
     def _after(self, time: int) -> int:
         return time - time % self.interval + self.interval
@@ -40,6 +56,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
     """
 
     uses_processing_time: bool | None = False
+    _by_clock = False
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousEventTimeTrigger:
@@ -86,18 +103,8 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
             self._register(time + self.interval, window, ctx, pending)
         return TriggerResult.FIRE
 
-    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
-        ctx.merge_partitioned_state(self._next)
-        pending = ctx.get_partitioned_state(self._next).get()
-        if pending is not None:
-            ctx.register_event_time_timer(pending)
-
     def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
-        pending = ctx.get_partitioned_state(self._next)
-        time = pending.get()
-        if time is not None:
-            ctx.delete_event_time_timer(time)
-            pending.clear()
+        super().clear(window, ctx)
         ctx.delete_event_time_timer(window.max_timestamp())
 
     def _register(self, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
@@ -110,6 +117,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """Fires whenever the wall clock has passed another full interval, as long as there is the window."""
 
     uses_processing_time: bool | None = True
+    _by_clock = True
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousProcessingTimeTrigger:
@@ -142,20 +150,6 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         pending.clear()
         self._register(time, time + self.interval, window, ctx, pending)
         return TriggerResult.FIRE
-
-    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
-        # Timers of merged windows are gone with them.
-        ctx.merge_partitioned_state(self._next)
-        pending = ctx.get_partitioned_state(self._next).get()
-        if pending is not None:
-            ctx.register_processing_time_timer(pending)
-
-    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
-        pending = ctx.get_partitioned_state(self._next)
-        time = pending.get()
-        if time is not None:
-            ctx.delete_processing_time_timer(time)
-            pending.clear()
 
     def _register(self, now: int, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
         # At the window's end as well. A window of event time may still be there when the clock has passed that.

@@ -88,10 +88,10 @@ class CountWindowAssigner(WindowAssigner):
 
     window_type: Callable[..., Any] = CountWindow
 
-    def __init__(self, size: int, slide: int) -> None:
+    def __init__(self, window_size: int, window_slide: int) -> None:
         name = f"{type(self).__name__}.of()"
-        self.size: int = _count(size, f"{name}: the size")
-        self.slide: int = _count(slide, f"{name}: the slide")
+        self.size: int = _count(window_size, f"{name}: the size")
+        self.slide: int = _count(window_slide, f"{name}: the slide")
         self._counted = ValueStateDescriptor("window-count", Types.LONG())
 
     def open(self, context: WindowAssigner.WindowAssignerContext, /) -> None:
@@ -145,9 +145,6 @@ class CountSlidingWindowAssigner(CountWindowAssigner):
     That is PyFlink's way. Java's also fires the first, smaller ones: a global window with ``CountTrigger.of(slide)``
     and ``CountEvictor.of(size)``.
     """
-
-    def __init__(self, window_size: int, window_slide: int) -> None:
-        super().__init__(window_size, window_slide)
 
     @staticmethod
     def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:

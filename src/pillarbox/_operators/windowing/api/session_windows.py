@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.windowing.api.assigner import (
@@ -24,6 +24,7 @@ __all__ = [
     "EventTimeSessionWindows",
     "ProcessingTimeSessionWindows",
     "SessionWindowTimeGapExtractor",
+    "Sessions",
     "merges_what_meets",
 ]
 
@@ -44,7 +45,10 @@ class SessionWindowTimeGapExtractor(ABC):
         """Return the gap in milliseconds; it has to be above zero."""
 
 
-class _Sessions(TimedAssigner, MergingWindowAssigner):
+GapExtractor: TypeAlias = SessionWindowTimeGapExtractor | Callable[[Any], int]
+
+
+class Sessions(TimedAssigner, MergingWindowAssigner):
     """Windows of activity: they end when nothing came for the gap."""
 
     @abstractmethod
@@ -75,10 +79,10 @@ class _Sessions(TimedAssigner, MergingWindowAssigner):
 
 def merges_what_meets(assigner: MergingWindowAssigner[Any, Any]) -> bool:
     """Return whether just those windows are merged that overlap or touch: nobody has changed how sessions merge."""
-    return type(assigner).merge_windows is _Sessions.merge_windows
+    return type(assigner).merge_windows is Sessions.merge_windows
 
 
-class _FixedGap(_Sessions):
+class _FixedGap(Sessions):
     """Sessions with one gap for all elements."""
 
     def __init__(self, gap: DurationLike) -> None:
@@ -91,10 +95,10 @@ class _FixedGap(_Sessions):
         return f"{type(self).__name__}({self.gap} ms)"
 
 
-class _DynamicGap(_Sessions):
+class _DynamicGap(Sessions):
     """Sessions whose gap each element says itself."""
 
-    def __init__(self, extractor: SessionWindowTimeGapExtractor | Callable[[Any], int]) -> None:
+    def __init__(self, extractor: GapExtractor) -> None:
         extract = getattr(extractor, "extract", extractor)
         if not callable(extract):
             raise ProgramError(
@@ -128,9 +132,7 @@ class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
         return EventTimeSessionWindows(size)
 
     @staticmethod
-    def with_dynamic_gap(
-        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
-    ) -> DynamicEventTimeSessionWindows:
+    def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
         """Return an assigner of sessions whose gap each element says itself, in milliseconds.
 
         Example:
@@ -160,9 +162,7 @@ class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
         return ProcessingTimeSessionWindows(size)
 
     @staticmethod
-    def with_dynamic_gap(
-        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
-    ) -> DynamicProcessingTimeSessionWindows:
+    def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:
         """Return an assigner of sessions whose gap each element says itself, in milliseconds.
 
         Example:
@@ -178,9 +178,7 @@ class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
     """Sessions of event time whose gap each element says itself."""
 
     @staticmethod
-    def with_dynamic_gap(
-        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
-    ) -> DynamicEventTimeSessionWindows:
+    def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
         """Return an assigner of sessions whose gap each element says itself, in milliseconds.
 
         Example:
@@ -195,9 +193,7 @@ class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
     """Sessions of processing time whose gap each element says itself."""
 
     @staticmethod
-    def with_dynamic_gap(
-        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
-    ) -> DynamicProcessingTimeSessionWindows:
+    def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:
         """Return an assigner of sessions whose gap each element says itself, in milliseconds.
 
         Example:

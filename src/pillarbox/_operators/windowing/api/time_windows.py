@@ -22,6 +22,7 @@ from pillarbox._time.duration import DurationLike, positive_millis
 __all__ = [
     "CumulativeEventTimeWindows",
     "CumulativeProcessingTimeWindows",
+    "FixedWindows",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
     "TumblingEventTimeWindows",
@@ -29,15 +30,49 @@ __all__ = [
 ]
 
 
-class _Tumbling(TimedAssigner):
+class FixedWindows(TimedAssigner):
+    """Windows of fixed lengths.
+
+    Args:
+        lengths: the lengths that the program gives, by their names in errors: first that of a window, the longest of
+            cumulating ones, and last how long after one window's end the next one ends.
+        offset: how much later than the multiples of ``starts_every`` windows start.
+        time_zone: where midnight is, for windows of days; None: windows lie on the axis of milliseconds.
+
+    Attributes:
+        tumbles: whether windows are side by side.
+        cumulates: whether windows start together, and end one after the other.
+        size: how long a window is, in milliseconds; of cumulating ones, the longest.
+        starts_every: how long after one window's start the next one starts.
+        ends_every: how long after one window's end the next one ends.
+    """
+
+    tumbles: bool = False
+    cumulates: bool = False
+
+    def __init__(self, lengths: dict[str, DurationLike], offset: DurationLike, time_zone: str | None) -> None:
+        name = f"{type(self).__name__}.of()"
+        millis = {what: positive_millis(length, f"{name}: the {what}") for what, length in lengths.items()}
+        self.size: int = next(iter(millis.values()))
+        self.ends_every: int = [*millis.values()][-1]
+        if self.cumulates and self.size % self.ends_every:
+            raise ProgramError(
+                f"{name}: the largest size has to be a multiple of the step: {self.size} ms is none of"
+                f" {self.ends_every} ms"
+            )
+        self.starts_every: int = self.size if self.cumulates else self.ends_every
+        self.offset: int = offset_millis(name, offset, self.starts_every)
+        self.time_zone = time_zone
+        self.line: Milliseconds | Days = line(name, self.offset, time_zone, millis)
+
+
+class _Tumbling(FixedWindows):
     """Windows of one length, side by side."""
 
+    tumbles: bool = True
+
     def __init__(self, size: DurationLike, offset: DurationLike = 0, time_zone: str | None = None) -> None:
-        name = f"{type(self).__name__}.of()"
-        self.size: int = positive_millis(size, f"{name}: the size")
-        self.offset: int = offset_millis(name, offset, self.size)
-        self.time_zone = time_zone
-        self.line: Milliseconds | Days = line(name, self.offset, time_zone, {"size": self.size})
+        super().__init__({"size": size}, offset, time_zone)
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
@@ -90,18 +125,14 @@ class TumblingProcessingTimeWindows(ProcessingTimeAssigner, _Tumbling):
         return TumblingProcessingTimeWindows(size, offset, time_zone)
 
 
-class _Sliding(TimedAssigner):
+class _Sliding(FixedWindows):
     """Windows of one length that start every slide."""
 
     def __init__(
         self, size: DurationLike, slide: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
     ) -> None:
-        name = f"{type(self).__name__}.of()"
-        self.size: int = positive_millis(size, f"{name}: the size")
-        self.slide: int = positive_millis(slide, f"{name}: the slide")
-        self.offset: int = offset_millis(name, offset, self.slide)
-        self.time_zone = time_zone
-        self.line: Milliseconds | Days = line(name, self.offset, time_zone, {"size": self.size, "slide": self.slide})
+        super().__init__({"size": size, "slide": slide}, offset, time_zone)
+        self.slide: int = self.ends_every
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
@@ -156,24 +187,16 @@ class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
         return SlidingProcessingTimeWindows(size, slide, offset, time_zone)
 
 
-class _Cumulative(TimedAssigner):
+class _Cumulative(FixedWindows):
     """Windows that start together, and end one step after the other, until the longest has its full length."""
+
+    cumulates: bool = True
 
     def __init__(
         self, max_size: DurationLike, step: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
     ) -> None:
-        name = f"{type(self).__name__}.of()"
-        self.size: int = positive_millis(max_size, f"{name}: the largest size")
-        self.step: int = positive_millis(step, f"{name}: the step")
-        if self.size % self.step:
-            raise ProgramError(
-                f"{name}: the largest size has to be a multiple of the step: {self.size} ms is none of {self.step} ms"
-            )
-        self.offset: int = offset_millis(name, offset, self.size)
-        self.time_zone = time_zone
-        self.line: Milliseconds | Days = line(
-            name, self.offset, time_zone, {"largest size": self.size, "step": self.step}
-        )
+        super().__init__({"largest size": max_size, "step": step}, offset, time_zone)
+        self.step: int = self.ends_every
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /

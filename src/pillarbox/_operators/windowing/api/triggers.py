@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
+from operator import add
 from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
@@ -244,10 +245,6 @@ class NeverTrigger(Trigger):
         """Nothing is kept."""
 
 
-def _sum(a: int, b: int) -> int:
-    return a + b
-
-
 class CountTrigger(Trigger):
     """Fires each time that ``window_size`` elements have come to a window. What is left at its end is not fired."""
 
@@ -257,7 +254,7 @@ class CountTrigger(Trigger):
         if isinstance(window_size, bool) or not isinstance(window_size, int) or window_size < 1:
             raise ProgramError(f"CountTrigger.of() takes a number of elements from 1, not {shorten(window_size)}")
         self.window_size = window_size
-        self._count = ReducingStateDescriptor("count", _sum)
+        self._count = ReducingStateDescriptor("count", add)
 
     @staticmethod
     def of(window_size: int) -> CountTrigger:

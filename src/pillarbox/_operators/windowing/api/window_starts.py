@@ -39,10 +39,6 @@ class Milliseconds:
         """Return the time ``length`` after a start, of those that are ``step`` apart."""
         return start + length
 
-    def ends(self, starts: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
-        """Return the time ``step`` after each start, of those that are ``step`` apart."""
-        return starts + step
-
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
         """Yield the bounds of the windows of ``size`` that hold a time, the latest first: one starts each ``slide``."""
         start = self.start(time, slide)
@@ -109,12 +105,6 @@ class Days:
     def plus(self, start: int, length: int, step: int) -> int:
         # (Where a time zone left out a day, two begin together: which one it is, the distance tells.)
         return self._first(self._day(start, step) + length // _DAY)
-
-    def ends(self, starts: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
-        different, positions = np.unique(starts, return_inverse=True)
-        after = np.array([self.plus(start, step, step) for start in different.tolist()], np.int64)
-        ends: npt.NDArray[np.int64] = after[positions]
-        return ends
 
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
         # By days, as one that a time zone left out begins, and ends, with the next one.
