@@ -163,8 +163,7 @@ class Asked(Turns):
         super().__init__(directory, source)
         self.warm_up = warm_up
         directory.parent.mkdir(exist_ok=True)
-        place = {} if kind is Lookups else {"directory": directory}
-        self.process = self.side(kind, **made, **place)
+        self.process = self.side(kind, directory=directory, **made)
         self.asked = asked
         self.cost = cost
 

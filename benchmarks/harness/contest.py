@@ -69,7 +69,6 @@ class Contest(ABC):
         self._processes: dict[str, Side] = {}
         self._jobs: dict[str, list[Side]] = {}
         self._batches: dict[int, Any] = {}
-        arguments.warm_up_rows = min(arguments.warm_up_rows, arguments.rows)
 
     # -- what they differ in --
 
@@ -197,11 +196,12 @@ class Contest(ABC):
             for name in works:
                 self.name = name
                 print(f"{self.name}: {self.title}, {self.keys:,} keys", flush=True)
-                self._do_work(sides, peers)
+                self.do_work(sides, peers)
         finally:
             self.close()
 
-    def _do_work(self, sides: Sequence[str], peers: Sequence[str]) -> None:
+    def do_work(self, sides: Sequence[str], peers: Sequence[str]) -> None:
+        """Do one work."""
         runners: dict[str, Runner] = {}
         try:
             (self._in_visits if self.visits else self._in_rounds)(runners, sides, peers)

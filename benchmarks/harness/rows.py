@@ -123,7 +123,7 @@ class MicroBatches(ABC):
 
     def __init__(self, rows: int, small: int, keys: int, directory: Path) -> None:
         self.rows = max(rows, 10)
-        self.small = max(small, 10)
+        self.small = min(max(small, 10), self.rows)
         self.keys = max(keys, SUBTASKS)
         self._directory = directory
         self._known: dict[bool, list[list[int]]] = {False: [], True: []}

@@ -93,11 +93,10 @@ def run_to_the_end(result: Callable[[], DataFrame], checkpoint: Path) -> tuple[f
 AS_SPARK_COMES = {"spark__python__daemon__module": "pyspark.daemon"}
 
 
-def step_settings(directory: Path, memory: str) -> dict[str, str]:
+def step_settings(memory: str) -> dict[str, str]:
     """Return the settings for a session with a stepped query, with ``__`` for dots."""
     return {
         "spark__driver__memory": memory,
-        "spark__local__dir": str(directory / "local"),
         "spark__sql__streaming__noDataMicroBatches__enabled": "false",
         "spark__sql__streaming__pollingDelay": "250ms",  # a side that waits takes next to nothing from others
         # Of each side: what pillarbox sets for its own queries (on Spark 4.3).
@@ -115,29 +114,47 @@ def task_reports(progress: StreamingQueryProgress, level: int = 1) -> list[TaskR
     return [task for task in metrics(progress) if task.level == level]
 
 
-class Stepped:
-    """A side with a Spark and queries in it, each of which gets its micro-batches when it is asked.
+class SparkSide:
+    """A side with a Spark of its own.
+
+    Args:
+        directory: for what Spark and the side write.
+        slots: how many tasks run at a time.
+        ours: whether its queries are pillarbox's; if not, Spark is as it comes.
+        settings: more of them, with ``__`` for dots.
+    """
+
+    def __init__(self, directory: str | Path, *, slots: int = SUBTASKS, ours: bool = True, **settings: str) -> None:
+        from pillarbox import local_session
+
+        self.directory = Path(directory)
+        given = {"spark__local__dir": f"{directory}/local", **settings, **({} if ours else AS_SPARK_COMES)}
+        self.spark = local_session(slots, **given)
+
+    def close(self) -> None:
+        """Stop Spark."""
+        self.spark.stop()
+
+
+class Stepped(SparkSide):
+    """A side with queries, each of which gets its micro-batches when it is asked.
 
     Args:
         module: the case's, with ``SCHEMA``, the columns of the rows, and ``query``, which makes the query that a
             question asks for of a streaming DataFrame.
-        ours: whether the queries are pillarbox's.
     """
 
     def __init__(self, module: str, directory: str, memory: str, *, ours: bool) -> None:
-        from pillarbox import local_session
-
+        super().__init__(directory, ours=ours, **step_settings(memory))
         self._case = importlib.import_module(module)
         carry_whole(self._case)
-        settings = step_settings(Path(directory), memory) | ({} if ours else AS_SPARK_COMES)
-        self._spark = local_session(SUBTASKS, **settings)
         self._queries: dict[str, SteppedQuery] = {}
 
     def begin(self, name: str, directory: str, settings: Mapping[str, str], question: Mapping[str, Any]) -> None:
         """Start a query with settings of its own."""
         for setting, value in settings.items():
-            self._spark.conf.set(setting, value)
-        self._queries[name] = query = SteppedQuery(self._spark, Path(directory), self._case.SCHEMA)
+            self.spark.conf.set(setting, value)
+        self._queries[name] = query = SteppedQuery(self.spark, Path(directory), self._case.SCHEMA)
         query.start(observed(self._case.query(query.source, question)))
 
     def step(self, name: str, batch: str) -> dict[str, Any]:
@@ -154,7 +171,3 @@ class Stepped:
     def end(self, name: str) -> None:
         """Stop a query."""
         self._queries.pop(name).stop()
-
-    def close(self) -> None:
-        """Stop Spark."""
-        self._spark.stop()

@@ -51,20 +51,6 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, words: Se
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows of which the first cell is a name and the others are numbers, in columns."""
-    cells = [[str(cell) for cell in row] for row in (head, *rows)]
-    first = max(len(row[0]) for row in cells)
-    widths = [max(len(row[i]) for row in cells if i < len(row)) for i in range(1, len(head))]
-    for row in cells:
-        print(row[0].ljust(first) + "".join("  " + cell.rjust(width) for cell, width in zip(row[1:], widths)))
-
-
-def spread(values: Sequence[float], digits: int = 0) -> list[str]:
-    """Return median, lowest and highest as cells of a table."""
-    return [f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
-
-
 def extent(values: Sequence[float], digits: int = 0) -> str:
     """Return lowest and highest as one cell of a table."""
     return f"{min(values):,.{digits}f} to {max(values):,.{digits}f}"

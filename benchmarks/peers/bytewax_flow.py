@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 from bytewax.dataflow import Dataflow
 from bytewax.inputs import DynamicSource, StatelessSourcePartition
 from bytewax.operators.windowing import EventClock, SessionWindower, SlidingWindower, TumblingWindower, fold_window
-from bytewax.outputs import DynamicSink, StatelessSinkPartition
-from bytewax.testing import run_main
+from bytewax.testing import TestingSink, run_main
 
 BATCH = 1_000
 ZERO = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -48,24 +47,6 @@ class Part(StatelessSourcePartition):
         batch = next(self.batches)
         times = batch["ts"].cast(pa.timestamp("ms", "UTC")).to_pylist()
         return list(zip(map(str, batch["key"].to_pylist()), times, batch["amount"].to_pylist()))
-
-
-class Kept(DynamicSink):
-    """Keeps what comes in a list."""
-
-    def __init__(self, results: list[Any]) -> None:
-        self.results = results
-
-    def build(self, step_id, worker_index, worker_count):
-        return KeptPart(self.results)
-
-
-class KeptPart(StatelessSinkPartition):
-    def __init__(self, results: list[Any]) -> None:
-        self.results = results
-
-    def write_batch(self, items):
-        self.results.extend(items)
 
 
 def windower(spec: dict[str, Any]) -> Any:
@@ -114,7 +95,7 @@ class Windows:
         flow = Dataflow("windows")
         rows = op.key_on("key", op.input("rows", flow, Rows(source)), lambda row: row[0])
         windows = fold_window("window", rows, clock, windower(spec), lambda: empty, folder, merger, ordered=False)
-        op.output("kept", windows.down, Kept(results))
+        op.output("kept", windows.down, TestingSink(results))
         begun = time.perf_counter()
         run_main(flow)
         seconds = time.perf_counter() - begun

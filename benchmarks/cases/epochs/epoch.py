@@ -36,11 +36,10 @@ from benchmarks.harness.case import Block, Outcome, Results, Said, shown
 from benchmarks.harness.machine import cpu_by_program, spark_version
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import observed, summary, write_halves
-from benchmarks.harness.stepped import AS_SPARK_COMES, step_settings, task_reports
-from benchmarks.harness.turns import extent, in_turn, medians, print_table, rounded, table
+from benchmarks.harness.stepped import SparkSide, step_settings, task_reports
+from benchmarks.harness.turns import extent, in_turn, medians, rounded, table
 from benchmarks.peers.counts import Count, SparkCount, count
 from benchmarks.report.words import page, paragraph
-from pillarbox import local_session
 
 SIDES = {
     "pillarbox": "pillarbox",
@@ -120,18 +119,18 @@ class HeldQuery:
         ]
 
 
-class Epochs:
-    """A side with a Spark and a held query."""
+class Epochs(SparkSide):
+    """A side with a held query."""
 
     def __init__(self, side: str, directory: str, memory: str) -> None:
-        settings = step_settings(Path(directory), memory)
+        settings = step_settings(memory)
         settings["spark__sql__streaming__noDataMicroBatches__enabled"] = "true"
         settings["spark__sql__streaming__numRecentProgressUpdates"] = "10000"
-        self._spark = local_session(2, **settings, **({} if side in SUBTASKS else AS_SPARK_COMES))
-        self._arrived = Path(directory) / "in"
+        super().__init__(directory, ours=side in SUBTASKS, **settings)
+        self._arrived = self.directory / "in"
         (self._arrived / "nothing").mkdir(parents=True)
-        source = self._spark.readStream.schema("key INT").parquet(str(self._arrived / "*"))
-        self._query = HeldQuery(observed(result(side, source)), Path(directory) / "checkpoint")
+        source = self.spark.readStream.schema("key INT").parquet(str(self._arrived / "*"))
+        self._query = HeldQuery(observed(result(side, source)), self.directory / "checkpoint")
 
     def step(self, batch: str | None = None) -> None:
         """Run a micro-batch, with the rows of a directory or without any."""
@@ -142,10 +141,6 @@ class Epochs:
     def finish(self) -> dict[str, Any]:
         """Stop the query, and tell of its micro-batches."""
         return {"batches": self._query.finish()}
-
-    def close(self) -> None:
-        """Stop Spark."""
-        self._spark.stop()
 
 
 # -- all sides --
@@ -233,18 +228,16 @@ def steps_of(
 
 def print_steps(steps: Any, cpu: Any) -> None:
     """Print Spark's steps in an epoch, and which programs took the processor's time."""
-    print_table(
-        ["an epoch, ms", *STEPS, "processor: Java", "Python"],
+    rows = [
         [
-            [
-                f"{what}, {SIDES[side]}",
-                *(f"{statistics.median(each[step] for each in steps[side][kind]):,.0f}" for step in STEPS),
-                *(f"{statistics.mean(each[it] for each in cpu[side][kind]):,.0f}" for it in ("java", "python")),
-            ]
-            for kind, what in KINDS.items()
-            for side in steps
-        ],
-    )
+            f"{what}, {SIDES[side]}",
+            *(f"{statistics.median(each[step] for each in steps[side][kind]):,.0f}" for step in STEPS),
+            *(f"{statistics.mean(each[program] for each in cpu[side][kind]):,.0f}" for program in ("java", "python")),
+        ]
+        for kind, what in KINDS.items()
+        for side in steps
+    ]
+    print(table(["an epoch, ms", *STEPS, "processor: Java", "Python"], rows))
 
 
 # -- what the pages show --

@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     batches: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     tiny: dict[int, list[float]] = defaultdict(list)
     number = 0
-    spark = local_session(2, **step_settings(directory, arguments.memory))
+    spark = local_session(2, spark__local__dir=str(directory / "local"), **step_settings(arguments.memory))
 
     def query(subtasks: int, of: int) -> Query:
         nonlocal number

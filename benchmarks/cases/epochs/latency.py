@@ -29,12 +29,11 @@ from pyspark.sql import functions as F
 from benchmarks.harness.case import Block, Outcome, Results, Said, shown
 from benchmarks.harness.machine import spark_version
 from benchmarks.harness.process import Side
-from benchmarks.harness.stepped import AS_SPARK_COMES, step_settings
+from benchmarks.harness.stepped import SparkSide, step_settings
 from benchmarks.harness.turns import rounded, table, turns
 from benchmarks.peers.counts import Count, SparkCount, count
 from benchmarks.report.charts import draw_groups
 from benchmarks.report.words import page, paragraph
-from pillarbox import local_session
 
 SIDES = {"pillarbox": "pillarbox", "spark": "transformWithState"}
 OUTPUT = "key INT, sent LONG, n LONG"
@@ -82,15 +81,15 @@ class Sender:
         return count
 
 
-class Latencies:
-    """A side with a Spark, a sender and a query that collects its rows."""
+class Latencies(SparkSide):
+    """A side with a sender and a query that collects its rows."""
 
     def __init__(self, side: str, directory: str, memory: str) -> None:
-        settings = step_settings(Path(directory), memory)
+        settings = step_settings(memory)
         settings["spark__sql__streaming__pollingDelay"] = "10ms"  # Spark's own
-        self._spark = local_session(2, **settings, **({} if side == "pillarbox" else AS_SPARK_COMES))
+        super().__init__(directory, ours=side == "pillarbox", **settings)
         self._sender = Sender()
-        lines = self._spark.readStream.format("socket").option("host", "127.0.0.1").option("port", self._sender.port)
+        lines = self.spark.readStream.format("socket").option("host", "127.0.0.1").option("port", self._sender.port)
         fields = F.split("value", ",")
         source = lines.load().select(fields[0].cast("int").alias("key"), fields[1].cast("long").alias("sent"))
         self._latencies: list[float] = []
@@ -123,7 +122,7 @@ class Latencies:
     def close(self) -> None:
         """Stop the query and Spark."""
         self._query.stop()
-        self._spark.stop()
+        super().close()
 
 
 # -- both sides --

@@ -23,8 +23,9 @@ import pillarbox
 from benchmarks.harness.case import Block, Outcome, Said
 from benchmarks.harness.machine import spark_version
 from benchmarks.harness.process import Side
+from benchmarks.harness.stepped import SparkSide
 from benchmarks.harness.turns import table
-from pillarbox import StreamExecutionEnvironment, local_session
+from pillarbox import StreamExecutionEnvironment
 
 SLOTS = (2, 8)
 # The part of a second's requests by which a share may exceed the limit after a pause (docs/async.md).
@@ -37,35 +38,30 @@ async def ask(row: Any) -> tuple[int, float]:
     return row.id, time.time()
 
 
-class Requests:
-    """A side with a Spark with some task slots."""
+class Requests(SparkSide):
+    """A side with some task slots."""
 
     def __init__(self, slots: int, directory: str) -> None:
+        super().__init__(directory, slots=slots)
         self._slots = slots
-        self._directory = directory
-        self._spark = local_session(slots, spark__local__dir=f"{directory}/local")
 
     def ask(self, limit: int, seconds: int) -> dict[str, Any]:
         """Run the query; return the times of its requests, and the longest wait of a task for the limit (seconds)."""
         # Somewhat more than the limit lets through: no partition is to run out of work.
         records = round(1.3 * limit * seconds)
-        self._spark.range(records).coalesce(1).write.parquet(f"{self._directory}/in")
-        env = StreamExecutionEnvironment.get_execution_environment(self._spark).set_parallelism(self._slots)
-        source = env.from_dataframe(self._spark.readStream.schema("id LONG").parquet(f"{self._directory}/in"))
+        self.spark.range(records).coalesce(1).write.parquet(f"{self.directory}/in")
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(self._slots)
+        source = env.from_dataframe(self.spark.readStream.schema("id LONG").parquet(f"{self.directory}/in"))
         asked = source.key_by("id").map_async(ask, "id LONG, at DOUBLE", job_rate_limit=limit, timeout=None).uid("ask")
         rows: list[Any] = []
         writer = asked.to_dataframe().writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect()))
-        writer = writer.option("checkpointLocation", f"{self._directory}/checkpoint").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", f"{self.directory}/checkpoint").trigger(availableNow=True)
         query = pillarbox.start(writer)
         query.awaitTermination()
         reports = [each for progress in query.recentProgress for each in pillarbox.metrics(progress, by="operator")]
         agrees = sorted(row.id for row in rows) == list(range(records))
         waited = max(report.rate_limited_ms or 0 for report in reports) / 1000
         return {"times": sorted(row.at for row in rows), "waited": waited, "agrees": agrees}
-
-    def close(self) -> None:
-        """Stop Spark."""
-        self._spark.stop()
 
 
 def most_in_a_second(times: Sequence[float]) -> int:

@@ -33,7 +33,7 @@ import pillarbox
 from benchmarks.harness.case import Outcome, Said, shown
 from benchmarks.harness.machine import spark_version
 from benchmarks.harness.process import Side
-from benchmarks.harness.stepped import AS_SPARK_COMES, STATE_STORE
+from benchmarks.harness.stepped import STATE_STORE, SparkSide
 from benchmarks.harness.turns import medians, rounded, table, turns
 from benchmarks.peers.counts import Count, PandasCount, count
 from benchmarks.peers.environments import NotInstalled
@@ -46,21 +46,19 @@ SMALL = {"rounds": 3, "warm_up": 1, "epochs": 6}
 _STORE = "spark__sql__streaming__stateStore__"
 
 
-class Starts:
-    """A side with a Spark, which starts queries."""
+class Starts(SparkSide):
+    """A side that starts queries."""
 
     def __init__(self, side: str, directory: str, settings: Mapping[str, str]) -> None:
         self._ours = side == "pillarbox"
-        self._directory = Path(directory)
         self._number = 0
-        self._spark = pillarbox.local_session(
-            2,
-            spark__local__dir=f"{directory}/local",
+        super().__init__(
+            directory,
+            ours=self._ours,
             spark__log__level="ERROR",
             spark__sql__shuffle__partitions="2",
             # Of each side: what pillarbox sets for its own queries.
             **{_STORE + "providerClass": STATE_STORE, _STORE + "rocksdb__changelogCheckpointing__enabled": "true"},
-            **({} if self._ours else AS_SPARK_COMES),
             **settings,
         )
 
@@ -72,7 +70,7 @@ class Starts:
             if take(batch):
                 done.set()
 
-        source = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100)
+        source = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100)
         keyed = source.option("numPartitions", 2).load().selectExpr(f"value % {KEYS} AS key")
         if self._ours:
             counts = count(keyed, OUTPUT, Count(), uid="count")
@@ -98,7 +96,7 @@ class Starts:
 
         self._number += 1
         began = time.perf_counter()
-        self._run_until(take, str(self._directory / f"checkpoint {self._number}"), "1 hour")
+        self._run_until(take, str(self.directory / f"checkpoint {self._number}"), "1 hour")
         wrong = sorted(found) != [(key, n) for key in range(KEYS) for n in range(1, 100 // KEYS + 1)]
         return {"seconds": came[0] - began, "wrong": f"{sorted(found)[:20]}" if wrong else ""}
 
@@ -113,10 +111,6 @@ class Starts:
 
         self._run_until(take, checkpoint, "0 seconds")
         return {"requests": [after - before for before, after in itertools.pairwise(seen)]}
-
-    def close(self) -> None:
-        """Stop Spark."""
-        self._spark.stop()
 
 
 def requests_of(directory: Path, epochs: int) -> dict[str, list[int]] | None:

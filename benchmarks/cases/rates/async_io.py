@@ -48,8 +48,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,18 +58,19 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from benchmarks.harness.case import Outcome, Said, shown
-from benchmarks.harness.contest import add_names
+from benchmarks.harness.contest import Contest, add_names
 from benchmarks.harness.machine import cpu_seconds, load_before, spark_version
-from benchmarks.harness.process import Side, SideFailed
+from benchmarks.harness.process import Side
 from benchmarks.harness.rows import SUBTASKS
-from benchmarks.harness.stepped import AS_SPARK_COMES
-from benchmarks.harness.turns import medians, rounded, table
+from benchmarks.harness.runners import Contender, Round, Runner
+from benchmarks.harness.stepped import SparkSide
+from benchmarks.harness.turns import rounded, table
 from benchmarks.peers import lookups
-from benchmarks.peers.environments import DIRECTORY, FLINK, NotInstalled
+from benchmarks.peers.environments import DIRECTORY, FLINK
 from benchmarks.peers.lookups import SCHEMA, Stopwatch, Work, score, sums
 from benchmarks.report.charts import draw_groups
 from benchmarks.report.words import page
-from pillarbox import Function, StreamExecutionEnvironment, local_session
+from pillarbox import Function, StreamExecutionEnvironment
 
 # Records per second.
 SLOW = 5_000
@@ -78,16 +78,15 @@ MOST_RECORDS = 100_000
 HEADLINE = "sleep/10/100"
 # Of a run before each that counts, so that Python workers are there and have imported what they need.
 PRIMER = 200
-WARM_UP = "warm-up"
 FLINK_WARM_UP = 2_000
 PEERS = ("gather", "threads", "udf", "flink")
 CONTENDERS = {
-    "pillarbox": "pillarbox map_async",
-    "gather": "asyncio.gather in mapInArrow",
-    "threads": "thread pool in mapInArrow",
-    "udf": "Arrow UDF with concurrency",
-    "flink": "PyFlink AsyncDataStream",
-    "bare": "(bare loop in mapInArrow)",
+    "pillarbox": Contender("pillarbox map_async", "ours"),
+    "gather": Contender("asyncio.gather in mapInArrow", "spark"),
+    "threads": Contender("thread pool in mapInArrow", "spark"),
+    "udf": Contender("Arrow UDF with concurrency", "spark"),
+    "flink": Contender("PyFlink AsyncDataStream", "flink"),
+    "bare": Contender("(bare loop in mapInArrow)", "limit"),
 }
 GATHER_FORMS = ("gather", "semaphore")
 SMALL = {
@@ -190,12 +189,11 @@ QUERIES: dict[str, Callable[[DataFrame, Work], DataFrame]] = {
 }
 
 
-class Lookups:
-    """A side with a Spark, which runs the jobs that are asked for."""
+class Lookups(SparkSide):
+    """A side that runs the jobs that are asked for."""
 
-    def __init__(self, memory: str, *, ours: bool) -> None:
-        others = {} if ours else AS_SPARK_COMES
-        self._spark = local_session(SUBTASKS, spark__driver__memory=memory, **others)
+    def __init__(self, directory: str, memory: str, *, ours: bool) -> None:
+        super().__init__(directory, ours=ours, spark__driver__memory=memory)
         self._times = tempfile.TemporaryDirectory(prefix="bench-async-")
 
     def look_up(self, work: Mapping[str, Any], records: int, form: str) -> dict[str, Any]:
@@ -206,10 +204,10 @@ class Lookups:
 
     def _run(self, form: str, work: Work, records: int) -> dict[str, Any]:
         Stopwatch.reset_all(self._times.name)
-        self._spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 10_000)
+        self.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 10_000)
         before = cpu_seconds(os.getpid())
         start = time.perf_counter()
-        result = QUERIES[form](self._spark.range(0, records, 1, SUBTASKS), work)
+        result = QUERIES[form](self.spark.range(0, records, 1, SUBTASKS), work)
         observation = Observation()
         result.observe(
             observation,
@@ -225,10 +223,6 @@ class Lookups:
             "cpu": cpu_seconds(os.getpid()) - before,
             "results": [found["n"], found["scores"], found["weighted"]],
         }
-
-    def close(self) -> None:
-        """Stop Spark."""
-        self._spark.stop()
 
 
 # -- the comparison --
@@ -250,105 +244,123 @@ def service(setting: Setting) -> Iterator[int | None]:
         process.stdin.close()
 
 
-class Comparison:
-    """All sides, and what they said."""
+class LookupRunner(Runner):
+    """A contender in a setting. The two forms of ``gather`` both run in the first round, then only the faster one."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self.arguments = arguments
-        self.contenders: list[str] = list(arguments.only)
-        self.wrong: list[str] = []
-        self.sides: dict[str, Side] = {}
-        self.warm = False
-        # pillarbox's records per second in the current setting, from the first request to the last result.
+    contest: LookupContest
+
+    def __init__(self, contest: LookupContest, name: str) -> None:
+        super().__init__(contest, name)
+        flink = self.contender.kind == "flink"
+        self.side = contest.jobs(name, "flink")[0] if flink else contest.process(name, self.contender.kind)
+        self.forms = [*GATHER_FORMS] if name == "gather" else [name]
+        arguments = contest.arguments
+        few = not flink or arguments.full
+        self.records = contest.keys if few else min(contest.keys, arguments.flink_records)
+        self.rounds = {"flink": arguments.flink_rounds, "bare": 1}.get(name, arguments.rounds)
+        self.form, self.size = name, 0
+        # Records per second from the first request to the last result, of each round that counts.
         self.spans: list[float] = []
-        for contender in list(self.contenders):
-            try:
-                self.sides[contender] = self._side(contender)
-            except NotInstalled as error:
-                print(f"PyFlink is left out: {error}")
-                self.contenders.remove(contender)
 
-    def _side(self, contender: str) -> Side:
-        if contender == "flink":
-            place = Path(self.arguments.environments) / FLINK.name
-            return FLINK.side("benchmarks.peers.flink_jobs:Lookups", place)
-        return Side(Lookups, memory=self.arguments.memory, ours=contender == "pillarbox")
+    def measure(self) -> tuple[Round, str, str]:
+        setting = self.contest.setting
+        work = {"latency": setting.latency_ms / 1000, "capacity": setting.capacity, "port": self.contest.port}
+        said = self.side.ask("look_up", work=work, records=self.size, form=self.form)
+        expected = sums((key, score(key)) for key in range(self.size))
+        wrong = "" if said["results"] == expected else f"{said['results']}, not {expected}"
+        done = Round(self.size, 1000 * said["seconds"], said.get("cpu"))
+        self.spans += [self.size / said["span"]] if said.get("span") else []
+        return done, f"{done.rate / setting.ideal:.1%} of the ideal, {self.form}", wrong
 
-    def run(self, contender: str, setting: Setting, port: int | None, records: int, form: str, what: str) -> float:
-        """Run a job and return its records per second; 0 if it failed."""
-        work = {"latency": setting.latency_ms / 1000, "capacity": setting.capacity, "port": port}
-        label = f"  {setting.name:16}{CONTENDERS[contender]:32}{what:>9}"
-        try:
-            said = self.sides[contender].ask("look_up", work=work, records=records, form=form)
-        except SideFailed as failed:
-            if contender == "flink":
-                print(f"{failed}\nPyFlink is left out from here on, as it does not run")
-                self.contenders.remove(contender)
-            else:
-                self.wrong.append(f"{setting.name}, {CONTENDERS[contender]}: {failed}")
-                print(f"{label} FAILED", flush=True)
-            return 0
-        expected = sums((key, score(key)) for key in range(records))
-        if wrong := said["results"] != expected:
-            self.wrong.append(f"{setting.name}, {CONTENDERS[contender]}: {said['results']}, not {expected}")
-        rate = records / float(said["seconds"])
-        if contender == "pillarbox" and what != WARM_UP and said["span"]:
-            self.spans.append(records / float(said["span"]))
-        print(
-            f"{label}{records:9,} records{said['seconds']:7.2f} s{rate:9,.0f} /s{rate / setting.ideal:8.1%}"
-            f"  {form if contender == 'gather' else ''}{'  WRONG' if wrong else ''}",
-            flush=True,
-        )
-        return rate
-
-    def compare(self, setting: Setting) -> dict[str, Any]:
-        """Run all contenders in turn in one setting."""
-        records = setting.records(self.arguments)
-        few = records if self.arguments.full else min(records, self.arguments.flink_records)
-        rates: dict[str, list[float]] = defaultdict(list)
-        rounds = {"flink": self.arguments.flink_rounds, "bare": 1}
-        both: dict[str, float] = {}
+    def warm_up(self) -> None:
+        # PyFlink only in the first setting: its jobs take long, and start cold anyway.
+        if self.contender.kind == "flink" and self.contest.done:
+            return
+        self.size = max(self.contest.keys // 10, 2 * self.contest.setting.capacity)
+        if self.contender.kind == "flink":
+            self.size = min(self.size, FLINK_WARM_UP)
+        for form in self.forms:
+            self.form = form
+            self.run(counts=False)
         self.spans.clear()
-        with service(setting) as port:
-            self.warm_up(setting, port, max(records // 10, 2 * setting.capacity))
-            for number in range(self.arguments.rounds):
-                for contender in list(self.contenders):
-                    if number >= rounds.get(contender, self.arguments.rounds):
-                        continue
-                    size = few if contender == "flink" else records
-                    forms = [contender]
-                    if contender == "gather":  # the faster form, once it is known
-                        forms = [max(both, key=both.__getitem__)] if both else [*GATHER_FORMS]
-                    found = {form: self.run(contender, setting, port, size, form, str(number + 1)) for form in forms}
-                    both = both or (found if contender == "gather" else {})
-                    rates[contender].append(max(found.values()))
-        middle = medians({contender: values for contender, values in rates.items() if all(values)})
-        over = {name: middle["pillarbox"] / rate for name, rate in middle.items()} if "pillarbox" in middle else {}
-        if "flink" in over and self.spans:
-            over["flink"] = statistics.median(self.spans) / middle["flink"]
+
+    def turn(self) -> None:
+        if len(self.counted) >= self.rounds:
+            return
+        self.size = self.records
+        rates = {}
+        for form in self.forms:
+            self.form = form
+            rates[form] = self.run(counts=True).rate
+        if len(rates) > 1:
+            self.contest.forms[self.contest.name] = rounded(rates)
+            self.forms = [max(rates, key=rates.__getitem__)]
+            self.counted = [max(self.counted, key=lambda each: each.rate)]
+        if self.name == "pillarbox":
+            self.contest.spans[self.contest.name] = self.spans
+
+
+class LookupContest(Contest):
+    """All settings."""
+
+    contenders = CONTENDERS
+
+    def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
+        super().__init__(arguments, directory)
+        self.port: int | None = None
+        self.forms: dict[str, dict[str, float]] = {}
+        self.spans: dict[str, list[float]] = {}
+
+    @property
+    def setting(self) -> Setting:
+        """The setting that is compared."""
+        return SETTINGS[self.name]
+
+    @property
+    def title(self) -> str:
+        return f"at best {self.setting.ideal:,.0f} records a second"
+
+    @property
+    def keys(self) -> int:
+        return self.setting.records(self.arguments)
+
+    def new_batches(self, share: int, place: Path) -> None:
+        """Return nothing: records are numbers."""
+
+    def runner(self, kind: str) -> Callable[[Any, str], Runner]:
+        return LookupRunner
+
+    def new_process(self, name: str, kind: str) -> Side:
+        place = self.directory / f"spark-{name}"
+        return Side(Lookups, directory=place, memory=self.arguments.memory, ours=kind == "ours")
+
+    def new_jobs(self, name: str, kind: str) -> list[Side]:
+        return [FLINK.side("benchmarks.peers.flink_jobs:Lookups", self.place(FLINK))]
+
+    def do_work(self, sides: Sequence[str], peers: Sequence[str]) -> None:
+        with service(self.setting) as self.port:
+            super().do_work(sides, peers)
+
+    def compared(self, work: str) -> dict[str, Any]:
+        """Return the figures of a setting."""
+        figures = self.figures(work, ["pillarbox"] if "pillarbox" in self.done[work] else [])
+        rates, over = figures["rows_per_s"], dict(figures["over"].get("pillarbox", {}))
+        spans = self.spans.get(work, [])
+        if "flink" in over and spans:
+            over["flink"] = round(statistics.median(spans) / rates["flink"], 3)
         best = min((name for name in over if name in PEERS), key=over.__getitem__, default=None)
         return {
-            "records": records,
-            "ideal": round(setting.ideal),
-            "ratio": round(over[best], 3) if best else None,
+            "records": self.keys,
+            "ideal": round(self.setting.ideal),
+            "ratio": over[best] if best else None,
             "best_peer": best,
-            "pillarbox_over": {name: round(ratio, 3) for name, ratio in over.items() if name != "pillarbox"},
-            "share_of_ideal": {name: round(rate / setting.ideal, 3) for name, rate in middle.items()},
-            "records_per_s": rounded(middle),
-            "pillarbox_records_per_s_without_the_job": rounded(self.spans),
-            "rounds": rounded(rates),
-            **({"gather_forms_in_first_round": rounded(both)} if both else {}),
+            "pillarbox_over": over,
+            "share_of_ideal": {name: round(rate / self.setting.ideal, 3) for name, rate in rates.items()},
+            "records_per_s": rates,
+            "pillarbox_records_per_s_without_the_job": rounded(spans),
+            "rounds": figures["rounds"],
+            **({"gather_forms_in_first_round": self.forms[work]} if work in self.forms else {}),
         }
-
-    def warm_up(self, setting: Setting, port: int | None, records: int) -> None:
-        """Run each contender once, PyFlink only in the first setting: its jobs take long, and start cold anyway."""
-        for contender in list(self.contenders):
-            if contender == "flink" and self.warm:
-                continue
-            for form in GATHER_FORMS if contender == "gather" else (contender,):
-                size = min(records, FLINK_WARM_UP) if contender == "flink" else records
-                self.run(contender, setting, port, size, form, WARM_UP)
-        self.warm = True
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -373,13 +385,12 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     uvloop = importlib.util.find_spec("uvloop") is not None
     print(f"event loops: {'uvloop' if uvloop else 'asyncio (uvloop is not installed)'}", flush=True)
     load = load_before()
-    comparison = Comparison(arguments)
-    found = {setting.name: comparison.compare(setting) for setting in settings}
-    for side in comparison.sides.values():
-        side.close()
+    contest = LookupContest(arguments, directory)
+    contest.run([setting.name for setting in settings], [], arguments.only)
+    found = {work: contest.compared(work) for work in contest.done}
     said = {
         "share_of_ideal": found.get(HEADLINE, {}).get("share_of_ideal", {}).get("pillarbox"),
-        "pyflink": "flink" in comparison.contenders,
+        "pyflink": "flink" in arguments.only and "flink" not in contest.left_out,
         "subtasks": SUBTASKS,
         "settings": found,
         "uvloop": uvloop,
@@ -387,7 +398,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "spark": spark_version(),
     }
     ratio = min((each["ratio"] for each in found.values() if each["ratio"]), default=0)
-    return Outcome("async", ratio, said, comparison.wrong)
+    return Outcome("async", ratio, said, contest.wrong)
 
 
 def present(said: Said, charts: Path | None) -> str:

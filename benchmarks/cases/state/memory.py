@@ -31,11 +31,11 @@ import pyarrow.parquet as pq
 from benchmarks.harness.case import Block, Outcome, Results, Said
 from benchmarks.harness.machine import descendants, is_python_worker, memory_kib, spark_version
 from benchmarks.harness.process import Side
-from benchmarks.harness.stepped import SteppedQuery, step_settings, task_reports
+from benchmarks.harness.stepped import SparkSide, SteppedQuery, step_settings, task_reports
 from benchmarks.harness.turns import table
 from benchmarks.peers.counts import Count
 from benchmarks.report.words import page
-from pillarbox import StreamExecutionEnvironment, WatermarkStrategy, local_session
+from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
 
 SMALL = {"few": 20_000, "many": 100_000, "keys": 2_000, "memory": "1g"}
 
@@ -88,15 +88,15 @@ def write(place: Path, rows: int, keys: int, width: int) -> None:
                 writer.write_table(pa.Table.from_arrays(columns, schema=writer.schema))
 
 
-class Memory:
-    """A side with a Spark, which looks at its workers' memory during a micro-batch."""
+class Memory(SparkSide):
+    """A side that looks at its workers' memory during a micro-batch."""
 
     def __init__(self, directory: str, memory: str, *, asynchronous: bool) -> None:
-        self._spark = local_session(2, **step_settings(Path(directory), memory))
-        self._query = SteppedQuery(self._spark, Path(directory), "key INT, ts LONG, text STRING")
+        super().__init__(directory, **step_settings(memory))
+        self._query = SteppedQuery(self.spark, self.directory, "key INT, ts LONG, text STRING")
         self._level = 0 if asynchronous else 1
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
-        stream = StreamExecutionEnvironment.get_execution_environment(self._spark).from_dataframe(self._query.source)
+        stream = StreamExecutionEnvironment.get_execution_environment(self.spark).from_dataframe(self._query.source)
         if asynchronous:
             made = stream.map_async(ask, capacity=200)
         else:
@@ -122,7 +122,7 @@ class Memory:
     def close(self) -> None:
         """Stop the query and Spark."""
         self._query.stop()
-        self._spark.stop()
+        super().close()
 
 
 def options(parser: argparse.ArgumentParser) -> None:

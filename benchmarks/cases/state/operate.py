@@ -32,6 +32,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,13 +49,19 @@ from benchmarks.harness.case import Outcome, Said, shown
 from benchmarks.harness.contest import add_names
 from benchmarks.harness.machine import Measured, spark_version
 from benchmarks.harness.process import Side
-from benchmarks.harness.stepped import STATE_STORE, run_to_the_end
-from benchmarks.harness.turns import rounded, table
+from benchmarks.harness.stepped import STATE_STORE, SparkSide, run_to_the_end
+from benchmarks.harness.turns import extent, in_turn, medians, rounded, table
 from benchmarks.report.words import page
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
 
-WORKS = {"read": "read_state", "rescale": "rescale", "savepoint": "savepoint", "start": "from_savepoint"}
 SIDES = {"pillarbox": "pillarbox", "spark": "transformWithState"}
+# Each with the sides that take turns.
+WORKS = {
+    "read": tuple(SIDES),
+    "rescale": tuple(SIDES),
+    "savepoint": ("pillarbox",),
+    "start": ("savepoint", "checkpoint"),
+}
 PARTITIONS = 2
 TOUCHED = 1_000
 SCHEMA = "key LONG, at LONG"
@@ -148,31 +155,38 @@ def result(side: str, source: DataFrame, savepoint: str | None = None) -> DataFr
 # -- on Spark, in a process of its own --
 
 
-class Operated:
-    """A side with a Spark, which operates checkpoints."""
+class Operated(SparkSide):
+    """A side that operates checkpoints. Each work returns what it has measured by name."""
 
-    def __init__(self, keys: int, directory: str, memory: str) -> None:
+    def __init__(self, keys: int, made: str, directory: str, memory: str) -> None:
+        super().__init__(directory, spark__driver__memory=memory, **SETTINGS)
         self._rows = Rows(keys)
-        self._directory = Path(directory)
-        self._scratch = self._directory / "scratch"
-        local = {"spark__driver__memory": memory, "spark__local__dir": str(self._scratch / "local")}
-        self._spark = pillarbox.local_session(PARTITIONS, **local, **SETTINGS)
+        self._made = Path(made)
 
     def _source(self, side: str) -> DataFrame:
-        return self._spark.readStream.schema(SCHEMA).parquet(str(self._directory / f"{side}-in"))
+        return self.spark.readStream.schema(SCHEMA).parquet(str(self._made / f"{side}-in"))
 
     def make(self, side: str) -> None:
         """Make the checkpoint of a side."""
+        for begun in (side, f"{side}-in"):
+            shutil.rmtree(self._made / begun, ignore_errors=True)
         for epoch in range(2):
-            self._rows.write(self._directory / f"{side}-in", epoch)
+            self._rows.write(self._made / f"{side}-in", epoch)
             writer = result(side, self._source(side)).writeStream.format("noop").trigger(availableNow=True)
-            writer = writer.option("checkpointLocation", str(self._directory / side))
+            writer = writer.option("checkpointLocation", str(self._made / side))
             (pillarbox.start(writer) if side == "pillarbox" else writer.start()).awaitTermination()
+        (self._made / f"{side}.made").touch()
+
+    def _copied(self, side: str) -> str:
+        """Return a copy of a side's checkpoint, by links: Spark never writes into a file that is there."""
+        place = self.directory / f"{side}-{time.monotonic_ns()}"
+        shutil.copytree(self._made / side, place, copy_function=os.link)
+        return str(place)
 
     def _state(self, side: str, checkpoint: str) -> DataFrame:
         if side == "pillarbox":
-            return pillarbox.read_state(self._spark, checkpoint, UID)
-        read = self._spark.read.format("statestore").option("stateVarName", "state").load(checkpoint)
+            return pillarbox.read_state(self.spark, checkpoint, UID)
+        read = self.spark.read.format("statestore").option("stateVarName", "state").load(checkpoint)
         return read.select("key.key", "value.n", "value.at", "partition_id")
 
     def _wrong(self, rows: DataFrame) -> str:
@@ -181,56 +195,59 @@ class Operated:
         expected = self._rows.state()
         return "" if found == expected else f"{found}, not {expected}"
 
-    def read(self, side: str, checkpoint: str, *, check: bool) -> dict[str, Any]:
+    def read(self, side: str, index: int) -> dict[str, Any]:
         """Read all of the state."""
+        checkpoint = str(self._made / side)
         said = _measured(lambda: _consume(self._state(side, checkpoint)))
-        return {**said, "wrong": self._wrong(self._state(side, checkpoint)) if check else ""}
+        return {side: {**said, "wrong": self._wrong(self._state(side, checkpoint)) if index < 0 else ""}}
 
-    def rescale(self, side: str, checkpoint: str) -> dict[str, Any]:
+    def rescale(self, side: str, index: int) -> dict[str, Any]:
         """Spread the state over half as many partitions."""
-        wanted = PARTITIONS // 2
-        manager: Any = self._spark._streamingCheckpointManager
+        checkpoint, wanted = self._copied(side), PARTITIONS // 2
+        manager: Any = self.spark._streamingCheckpointManager
         if side == "pillarbox":
-            said = _measured(lambda: pillarbox.rescale(self._spark, checkpoint, wanted))
+            said = _measured(lambda: pillarbox.rescale(self.spark, checkpoint, wanted))
         else:
             said = _measured(lambda: manager.repartition(checkpoint, wanted))
-        return {**said, "wrong": self._wrong(self._state(side, checkpoint))}
+        wrong = self._wrong(self._state(side, checkpoint))
+        shutil.rmtree(checkpoint)
+        return {side: {**said, "wrong": wrong}}
 
-    def savepoint(self, checkpoint: str, directory: str) -> dict[str, Any]:
-        """Save the state, and look at what was written."""
-        said = _measured(lambda: pillarbox.savepoint(self._spark, checkpoint, directory))
-        wrong = self._wrong(self._spark.read.parquet(f"{directory}/state/{UID}"))
-        return {**said, "wrong": wrong, "mib": _size(Path(directory)) // 2**20}
-
-    def parts(self, checkpoint: str) -> dict[str, Any]:
-        """Read the state; write its rows, which are in memory then, to Parquet."""
-        state = self._state("pillarbox", checkpoint)
+    def savepoint(self, side: str, index: int) -> dict[str, Any]:
+        """Save the state; then read it, and write its rows, which are in memory then, to Parquet."""
+        checkpoint, target, beside = str(self._made / side), self._made / "savepoint", self.directory / "beside"
+        shutil.rmtree(target, ignore_errors=True)
+        saving = _measured(lambda: pillarbox.savepoint(self.spark, checkpoint, str(target)))
+        wrong = self._wrong(self.spark.read.parquet(f"{target}/state/{UID}"))
+        state = self._state(side, checkpoint)
         reading = _measured(lambda: _consume(state))
         state.persist().count()
-        beside = self._scratch / "beside"
         writing = _measured(lambda: state.write.mode("overwrite").parquet(str(beside)))
         state.unpersist()
-        size = _size(beside)
+        saved, written = _mib(target), _mib(beside)
         shutil.rmtree(beside)
-        return {"reading": reading, "writing": {**writing, "mib": size // 2**20}}
+        return {
+            side: {**saving, "wrong": wrong, "mib": saved},
+            "reading": reading,
+            "writing": {**writing, "mib": written},
+        }
 
-    def start(self, checkpoint: str, savepoint: str | None) -> dict[str, Any]:
-        """Start a query that finds rows; return the seconds to its first output."""
+    def start(self, side: str, index: int) -> dict[str, Any]:
+        """Start a query that finds rows, from a savepoint or a checkpoint; return the seconds to its first output."""
+        self._rows.write(self._made / "pillarbox-in", 2)
+        savepoint = str(self._made / "savepoint") if side == "savepoint" else None
+        checkpoint = self._copied("pillarbox") if savepoint is None else str(self.directory / "new")
         with Measured() as all_of_it:
             seconds, out, _ = run_to_the_end(
                 lambda: result("pillarbox", self._source("pillarbox"), savepoint), Path(checkpoint)
             )
+        shutil.rmtree(checkpoint)
+        # They would be part of the checkpoints that a later run makes.
+        for path in (self._made / "pillarbox-in").glob("2-*"):
+            path.unlink()
         expected = self._rows.started()
         wrong = "" if sorted(map(tuple, out)) == expected else f"{len(out)} other rows than the {len(expected)}"
-        return {**_said(all_of_it), "seconds": seconds, "wrong": wrong}
-
-    def wait(self) -> None:
-        """Write the rows that a query finds which is started again."""
-        self._rows.write(self._directory / "pillarbox-in", 2)
-
-    def close(self) -> None:
-        """Stop Spark."""
-        self._spark.stop()
+        return {side: {**_said(all_of_it), "seconds": seconds, "wrong": wrong}}
 
 
 def _measured(work: Callable[[], Any]) -> dict[str, Any]:
@@ -247,155 +264,11 @@ def _consume(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def _size(place: Path) -> int:
-    return sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+def _mib(place: Path) -> int:
+    return sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) // 2**20
 
 
 # -- in the benchmark's process --
-
-
-class Comparison:
-    """All works.
-
-    Attributes:
-        said: the answers of each work's rounds, by side.
-        wrong: results that are wrong.
-    """
-
-    def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
-        self._arguments = arguments
-        self._directory = directory
-        self._made = Path(arguments.checkpoints or directory / "made") / f"{arguments.keys}"
-        self._begun = time.monotonic()
-        self._left = [*arguments.works]
-        self.said: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        self.wrong: list[str] = []
-
-    def _side(self) -> Side:
-        arguments = self._arguments
-        return Side(Operated, keys=arguments.keys, directory=self._made, memory=arguments.memory)
-
-    def _checkpoint(self, side: str) -> str:
-        """Return a copy of a side's checkpoint, by links: Spark never writes into a file that is there."""
-        place = self._directory / f"{side}-{time.monotonic_ns()}"
-        shutil.copytree(self._made / side, place, copy_function=os.link)
-        return str(place)
-
-    def make(self) -> None:
-        """Make the checkpoints that are not there yet."""
-        for side in SIDES if {"read", "rescale"} & {*self._arguments.works} else ("pillarbox",):
-            if (self._made / f"{side}.made").exists():
-                continue
-            started = time.monotonic()
-            for begun in (side, f"{side}-in"):
-                shutil.rmtree(self._made / begun, ignore_errors=True)
-            with_spark = self._side()
-            with_spark.ask("make", side=side)
-            with_spark.close()
-            (self._made / f"{side}.made").touch()
-            print(f"{SIDES[side]}: {self._arguments.keys:,} keys in {time.monotonic() - started:.0f} s", flush=True)
-
-    def run(self) -> None:
-        """Do all rounds of all works."""
-        for work in self._arguments.works:
-            getattr(self, f"_{work}")()
-            self._left.remove(work)
-
-    def elapsed(self) -> float:
-        return time.monotonic() - self._begun
-
-    def _rounds(self, first: int = -1) -> Iterator[int]:
-        """Return the numbers of a work's rounds, as far as there is time for them; -1 warms up."""
-        until = self.elapsed() + (self._arguments.minutes * 60 - self.elapsed()) / len(self._left)
-        took = 0.0
-        for index in range(first, self._arguments.rounds):
-            began = self.elapsed()
-            if index > 0 and began + took > until:
-                print(f"{began:6.0f} s  {self._left[0]:10}no time for more than {index} rounds", flush=True)
-                return
-            yield index
-            took = self.elapsed() - began
-
-    def _take(self, work: str, side: str, said: dict[str, Any], *, counts: bool = True) -> None:
-        if said.get("wrong"):
-            self.wrong.append(f"{work}, {side}: {said['wrong']}")
-        if counts:
-            self.said.setdefault((work, side), []).append(said)
-        agrees = {None: "", "": "as expected"}.get(said.get("wrong"), "WRONG")
-        memory = ", ".join(f"{what} {mib:,}" for what, mib in said["peak_mib"].items())
-        figures = f"{said['seconds']:8.2f} s  (processor {said['processor_s']:.1f} s, MiB: {memory})"
-        notes = f"{agrees}{'' if counts else '  (warm-up)'}"
-        print(f"{self.elapsed():6.0f} s  {work:10}{side:12}{figures}  {notes}", flush=True)
-
-    def _read(self) -> None:
-        with_spark = self._side()
-        for index in self._rounds():
-            for side in SIDES:
-                said = with_spark.ask("read", side=side, checkpoint=str(self._made / side), check=index < 0)
-                self._take("read", side, said, counts=index >= 0)
-        with_spark.close()
-
-    def _rescale(self) -> None:
-        with_spark = self._side()
-        for index in self._rounds():
-            for side in SIDES:
-                checkpoint = self._checkpoint(side)
-                said = with_spark.ask("rescale", side=side, checkpoint=checkpoint)
-                self._take("rescale", side, said, counts=index >= 0)
-                shutil.rmtree(checkpoint)
-        with_spark.close()
-
-    def _savepoint(self) -> None:
-        with_spark = self._side()
-        checkpoint, target = str(self._made / "pillarbox"), self._directory / "savepoint"
-        for index in self._rounds():
-            shutil.rmtree(target, ignore_errors=True)
-            said = with_spark.ask("savepoint", checkpoint=checkpoint, directory=str(target))
-            self._take("savepoint", "pillarbox", said, counts=index >= 0)
-            for part, each in with_spark.ask("parts", checkpoint=checkpoint).items():
-                self._take("savepoint", part, each, counts=index >= 0)
-        with_spark.close()
-
-    def _start(self) -> None:
-        with_spark = self._side()
-        savepoint = self._directory / "savepoint"
-        if not savepoint.exists():
-            with_spark.ask("savepoint", checkpoint=str(self._made / "pillarbox"), directory=str(savepoint))
-        with_spark.ask("wait")
-        with_spark.close()
-        for _ in self._rounds(0):
-            for side in ("savepoint", "checkpoint"):
-                of_savepoint = side == "savepoint"
-                checkpoint = str(self._directory / "new") if of_savepoint else self._checkpoint("pillarbox")
-                with_spark = self._side()
-                saved = str(savepoint) if of_savepoint else None
-                said = with_spark.ask("start", checkpoint=checkpoint, savepoint=saved)
-                with_spark.close()
-                self._take("start", side, said)
-                shutil.rmtree(checkpoint)
-        # They would be part of the checkpoints that a later run makes.
-        for path in (self._made / "pillarbox-in").glob("2-*"):
-            path.unlink()
-
-    def ratios(self) -> dict[str, float]:
-        """Return the ratio of each work."""
-        found = {}
-        for work in self._arguments.works:
-            middle = {side: statistics.median(seconds_of(said)) for (of, side), said in self.said.items() if of == work}
-            if work == "read":
-                found[work] = middle["spark"] / middle["pillarbox"]
-            elif work == "rescale":
-                found[work] = middle["pillarbox"] / middle["spark"]
-            elif work == "savepoint":
-                found[work] = middle["pillarbox"] / (middle["reading"] + middle["writing"])
-            else:
-                found[work] = middle["savepoint"] / middle["checkpoint"]
-        return found
-
-
-def seconds_of(said: list[dict[str, Any]]) -> list[float]:
-    """Return the seconds of some rounds."""
-    return [float(each["seconds"]) for each in said]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -407,45 +280,100 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", default="3g", help="of Spark")
 
 
+def rounds_until(until: float, first: int, rounds: int) -> Iterator[int]:
+    """Return the numbers of a work's rounds, as far as there is time for them; those below 0 warm up."""
+    took = 0.0
+    for index in range(first, rounds):
+        began = time.monotonic()
+        if index > 0 and began + took > until:
+            print(f"no time for more than {index} rounds", flush=True)
+            return
+        yield index
+        took = time.monotonic() - began
+
+
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
-    if arguments.checkpoints:
-        Path(arguments.checkpoints).mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    place = Path(arguments.checkpoints or directory)
+    made = place / f"{arguments.keys}"
+    made.mkdir(parents=True, exist_ok=True)
+    measured: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    wrong: list[str] = []
+
+    def new_side(scratch: str) -> Side:
+        return Side(Operated, keys=arguments.keys, made=made, directory=scratch, memory=arguments.memory)
+
+    def ask(side: Side, work: str, name: str, index: int) -> None:
+        for part, said in side.ask(work, side=name, index=index).items():
+            if said.get("wrong"):
+                wrong.append(f"{work}, {part}: {said['wrong']}")
+            if index >= 0:
+                measured[work, part].append(said)
+            figures = f"{said['seconds']:8.2f} s  {'WRONG' if said.get('wrong') else ''}"
+            print(f"{time.monotonic() - begun:6.0f} s  round {index:2}  {work:10}{part:12}{figures}", flush=True)
+
     # Beside the checkpoints, so that these can be copied by links.
-    with tempfile.TemporaryDirectory(prefix="bench-operate-", dir=arguments.checkpoints or directory) as place:
-        comparison = Comparison(arguments, Path(place))
-        comparison.make()
-        comparison.run()
-    ratios = comparison.ratios()
-    named = {f"{work}, {SIDES.get(side, side)}": said for (work, side), said in comparison.said.items()}
+    with tempfile.TemporaryDirectory(prefix="bench-operate-", dir=place) as scratch:
+        for name in SIDES if {"read", "rescale"} & {*arguments.works} else ("pillarbox",):
+            if not (made / f"{name}.made").exists():
+                side = new_side(scratch)
+                side.ask("make", side=name)
+                side.close()
+                print(f"{time.monotonic() - begun:6.0f} s  {SIDES[name]} has {arguments.keys:,} keys", flush=True)
+        for number, work in enumerate(arguments.works):
+            left = len(arguments.works) - number
+            until = time.monotonic() + (begun + arguments.minutes * 60 - time.monotonic()) / left
+            side = new_side(scratch)
+            if work == "start" and not (made / "savepoint").exists():
+                side.ask("savepoint", side="pillarbox", index=-1)
+            for index in rounds_until(until, 0 if work == "start" else -1, arguments.rounds):
+                for name in in_turn(WORKS[work], index):
+                    if work == "start":  # each in a new process
+                        side.close()
+                        side = new_side(scratch)
+                    ask(side, work, name, index)
+            side.close()
+        shutil.rmtree(made / "savepoint", ignore_errors=True)
+    ratios = {
+        work: ratio_of(work, {part: each for (of, part), each in measured.items() if of == work})
+        for work in arguments.works
+    }
+    named = {f"{work}, {SIDES.get(part, part)}": each for (work, part), each in measured.items()}
     said = {
         "ratios": rounded(ratios, 3),
-        "seconds": {name: rounded(seconds_of(each), 2) for name, each in named.items()},
+        "seconds": {name: [round(one["seconds"], 2) for one in each] for name, each in named.items()},
         "processor_s": {name: [round(one["processor_s"], 2) for one in each] for name, each in named.items()},
         "peak_mib": {
             name: {what: max(one["peak_mib"][what] for one in each) for what in each[0]["peak_mib"]}
             for name, each in named.items()
         },
-        "written_mib": {side: each[-1]["mib"] for (_, side), each in comparison.said.items() if "mib" in each[-1]},
+        "written_mib": {part: each[-1]["mib"] for (_, part), each in measured.items() if "mib" in each[-1]},
         "keys": arguments.keys,
-        "minutes": round(comparison.elapsed() / 60, 1),
+        "minutes": round((time.monotonic() - begun) / 60, 1),
         "spark": spark_version(),
     }
-    return Outcome("operate", ratios.get("read", next(iter(ratios.values()))), said, comparison.wrong)
+    return Outcome("operate", ratios.get("read", next(iter(ratios.values()))), said, wrong)
+
+
+def ratio_of(work: str, measured: dict[str, list[dict[str, Any]]]) -> float:
+    """Return the ratio of a work."""
+    middle = medians({part: [each["seconds"] for each in several] for part, several in measured.items()})
+    if work == "read":
+        return middle["spark"] / middle["pillarbox"]
+    if work == "rescale":
+        return middle["pillarbox"] / middle["spark"]
+    if work == "savepoint":
+        return middle["pillarbox"] / (middle["reading"] + middle["writing"])
+    return middle["savepoint"] / middle["checkpoint"]
 
 
 def present(said: Said, charts: Path | None) -> str:
-    rows = [
-        [what, f"{sorted(seconds)[len(seconds) // 2]:.1f}", f"{min(seconds):.1f} to {max(seconds):.1f}"]
-        for what, seconds in said["seconds"].items()
-    ]
-    ratios = [[work, f"{ratio:.2f}"] for work, ratio in said["ratios"].items()]
+    rows = [[what, f"{statistics.median(each):.1f}", extent(each, 1)] for what, each in said["seconds"].items()]
+    memory = [[what, *(f"{mib:,}" for mib in most.values())] for what, most in said["peak_mib"].items()]
     return page(
         table([f"{said['keys']:,} keys", "seconds", "rounds"], rows),
-        table(["", "ratio"], ratios),
-        table(
-            ["largest memory, MiB", "Java", "all Python processes", "one of these"],
-            [[what, *(f"{mib:,}" for mib in most.values())] for what, most in said["peak_mib"].items()],
-        ),
+        table(["", "ratio"], [[work, f"{ratio:.2f}"] for work, ratio in said["ratios"].items()]),
+        table(["largest memory, MiB", "Java", "all Python processes", "one of these"], memory),
     )
 
 
