@@ -36,6 +36,7 @@ from benchmarks.cases.epochs.epoch import Epochs
 from benchmarks.cases.epochs.latency import Latencies
 from benchmarks.cases.rates import join, keyed, sessions, windows
 from benchmarks.cases.rates.async_io import Lookups
+from benchmarks.cases.rates.window_rows import WORKS as WINDOWS
 from benchmarks.cases.state.recovery import Alone
 from benchmarks.harness.case import Block, Outcome, Said
 from benchmarks.harness.contest import Contest, add_names
@@ -191,7 +192,7 @@ WORKS: dict[str, Callable[[Path, Path], Turns]] = {
         f"windows-{side}-{work}": partial(
             MicroBatch, kind=windows.WindowContest, case=windows, work=work, contender=side
         )
-        for work in windows.WORKS
+        for work in WINDOWS
         for side in windows.OURS
     },
     **{

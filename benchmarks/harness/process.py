@@ -53,7 +53,7 @@ class Side:
         **arguments: Any,
     ) -> None:
         place = kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__name__}"
-        path = filter(None, [source and str(source), str(ROOT), os.environ.get("PYTHONPATH")])
+        path = filter(None, [str(source or ""), str(ROOT), os.environ.get("PYTHONPATH")])
         # Spark's workers tell much on their standard error; it is of interest when something fails.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(

@@ -53,7 +53,9 @@ def _weigh(columns: Sequence[Any]) -> Any:
     total: Any = 0
     for weight, column in zip(_WEIGHTS, columns):
         total = column * weight + total
-    return total % _MODULUS
+    total = total % _MODULUS
+    # Squared, as sums of sums would be the same where values of a column have changed places.
+    return total * total % _MODULUS
 
 
 def read_rows(targets: Iterable[Path]) -> list[Ints]:

@@ -119,12 +119,14 @@ class SparkSide:
 
     Args:
         directory: for what Spark and the side write.
+        settings: Spark's, with ``__`` for dots.
         slots: how many tasks run at a time.
         ours: whether its queries are pillarbox's; if not, Spark is as it comes.
-        settings: more of them, with ``__`` for dots.
     """
 
-    def __init__(self, directory: str | Path, *, slots: int = SUBTASKS, ours: bool = True, **settings: str) -> None:
+    def __init__(
+        self, directory: str, settings: Mapping[str, str], *, slots: int = SUBTASKS, ours: bool = True
+    ) -> None:
         from pillarbox import local_session
 
         self.directory = Path(directory)
@@ -145,7 +147,7 @@ class Stepped(SparkSide):
     """
 
     def __init__(self, module: str, directory: str, memory: str, *, ours: bool) -> None:
-        super().__init__(directory, ours=ours, **step_settings(memory))
+        super().__init__(directory, step_settings(memory), ours=ours)
         self._case = importlib.import_module(module)
         carry_whole(self._case)
         self._queries: dict[str, SteppedQuery] = {}

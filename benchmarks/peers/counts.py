@@ -110,4 +110,4 @@ def count(source: DataFrame, output: str, function: Any, *, subtasks: int = 0, u
     if subtasks:
         env.set_max_parallelism(subtasks)
     counts = env.from_dataframe(source).key_by("key").process(function, **more)
-    return (counts.uid(uid) if uid else counts).to_dataframe(output)  # type: ignore[no-any-return]
+    return (counts.uid(uid) if uid else counts).to_dataframe(output)

@@ -126,7 +126,7 @@ class Epochs(SparkSide):
         settings = step_settings(memory)
         settings["spark__sql__streaming__noDataMicroBatches__enabled"] = "true"
         settings["spark__sql__streaming__numRecentProgressUpdates"] = "10000"
-        super().__init__(directory, ours=side in SUBTASKS, **settings)
+        super().__init__(directory, settings, ours=side in SUBTASKS)
         self._arrived = self.directory / "in"
         (self._arrived / "nothing").mkdir(parents=True)
         source = self.spark.readStream.schema("key INT").parquet(str(self._arrived / "*"))

@@ -87,7 +87,7 @@ class Latencies(SparkSide):
     def __init__(self, side: str, directory: str, memory: str) -> None:
         settings = step_settings(memory)
         settings["spark__sql__streaming__pollingDelay"] = "10ms"  # Spark's own
-        super().__init__(directory, ours=side == "pillarbox", **settings)
+        super().__init__(directory, settings, ours=side == "pillarbox")
         self._sender = Sender()
         lines = self.spark.readStream.format("socket").option("host", "127.0.0.1").option("port", self._sender.port)
         fields = F.split("value", ",")

@@ -42,7 +42,7 @@ class Requests(SparkSide):
     """A side with some task slots."""
 
     def __init__(self, slots: int, directory: str) -> None:
-        super().__init__(directory, slots=slots)
+        super().__init__(directory, {}, slots=slots)
         self._slots = slots
 
     def ask(self, limit: int, seconds: int) -> dict[str, Any]:

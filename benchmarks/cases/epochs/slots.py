@@ -34,6 +34,7 @@ import pillarbox
 from benchmarks.harness.case import Block, Outcome, Results, Said
 from benchmarks.harness.machine import cpu_seconds_of, descendants, kind_of_python, memory_mb
 from benchmarks.harness.process import SOURCE, Side, revision_source
+from benchmarks.harness.stepped import SparkSide
 from benchmarks.harness.turns import rounded, table, turns
 from benchmarks.report.words import paragraph
 from pillarbox import (
@@ -42,7 +43,6 @@ from pillarbox import (
     MapStateDescriptor,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
-    local_session,
 )
 
 RULES = MapStateDescriptor("rules")
@@ -110,22 +110,20 @@ def pythons() -> dict[int, str]:
     return {pid: kind for pid, kind in kinds if kind is not None}
 
 
-class Slots:
-    """A side with one query."""
+class Cluster(SparkSide):
+    """A side with two executors."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
+    def __init__(self, directory: str) -> None:
+        settings = {
+            "spark__master": "local-cluster[2,4,2048]",
+            "spark__sql__shuffle__partitions": "8",
+            "spark__sql__streaming__numRecentProgressUpdates": "1000",
+        }
+        super().__init__(directory, settings, slots=8)
 
-    def cluster(self, epochs: int) -> dict[str, Any]:
-        """Run one query on two executors; return its epochs' times (ms), and how often keys moved."""
-        folder = self._folder
-        spark = local_session(
-            8,
-            spark__master="local-cluster[2,4,2048]",
-            spark__sql__shuffle__partitions="8",
-            spark__local__dir=str(folder / "local"),
-            spark__sql__streaming__numRecentProgressUpdates="1000",
-        )
+    def run(self, epochs: int) -> dict[str, Any]:
+        """Run one query; return its epochs' times (ms), and how often keys moved."""
+        folder, spark = self.directory, self.spark
         (folder / "in").mkdir(parents=True)
         rng, keys, loads = np.random.default_rng(1), 1_000_000, 8
         for epoch in range(loads + epochs):
@@ -153,16 +151,21 @@ class Slots:
         times = [progress.durationMs["triggerExecution"] for progress in query.recentProgress if progress.numInputRows]
         return {"times": times[loads + 2 :], "moves": moves[0]}
 
-    def run(
-        self, work: str, slots: int, partitions: int, epochs: int, keys: int, rows: int, rules: int
-    ) -> dict[str, Any]:
-        """Run one query, and return what its Python processes took."""
-        folder = self._folder
-        parts = 64 if work.startswith("many") else 2 if work.startswith("broadcast") else partitions
-        settings = {"spark__driver__memory": "4g", "spark__local__dir": str(folder / "local")}
+
+class Slots(SparkSide):
+    """A side with some task slots."""
+
+    def __init__(self, directory: str, work: str, slots: int, partitions: int) -> None:
+        self._work = work
+        self._parts = 64 if work.startswith("many") else 2 if work.startswith("broadcast") else partitions
+        settings = {"spark__driver__memory": "4g", "spark__sql__shuffle__partitions": str(self._parts)}
         if work == "many without homes":
             settings["spark__pillarbox__homes"] = "off"
-        spark = local_session(slots, spark__sql__shuffle__partitions=str(parts), **settings)
+        super().__init__(directory, settings, slots=slots)
+
+    def run(self, epochs: int, keys: int, rows: int, rules: int) -> dict[str, Any]:
+        """Run one query, and return what its Python processes took."""
+        folder, spark, work, parts = self.directory, self.spark, self._work, self._parts
         (folder / "in").mkdir(parents=True)
         rng = np.random.default_rng(1)
         for epoch in range(epochs):
@@ -236,9 +239,10 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     works = WORKS[arguments.works]
     rounds: dict[tuple[str, int], list[dict[str, Any]]] = {work: [] for work in works}
     for index, (work, slots) in turns(works, 1, arguments.rounds - 1):
-        side = Side(Slots, folder=directory / f"{work} {slots} {index}")
-        sizes = {name: getattr(arguments, name) for name in ("partitions", "epochs", "keys", "rows", "rules")}
-        rounds[work, slots].append(side.ask("run", work=work, slots=slots, **sizes))
+        place = directory / f"{work} {slots} {index}"
+        side = Side(Slots, directory=place, work=work, slots=slots, partitions=arguments.partitions)
+        sizes = {name: getattr(arguments, name) for name in ("epochs", "keys", "rows", "rules")}
+        rounds[work, slots].append(side.ask("run", **sizes))
         side.close()
     found = {
         work: {name: statistics.fmean(each[name] for each in all_) for name in NAMES} for work, all_ in rounds.items()
@@ -272,8 +276,8 @@ def compare_on_cluster(arguments: argparse.Namespace, directory: Path) -> Outcom
     with revision_source(arguments.revision) as revision:
         places = {"this": SOURCE, "revision": revision}
         for index, name in turns(places, 1):
-            side = Side(Slots, folder=directory / f"{name} {index}", source=places[name])
-            said = side.ask("cluster", epochs=arguments.epochs)
+            side = Side(Cluster, directory=directory / f"{name} {index}", source=places[name])
+            said = side.ask("run", epochs=arguments.epochs)
             side.close()
             times[name] += said["times"]
             moves[name] += said["moves"]

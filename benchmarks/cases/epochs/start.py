@@ -52,15 +52,14 @@ class Starts(SparkSide):
     def __init__(self, side: str, directory: str, settings: Mapping[str, str]) -> None:
         self._ours = side == "pillarbox"
         self._number = 0
-        super().__init__(
-            directory,
-            ours=self._ours,
-            spark__log__level="ERROR",
-            spark__sql__shuffle__partitions="2",
+        given = {
+            "spark__log__level": "ERROR",
+            "spark__sql__shuffle__partitions": "2",
             # Of each side: what pillarbox sets for its own queries.
-            **{_STORE + "providerClass": STATE_STORE, _STORE + "rocksdb__changelogCheckpointing__enabled": "true"},
-            **settings,
-        )
+            _STORE + "providerClass": STATE_STORE,
+            _STORE + "rocksdb__changelogCheckpointing__enabled": "true",
+        }
+        super().__init__(directory, {**given, **settings}, ours=self._ours)
 
     def _run_until(self, take: Callable[[DataFrame], bool], checkpoint: str, trigger: str) -> None:
         """Start a query, and stop it when ``take`` has what it wants of a micro-batch."""

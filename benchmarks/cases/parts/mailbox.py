@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from benchmarks.harness.case import Block, Outcome, Results, Said
 from benchmarks.harness.turns import extent, medians, rounded, table, turns
@@ -76,28 +75,26 @@ def bare_calls(count: int) -> float:
     return count / (time.perf_counter() - start)
 
 
-def posted(count: int, work: Countdown, post: Callable[[], Any], loop: Callable[[], Any], go: threading.Event) -> float:
+def posted(count: int, post_all: Callable[[], None], loop: Callable[[], None], go: threading.Event) -> float:
     """Return how many of the calls that one other thread posts into a loop run per second.
 
     Args:
-        post: posts a call of ``work``.
-        loop: runs until all have run; it sets ``go`` when it is there.
+        post_all: posts all calls; it runs in that thread.
+        loop: runs until all calls have run; it sets ``go`` when it is there.
     """
     started = 0.0
 
-    def post_all() -> None:
+    def post() -> None:
         nonlocal started
         go.wait()
         started = time.perf_counter()
-        for _ in range(count):
-            post()
+        post_all()
 
-    thread = threading.Thread(target=post_all)
+    thread = threading.Thread(target=post)
     thread.start()
     loop()
     elapsed = time.perf_counter() - started
     thread.join()
-    assert work.left == 0
     return count / elapsed
 
 
@@ -105,10 +102,15 @@ def mails(count: int) -> float:
     """Mails per second from another thread, into a loop that waits for them."""
     processor = MailboxProcessor(lambda controller: controller.suspend_default_action())
     execute = processor.get_main_mailbox_executor().execute
-    work = Countdown(count, processor.all_actions_completed)
-    go = threading.Event()
-    processor.get_main_mailbox_executor().execute(go.set, "go")
-    rate = posted(count, work, lambda: execute(work, "count down"), processor.run_mailbox_loop, go)
+    work, go = Countdown(count, processor.all_actions_completed), threading.Event()
+
+    def post_all() -> None:
+        for _ in range(count):
+            execute(work, "count down")
+
+    execute(go.set, "go")
+    rate = posted(count, post_all, processor.run_mailbox_loop, go)
+    assert work.left == 0
     processor.close()
     return rate
 
@@ -116,11 +118,16 @@ def mails(count: int) -> float:
 def asyncio_calls(count: int) -> float:
     """Callbacks per second from another thread, into an asyncio loop that waits for them."""
     loop = asyncio.new_event_loop()
-    work = Countdown(count, loop.stop)
-    go = threading.Event()
     call = loop.call_soon_threadsafe
+    work, go = Countdown(count, loop.stop), threading.Event()
+
+    def post_all() -> None:
+        for _ in range(count):
+            call(work)
+
     loop.call_soon(go.set)
-    rate = posted(count, work, lambda: call(work), loop.run_forever, go)
+    rate = posted(count, post_all, loop.run_forever, go)
+    assert work.left == 0
     loop.close()
     return rate
 

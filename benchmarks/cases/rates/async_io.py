@@ -193,7 +193,7 @@ class Lookups(SparkSide):
     """A side that runs the jobs that are asked for."""
 
     def __init__(self, directory: str, memory: str, *, ours: bool) -> None:
-        super().__init__(directory, ours=ours, spark__driver__memory=memory)
+        super().__init__(directory, {"spark__driver__memory": memory}, ours=ours)
         self._times = tempfile.TemporaryDirectory(prefix="bench-async-")
 
     def look_up(self, work: Mapping[str, Any], records: int, form: str) -> dict[str, Any]:

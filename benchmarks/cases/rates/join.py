@@ -189,7 +189,7 @@ class JoinBatches(MicroBatches):
             number += 1
 
     def of_job(self, number: int) -> Columns:
-        return self._pairs(number, number)
+        return list(self._pairs(number, number))
 
     def _pairs(self, left: int, right: int) -> Any:
         """Return the pairs of the rows of two micro-batches: key, both times, and the sum of the amounts."""

@@ -82,7 +82,7 @@ class KeyedBatches(MicroBatches):
         return {"key": key, "ts": ts}
 
     def job_length(self, number: int) -> int:
-        return min(self._job_rows[bool(number)], self.rows)
+        return int(min(self._job_rows[bool(number)], self.rows))
 
     def job_columns(self, number: int, stream: int = 0) -> dict[str, Ints]:
         # Those of a full one: the small one has fewer rows a second.
@@ -95,7 +95,7 @@ def pillarbox_query(source: DataFrame, function: Any, output: str, subtasks: int
     env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession)
     env.set_parallelism(SUBTASKS).set_max_parallelism(subtasks)
     stream = env.from_dataframe(source).assign_timestamps_and_watermarks(strategy)
-    return stream.key_by("key").process(function).to_dataframe(output)  # type: ignore[no-any-return]
+    return stream.key_by("key").process(function).to_dataframe(output)
 
 
 def make_query(

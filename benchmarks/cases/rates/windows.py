@@ -268,8 +268,10 @@ class WindowContest(Contest):
 
 def options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, rows=1_000_000, keys=0, rounds=5, warm_up_seconds=WARM_UP_SECONDS)
-    for option, known in {"--works": WORKS, "--sides": OURS, "--peers": PEERS, "--stores": STORES}.items():
-        add_names(parser, option, known)
+    add_names(parser, "--works", WORKS)
+    add_names(parser, "--sides", OURS)
+    add_names(parser, "--peers", PEERS)
+    add_names(parser, "--stores", STORES)
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:

@@ -92,7 +92,7 @@ class Memory(SparkSide):
     """A side that looks at its workers' memory during a micro-batch."""
 
     def __init__(self, directory: str, memory: str, *, asynchronous: bool) -> None:
-        super().__init__(directory, **step_settings(memory))
+        super().__init__(directory, step_settings(memory))
         self._query = SteppedQuery(self.spark, self.directory, "key INT, ts LONG, text STRING")
         self._level = 0 if asynchronous else 1
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")

@@ -159,7 +159,7 @@ class Operated(SparkSide):
     """A side that operates checkpoints. Each work returns what it has measured by name."""
 
     def __init__(self, keys: int, made: str, directory: str, memory: str) -> None:
-        super().__init__(directory, spark__driver__memory=memory, **SETTINGS)
+        super().__init__(directory, {"spark__driver__memory": memory, **SETTINGS})
         self._rows = Rows(keys)
         self._made = Path(made)
 

@@ -47,12 +47,12 @@ from benchmarks.harness.case import Block, Outcome, Results, Said, shown
 from benchmarks.harness.machine import spark_version
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import HOUR, MINUTE, write_halves
-from benchmarks.harness.stepped import SteppedQuery, run_to_the_end, step_settings, task_reports
+from benchmarks.harness.stepped import SparkSide, SteppedQuery, run_to_the_end, step_settings, task_reports
 from benchmarks.harness.turns import extent, medians, rounded, table, turns
 from benchmarks.peers.counts import CountWithTimer
 from benchmarks.report.charts import draw_lines
 from benchmarks.report.words import page, paragraph, times
-from pillarbox import StreamExecutionEnvironment, local_session
+from pillarbox import StreamExecutionEnvironment
 from pillarbox._elements import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state import MemoryChunkStore
@@ -193,17 +193,16 @@ class Alone:
 # -- on Spark --
 
 
-class OnSpark:
-    """A side with a Spark: it loads a query, or restarts it."""
+class OnSpark(SparkSide):
+    """A side that loads a query, or restarts it."""
 
     def __init__(self, keys: int, directory: str, memory: str) -> None:
+        super().__init__(directory, step_settings(memory))
         self._rows = Rows(keys, "spread")
-        self._directory = Path(directory)
-        self._spark = local_session(2, **step_settings(self._directory, memory))
-        self._query = SteppedQuery(self._spark, self._directory, "key INT, at LONG")
+        self._query = SteppedQuery(self.spark, self.directory, "key INT, at LONG")
 
     def _result(self) -> DataFrame:
-        env = StreamExecutionEnvironment.get_execution_environment(self._spark)
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark)
         counts = env.from_dataframe(self._query.source).key_by("key").process(CountWithTimer(0, at_once=True))
         return counts.uid("count").to_dataframe(OUTPUT)
 
@@ -211,7 +210,7 @@ class OnSpark:
         """Fill the state, and stop the query."""
         self._query.start(self._result())
         for number, (keys, at) in enumerate(self._rows.load(500_000)):
-            place = self._directory / "staging" / f"load-{number:04}"
+            place = self.directory / "staging" / f"load-{number:04}"
             self._query.step(write_halves(place, key=keys.astype(np.int32), at=at))
         self._query.stop()
 
@@ -222,8 +221,8 @@ class OnSpark:
             touched, at = self._rows.touch()
             self._rows.counts[touched] += 1
         self._rows.counts[touched] -= 1
-        write_halves(self._directory / "in" / f"restart-{number:04}", key=touched.astype(np.int32), at=at)
-        seconds, out, restarted = run_to_the_end(self._result, self._directory / "checkpoint")
+        write_halves(self.directory / "in" / f"restart-{number:04}", key=touched.astype(np.int32), at=at)
+        seconds, out, restarted = run_to_the_end(self._result, self.directory / "checkpoint")
         (progress,) = (each for each in restarted.recentProgress if each.numInputRows)
         tasks = task_reports(progress)
         return {
@@ -233,10 +232,6 @@ class OnSpark:
             "loaded": all(task.state_sync == "loaded" for task in tasks),
             "keys": sum(task.keys or 0 for task in tasks),
         }
-
-    def close(self) -> None:
-        """Stop Spark."""
-        self._spark.stop()
 
 
 # -- all of it --

@@ -36,6 +36,7 @@ from benchmarks.harness.case import Block, Outcome, Results, Said
 from benchmarks.harness.machine import memory_kib
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import HOUR, write_halves
+from benchmarks.harness.stepped import SparkSide, SteppedQuery, step_settings, task_reports
 from benchmarks.harness.turns import medians, rounded, table, turns
 from benchmarks.peers.counts import CountWithTimer
 from benchmarks.report.words import paragraph, times
@@ -158,28 +159,22 @@ def _rss() -> int:
     return kib * 1024
 
 
-class OnSpark:
+class OnSpark(SparkSide):
     """The same on Spark."""
 
     def __init__(self, keys: int, touched: int, directory: str, memory: str) -> None:
-        from benchmarks.harness.stepped import SteppedQuery, step_settings
-        from pillarbox import local_session
-
+        super().__init__(directory, step_settings(memory))
         self._epochs = Epochs(keys, touched)
-        self._staging = Path(directory) / "staging"
         self._number = 0
-        self._spark = local_session(2, **step_settings(Path(directory), memory))
-        self._query = SteppedQuery(self._spark, Path(directory), "key INT, ts LONG")
+        self._query = SteppedQuery(self.spark, self.directory, "key INT, ts LONG")
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
-        env = StreamExecutionEnvironment.get_execution_environment(self._spark)
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark)
         stream = env.from_dataframe(self._query.source).assign_timestamps_and_watermarks(strategy)
         self._query.start(stream.key_by("key").process(CountWithTimer(HOUR)).to_dataframe("key INT, n LONG"))
 
     def _run(self, touch: npt.NDArray[np.int64]) -> dict[str, Any]:
-        from benchmarks.harness.stepped import task_reports
-
         ts = np.full(len(touch), self._number)
-        place = self._staging / f"{self._number:04}"
+        place = self.directory / "staging" / f"{self._number:04}"
         self._number += 1
         progress = self._query.step(write_halves(place, key=touch.astype(np.int32), ts=ts))
         tasks = task_reports(progress)
@@ -203,7 +198,7 @@ class OnSpark:
     def close(self) -> None:
         """Stop the query and Spark."""
         self._query.stop()
-        self._spark.stop()
+        super().close()
 
 
 # -- both sides --
