@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from benchmarks.harness.process import carry_whole
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+
+# Python workers do not import what only Spark's own APIs need.
+carry_whole(sys.modules[__name__])
 
 
 class Count(KeyedProcessFunction):

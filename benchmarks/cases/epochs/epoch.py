@@ -157,8 +157,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     random, counts = np.random.default_rng(1), np.zeros(arguments.keys, np.int64)
-    names = {side: directory / side for side in arguments.sides}
-    sides = {side: Side(Epochs, side=side, directory=place, memory=arguments.memory) for side, place in names.items()}
+    places = {side: directory / side for side in arguments.sides}
+    sides = {side: Side(Epochs, side=side, directory=place, memory=arguments.memory) for side, place in places.items()}
     cpu: dict[str, dict[str, list[dict[str, float]]]] = {side: {kind: [] for kind in KINDS} for side in sides}
     expected: list[list[int]] = []
     for index in range(-arguments.warm_up, arguments.epochs):
@@ -169,7 +169,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         expected += [summary([some, counts[some]]), [0, 0, 0]]
         for kind in ("rows", "empty"):
             for side in in_turn(sides, index):
-                place = names[side] / "staging" / f"{len(expected):03}"
+                place = places[side] / "staging" / f"{len(expected):03}"
                 batch = write_halves(place, key=some.astype(np.int32)) if kind == "rows" else None
                 before = cpu_by_program(sides[side].pid)
                 sides[side].ask("step", batch=batch)
