@@ -33,9 +33,9 @@ def main(argv: Sequence[str]) -> None:
         from benchmarks.report import pages, results
 
         if what == "run":
-            names = argparse.ArgumentParser(prog="python -m benchmarks run", description=results.run.__doc__)
-            names.add_argument("names", nargs="*", choices=[[], *results.RUNS], metavar="NAME", help="all by default")
-            results.run(names.parse_args(argv[1:]).names or list(results.RUNS))
+            if unknown := set(argv[1:]) - set(results.RUNS):
+                parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(results.RUNS)}")
+            results.run(argv[1:] or list(results.RUNS))
         pages.write()
 
 

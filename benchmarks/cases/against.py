@@ -26,6 +26,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,176 +51,143 @@ SMALL = {"works": ["epoch", "recovery"], "starts": 1, "pairs": 2}
 BLOCKS: dict[str, Block] = {}
 
 
+@dataclass(frozen=True)
 class Turns:
     """One side of a work.
 
     Attributes:
+        turn: does a turn, and returns its cost, of which less is better.
+        close: ends the process.
         warm_up: how many turns do not count.
-
-    Args:
-        source: whose pillarbox it has.
     """
 
-    warm_up = 4
-
-    def __init__(self, directory: Path, source: Path) -> None:
-        self.directory = directory
-        self.source = source
-
-    def side(self, kind: Callable[..., Any], **arguments: Any) -> Side:
-        """Start a process."""
-        return Side(kind, source=self.source, **arguments)
-
-    def turn(self) -> float:
-        """Do a turn; return its cost, of which less is better."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """End the process."""
+    turn: Callable[[], float]
+    close: Callable[[], None]
+    warm_up: int = 4
 
 
-class MicroBatch(Turns):
-    """Keyed functions, windows and joins."""
+def micro_batch(directory: Path, source: Path, *, kind: type[Contest], case: Any, work: str, contender: str) -> Turns:
+    """Return micro-batches of a contest."""
+    directory.mkdir(parents=True)
+    parser = argparse.ArgumentParser()
+    case.options(parser)
+    arguments = parser.parse_args(["--memory", MEMORY])
+    arguments.source = source
+    contest = kind(arguments, directory)
+    contest.name = work
+    runner = BatchRunner(contest, contender)
 
-    def __init__(
-        self, directory: Path, source: Path, *, kind: type[Contest], case: Any, work: str, contender: str
-    ) -> None:
-        super().__init__(directory, source)
-        directory.mkdir(parents=True)
-        parser = argparse.ArgumentParser()
-        case.options(parser)
-        arguments = parser.parse_args(["--memory", MEMORY])
-        arguments.source = source
-        self.contest = kind(arguments, directory)
-        self.contest.name = work
-        self.warm_up = max(self.warm_up, self.contest.warm_up + 2)
-        self.runner = BatchRunner(self.contest, contender)
-
-    def turn(self) -> float:
-        done, _, wrong = self.runner.measure()
-        self.runner.number += 1
+    def turn() -> float:
+        done, _, wrong = runner.measure()
+        runner.number += 1
         if wrong:
             raise SystemExit(f"wrong results: {wrong}")
         return done.ms
 
-    def close(self) -> None:
-        self.runner.close()
-        self.contest.close()
+    def close() -> None:
+        runner.close()
+        contest.close()
+
+    return Turns(turn, close, contest.warm_up + 2)
 
 
-class Epoch(Turns):
-    """Micro-batches of 1,000 rows, or of none."""
+def epoch(directory: Path, source: Path, *, empty: bool) -> Turns:
+    """Return micro-batches of 1,000 rows, or of none."""
+    random = np.random.default_rng(1)
+    side = Side(Epochs, source=source, side="pillarbox", directory=directory, memory=MEMORY)
+    number = 0
 
-    warm_up = 15
-
-    def __init__(self, directory: Path, source: Path, *, empty: bool) -> None:
-        super().__init__(directory, source)
-        self.empty = empty
-        self.number = 0
-        self.random = np.random.default_rng(1)
-        self.process = self.side(Epochs, side="pillarbox", directory=directory, memory=MEMORY)
-
-    def step(self, batch: Path | None) -> float:
+    def step(batch: Path | None) -> float:
         started = time.perf_counter()
-        self.process.ask("step", batch=batch)
+        side.ask("step", batch=batch)
         return time.perf_counter() - started
 
-    def rows(self) -> float:
-        keys = self.random.choice(10_000, 1_000, replace=False) if self.number else np.arange(10_000)
-        self.number += 1
-        return self.step(write_halves(self.directory / "staging" / f"{self.number:04}", key=keys.astype(np.int32)))
+    def rows() -> float:
+        nonlocal number
+        keys = random.choice(10_000, 1_000, replace=False) if number else np.arange(10_000)
+        number += 1
+        return step(write_halves(directory / "staging" / f"{number:04}", key=keys.astype(np.int32)))
 
-    def turn(self) -> float:
+    def turn() -> float:
         # The micro-batch after one with rows is another than those after it: Spark begins it by itself.
-        if self.empty and self.number:
-            return statistics.mean(self.step(None) for _ in range(4))
-        return statistics.mean(self.rows() for _ in range(1 if self.empty else 4))
+        if empty and number:
+            return statistics.mean(step(None) for _ in range(4))
+        return statistics.mean(rows() for _ in range(1 if empty else 4))
 
-    def close(self) -> None:
-        self.process.ask("finish")
-        self.process.close()
+    def close() -> None:
+        side.ask("finish")
+        side.close()
+
+    return Turns(turn, close, warm_up=15)
 
 
-class Asked(Turns):
-    """A side of another case, of which a turn asks one question.
+def asked(
+    directory: Path,
+    source: Path,
+    *,
+    kind: Callable[..., Any],
+    made: dict[str, Any],
+    question: tuple[str, dict[str, Any]],
+    cost: Callable[[dict[str, Any]], float],
+    warm_up: int = 4,
+) -> Turns:
+    """Return turns of another case's side, each of which is one question.
 
     Args:
         kind: the side's class.
         made: its arguments, beside the directory.
-        asked: the question and its arguments.
+        question: the method and its arguments.
         cost: takes it from the answer.
     """
+    directory.parent.mkdir(exist_ok=True)
+    side = Side(kind, source=source, directory=directory, **made)
 
-    def __init__(
-        self,
-        directory: Path,
-        source: Path,
-        *,
-        kind: Callable[..., Any],
-        made: dict[str, Any],
-        asked: tuple[str, dict[str, Any]],
-        cost: Callable[[dict[str, Any]], float],
-        warm_up: int = Turns.warm_up,
-    ) -> None:
-        super().__init__(directory, source)
-        self.warm_up = warm_up
-        directory.parent.mkdir(exist_ok=True)
-        self.process = self.side(kind, directory=directory, **made)
-        self.asked = asked
-        self.cost = cost
-
-    def turn(self) -> float:
-        method, arguments = self.asked
-        said = self.process.ask(method, **arguments)
+    def turn() -> float:
+        method, arguments = question
+        said = side.ask(method, **arguments)
         if not said.get("agrees", True):
             raise SystemExit("wrong results")
-        return self.cost(said)
+        return cost(said)
 
-    def close(self) -> None:
-        self.process.close()
+    return Turns(turn, side.close, warm_up)
 
 
 def seconds(said: dict[str, Any]) -> float:
     return float(said["seconds"])
 
 
+LOOKUPS = {"work": {"latency": 0.01, "capacity": 100, "port": None}, "records": 20_000, "form": "pillarbox"}
+SENT = {"rate": 500, "seconds": 5, "keys": 1_000}
 WORKS: dict[str, Callable[[Path, Path], Turns]] = {
     **{
-        case.WORK: partial(MicroBatch, kind=case.Keyed, case=case, work=case.WORK, contender="pillarbox")
+        case.WORK: partial(micro_batch, kind=case.Keyed, case=case, work=case.WORK, contender="pillarbox")
         for case in (keyed, sessions)
     },
     **{
         f"windows-{side}-{work}": partial(
-            MicroBatch, kind=windows.WindowContest, case=windows, work=work, contender=side
+            micro_batch, kind=windows.WindowContest, case=windows, work=work, contender=side
         )
         for work in WINDOWS
         for side in windows.OURS
     },
     **{
-        f"join-{side}": partial(MicroBatch, kind=join.JoinContest, case=join, work=join.WORK, contender=side)
+        f"join-{side}": partial(micro_batch, kind=join.JoinContest, case=join, work=join.WORK, contender=side)
         for side in join.OURS
     },
     "async": partial(
-        Asked,
-        kind=Lookups,
-        made={"memory": MEMORY, "ours": True},
-        asked=(
-            "look_up",
-            {"work": {"latency": 0.01, "capacity": 100, "port": None}, "records": 20_000, "form": "pillarbox"},
-        ),
-        cost=seconds,
+        asked, kind=Lookups, made={"memory": MEMORY, "ours": True}, question=("look_up", LOOKUPS), cost=seconds
     ),
-    "epoch": partial(Epoch, empty=False),
-    "empty": partial(Epoch, empty=True),
+    "epoch": partial(epoch, empty=False),
+    "empty": partial(epoch, empty=True),
     "latency": partial(
-        Asked,
+        asked,
         kind=Latencies,
         made={"side": "pillarbox", "memory": MEMORY},
-        asked=("turn", {"rate": 500, "seconds": 5, "keys": 1_000}),
+        question=("turn", SENT),
         cost=lambda said: statistics.median(said["latencies"]),
     ),
     "recovery": partial(
-        Asked, kind=Alone, made={"keys": 500_000, "timers": "spread"}, asked=("cold", {}), cost=seconds, warm_up=1
+        asked, kind=Alone, made={"keys": 500_000, "timers": "spread"}, question=("cold", {}), cost=seconds, warm_up=1
     ),
 }
 
