@@ -17,7 +17,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,9 @@ class Side:
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # whoever waits for the answer hears that the process has ended
             self._process.stdin.write(json.dumps(message, default=str) + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # Whoever waits for the answer hears that the process has ended.
 
     def ask(self, method: str, **arguments: Any) -> dict[str, Any]:
         """Call a method of the object, and return what it returned.
@@ -100,7 +98,8 @@ class Side:
     def close(self) -> None:
         """Let the process end."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it has ended already
+            self._process.stdin.close()
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:

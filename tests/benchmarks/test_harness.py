@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -88,7 +89,7 @@ def test_micro_batches_are_written_for_each_form(tmp_path):
 
 def counted(batches, number, late):
     """The windows of a minute that must come out with a micro-batch, by a plain loop."""
-    found = {}
+    found: dict[tuple[int, int], tuple[int, int]] = {}
     for each in range(number + 1):
         for key, ts, amount in zip(*(column.tolist() for column in batches.columns(each).values())):
             place = key, ts // 60_000 * 60_000
@@ -120,8 +121,7 @@ def test_expected_pairs_are_those_that_a_plain_loop_finds(tmp_path):
 
 
 def test_a_job_whose_watermark_goes_on_may_count_what_came_until_then(tmp_path):
-    arguments = type("Arguments", (), {"rows": 500, "warm_up_rows": 50, "keys": 9})
-    arguments.flink_rows, arguments.flink_warm_up_rows = 300, 30
+    arguments = argparse.Namespace(rows=500, warm_up_rows=50, keys=9, flink_rows=300, flink_warm_up_rows=30)
     batches = CountBatches(arguments, 1, tmp_path)
     key, minute, n = batches.of_job(1)
     total = np.array([n[(key == each) & (minute <= end)].sum() for each, end in zip(key, minute)])

@@ -324,7 +324,7 @@ class LookupContest(Contest):
     def keys(self) -> int:
         return self.setting.records(self.arguments)
 
-    def new_batches(self, share: int, place: Path) -> None:
+    def new_batches(self, share: int, place: Path) -> Any:
         """Return nothing: records are numbers."""
 
     def runner(self, kind: str) -> Callable[[Any, str], Runner]:
