@@ -16,7 +16,7 @@ CODE = $(foreach dir,src tests benchmarks examples,$(if $(wildcard $(dir)/*.py $
 .PHONY: help
 help: ## Show this list
 	@echo 'make TARGET [ARGS="..."]'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
 setup: ## Make .venv from the lock files, and see to a Java 17 or newer
@@ -108,93 +108,11 @@ types: setup ## Check types: of all code, of programs as users write them, and t
 	@PYTHONPATH=src $(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox >build/types.txt || { cat build/types.txt; exit 1; }
 	@grep 'completeness' build/types.txt
 
-.PHONY: bench-mailbox
-bench-mailbox: setup ## Measure the mailbox
-	@$(RUN) $(BIN)/python benchmarks/bench_mailbox.py $(ARGS)
+bench-%: setup ## Run a benchmark: bench-keyed, or any other of `python -m benchmarks list`; less with ARGS="--size small"
+	@$(RUN) $(BIN)/python -m benchmarks $(if $(filter all,$*),run,$*) $(if $(REVISION),--revision $(REVISION)) $(ARGS)
 
-.PHONY: bench-keyed
-bench-keyed: setup ## Measure keyed processing on Spark
-	@$(RUN) $(BIN)/python benchmarks/bench_keyed.py $(ARGS)
-
-.PHONY: bench-slots
-bench-slots: setup ## Measure what task slots cost: the same work on 2, 8 and 16 of them (a quarter of an hour)
-	@$(RUN) $(BIN)/python benchmarks/bench_slots.py $(ARGS)
-
-.PHONY: bench-sessions
-bench-sessions: setup ## Measure keyed sessions beside Spark's own APIs and PyFlink
-	@$(RUN) $(BIN)/python benchmarks/bench_sessions.py $(ARGS)
-
-.PHONY: bench-windows
-bench-windows: setup ## Measure windows beside Spark's own, PyFlink, Pathway and Bytewax (up to an hour; less with --works, --peers)
-	@$(RUN) $(BIN)/python benchmarks/bench_windows.py $(ARGS)
-
-.PHONY: bench-join
-bench-join: setup ## Measure the interval join beside Spark's own and PyFlink (half an hour; less with --formats, --peers)
-	@$(RUN) $(BIN)/python benchmarks/bench_join.py $(ARGS)
-
-.PHONY: bench-state
-bench-state: setup ## Measure state and checkpoints
-	@$(RUN) $(BIN)/python benchmarks/bench_state.py $(ARGS)
-
-.PHONY: bench-memory
-bench-memory: setup ## Measure the memory of Spark's Python workers
-	@$(RUN) $(BIN)/python benchmarks/bench_memory.py $(ARGS)
-
-.PHONY: bench-key-cost
-bench-key-cost: setup ## Measure the memory of a key, and the bytes that are written of it, for some kinds of state
-	@$(RUN) $(BIN)/python benchmarks/bench_key_cost.py $(ARGS)
-
-.PHONY: bench-async
-bench-async: setup ## Measure async I/O beside what is written by hand (10 minutes)
-	@$(RUN) $(BIN)/python benchmarks/bench_async.py $(ARGS)
-
-.PHONY: bench-rate
-bench-rate: setup ## Measure how much of a rate limit a query uses, with two task slots and with eight
-	@$(RUN) $(BIN)/python benchmarks/bench_rate.py $(ARGS)
-
-.PHONY: bench-stateless
-bench-stateless: setup ## Measure a stateless chain beside mapInArrow by hand
-	@$(RUN) $(BIN)/python benchmarks/bench_stateless.py $(ARGS)
-
-.PHONY: bench-epoch
-bench-epoch: setup ## Measure what an epoch costs by itself, with and without data
-	@$(RUN) $(BIN)/python benchmarks/bench_epoch.py $(ARGS)
-
-.PHONY: bench-start
-bench-start: setup ## Measure what a start costs, and count an epoch's requests to an object store
-	@$(RUN) $(BIN)/python benchmarks/bench_start.py $(ARGS)
-
-.PHONY: bench-latency
-bench-latency: setup ## Measure the time of a record from source to sink
-	@$(RUN) $(BIN)/python benchmarks/bench_latency.py $(ARGS)
-
-.PHONY: bench-recovery
-bench-recovery: setup ## Measure the restart of a query with much state
-	@$(RUN) $(BIN)/python benchmarks/bench_recovery.py $(ARGS)
-
-.PHONY: bench-operate
-bench-operate: setup ## Measure reading, rescaling and saving the state of 5,000,000 keys (half an hour, less with --works)
-	@$(RUN) $(BIN)/python benchmarks/bench_operate.py $(ARGS)
-
-.PHONY: bench-timers
-bench-timers: setup ## Measure timers beside asyncio's
-	@$(RUN) $(BIN)/python benchmarks/bench_timers.py $(ARGS)
-
-.PHONY: bench-growth
-bench-growth: setup ## Measure what a row costs as rows and keys grow
-	@$(RUN) $(BIN)/python benchmarks/bench_growth.py $(ARGS)
-
-.PHONY: bench-against
-bench-against: setup ## Measure this checkout against REVISION=... (a commit, branch or tag), in pairs (less with --works)
-	@$(RUN) $(BIN)/python benchmarks/bench_against.py $(if $(REVISION),--revision $(REVISION)) $(ARGS)
-
-.PHONY: bench-all
-bench-all: setup ## Run all benchmarks, or those in ARGS, and write their figures into the pages (three hours)
-	@$(BIN)/python benchmarks/report.py run $(ARGS)
-
-.PHONY: bench-report
-bench-report: setup ## Write the figures of docs/benchmarks into README and the pages of docs
-	@$(BIN)/python benchmarks/report.py write
+bench-all: ## Run all benchmarks, or those in ARGS, and write their figures into the pages (three hours)
+bench-report: ## Write the figures of docs/benchmarks into README and the pages of docs
 
 .PHONY: lock
 lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 
 import pytest
 
-from benchmarks.reporting.pages import BLOCK, TABLES, WORDS, fill, filled, pages
-from benchmarks.reporting.results import RESULTS, RUNS, Report
+from benchmarks.cases import CASES
+from benchmarks.harness.case import Results
+from benchmarks.report.pages import BLOCK, blocks, fill, filled, pages
+from benchmarks.report.results import RESULTS, RUNS, command, read_results
 from tests.support.docs import HOME
 
 # What looks like a measured time or rate, and is a property of Linux or a setting.
@@ -28,7 +29,7 @@ OPTIONAL = {"first page"}
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    return Report.read(charts=tmp_path_factory.mktemp("charts"))
+    return read_results(charts=tmp_path_factory.mktemp("charts"))
 
 
 def test_the_pages_and_charts_are_what_the_results_say(report):
@@ -48,7 +49,7 @@ def test_every_block_has_a_place():
         found += [block["name"] for block in BLOCK.finditer(text)]
         marks += re.findall(r"<!-- (?:begin|end) (.+?) -->", text)
     assert len(marks) == 2 * len(found)
-    assert set(found) | OPTIONAL == TABLES.keys() | WORDS.keys()
+    assert set(found) | OPTIONAL == blocks().keys()
 
 
 def test_a_figure_that_is_not_what_was_measured_is_found(report):
@@ -61,7 +62,7 @@ def test_a_figure_that_is_not_what_was_measured_is_found(report):
 @pytest.mark.parametrize("page", [page for page in pages() if page.parent.name == "docs"], ids=lambda page: page.stem)
 def test_words_by_hand_have_no_measured_figures(page):
     by_hand = re.sub(r"^```.*?^```", "", BLOCK.sub("", page.read_text()), flags=re.DOTALL | re.MULTILINE)
-    said = "a block of benchmarks/reporting writes a figure that a benchmark measured; others are left out"
+    said = "a block of a case in benchmarks/cases writes a figure that a benchmark measured; others are left out"
     assert MEASURED.findall(by_hand) == NOT_MEASURED.get(page.name, []), said
 
 
@@ -78,8 +79,7 @@ def test_the_first_page_shows_figures_that_are_measured_and_what_is_slower_last(
     factors = [float(row[3].strip("*").partition(" ")[0]) for row in rows]
     slower = ["slower" in row[3] for row in rows]
     assert slower == [factor < 1 for factor in factors] == sorted(slower)
-    makefile = (HOME / "Makefile").read_text()
-    assert all(f"\n{row[4].removeprefix('`make ').removesuffix('`')}:" in makefile for row in rows)
+    assert {row[4].removeprefix("`make bench-").removesuffix("`") for row in rows} <= CASES.keys()
     spark = report["keyed"]["rows_per_s"]["pillarbox"] / report["keyed"]["rows_per_s"]["rows"]
     assert factors[0] == pytest.approx(spark, rel=0.05)
     for said in (f"{report.kept['keyed']['machine']['cores']} cores", report["keyed"]["spark"]):
@@ -90,7 +90,7 @@ def test_the_first_page_shows_figures_that_are_measured_and_what_is_slower_last(
 def test_what_was_not_run_stays_as_it_is(report, tmp_path):
     notes: list[str] = []
     page = "<!-- begin join -->\n1,000,000 rows a second\n<!-- end join -->\n"
-    assert fill(page, Report({"keyed": report.kept["keyed"]}, tmp_path), notes) == page
+    assert fill(page, Results({"keyed": report.kept["keyed"]}, tmp_path), notes) == page
     assert notes == ["join: left as it is, join was not run"]
     with pytest.raises(SystemExit, match="'joins' is no block"):
         fill(page.replace("join -->", "joins -->"), report)
@@ -100,7 +100,7 @@ def test_memory_of_a_key_has_the_kinds_of_state_once_they_are_measured(report):
     page = "<!-- begin memory of a key -->\n<!-- end memory of a key -->\n"
     kinds = {"a number": {"memory": 1_234, "written": 56}}
     kept = {"command": "make bench-key-cost", "result": {"name": "key_cost", "ratio": 1, "kinds": kinds}}
-    text = fill(page, Report({**report.kept, "key-cost": kept}, report.charts))
+    text = fill(page, Results({**report.kept, "key-cost": kept}, report.charts))
     assert "| a number | 1,234 | 56 |" in text
     assert f"{report['state']['memory_bytes_per_key']} bytes" in " ".join(text.split())
 
@@ -114,7 +114,5 @@ def test_results_are_what_was_measured_and_no_goals(path):
 
 
 def test_each_run_has_a_command():
-    makefile = (HOME / "Makefile").read_text()
-    assert [target for target, _ in RUNS.values() if f"\n{target}: setup ## " not in makefile] == []
-    command = runpy.run_path(str(HOME / "benchmarks" / "report.py"))["command"]
+    assert {case for case, _ in RUNS.values()} <= CASES.keys()
     assert command("recovery") == 'make bench-recovery ARGS="--large"'

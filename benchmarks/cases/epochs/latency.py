@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a record takes from the source to the sink, at 500 records a second, beside ``transformWithState``.
+
+A count per key, of 1,000 keys: each row gives its key's count. The source is Spark's socket source, the trigger is the
+default one, the sink a ``foreachBatch`` function that collects its rows. A record carries the time at which it was
+written to the socket, ten at a time; its latency ends when the sink has it.
+
+Each side has a Spark of its own, with two cores and two subtasks. They take turns of some seconds, in which one is
+sent records and the other is idle; the first turn of each warms up. What counts is the median over all records of the
+turns that count. Spark's side is its row flavour. The results are checked: each key's rows must come out with the
+counts 1, 2, 3 and so on.
+
+In the last line ``ratio`` is the median latency of pillarbox over that of ``transformWithState``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from benchmarks.harness.case import Block, Outcome, Results, Said, shown
+from benchmarks.harness.machine import spark_version
+from benchmarks.harness.process import Side
+from benchmarks.harness.stepped import SparkSide, step_settings
+from benchmarks.harness.turns import rounded, table, turns
+from benchmarks.peers.counts import Count, SparkCount, count
+from benchmarks.report.charts import draw_groups
+from benchmarks.report.words import page, paragraph
+
+SIDES = {"pillarbox": "pillarbox", "spark": "transformWithState"}
+OUTPUT = "key INT, sent LONG, n LONG"
+AT_ONCE = 10
+PERCENTILES = (50, 90, 99)
+SMALL = {"turns": 2, "seconds": 4.0}
+
+
+def result(side: str, source: DataFrame) -> DataFrame:
+    if side == "pillarbox":
+        return count(source, OUTPUT, Count("sent"))
+    return source.groupBy("key").transformWithState(SparkCount("sent"), OUTPUT, "append", "None")
+
+
+# -- one side, in its own process --
+
+
+class Sender:
+    """The other end of the socket source."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self._connections: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+        self._sent = 0
+
+    def _accept(self) -> None:
+        while True:
+            # Spark looks whether there is somebody, and then connects for good.
+            self._connections.append(self._server.accept()[0])
+
+    def send(self, rate: int, seconds: float, keys: int) -> int:
+        """Send records at a rate, evenly; give their number."""
+        while not self._connections:
+            time.sleep(0.05)
+        started = time.perf_counter()
+        count = int(rate * seconds) // AT_ONCE * AT_ONCE
+        for number in range(0, count, AT_ONCE):
+            time.sleep(max(0.0, started + number / rate - time.perf_counter()))
+            now = time.time_ns()
+            lines = [f"{(self._sent + each) * 7919 % keys},{now}\n" for each in range(AT_ONCE)]
+            self._sent += AT_ONCE
+            self._connections[-1].sendall("".join(lines).encode())
+        return count
+
+
+class Latencies(SparkSide):
+    """A side with a sender and a query that collects its rows."""
+
+    def __init__(self, side: str, directory: str, memory: str) -> None:
+        settings = step_settings(memory)
+        settings["spark__sql__streaming__pollingDelay"] = "10ms"  # Spark's own
+        super().__init__(directory, settings, ours=side == "pillarbox")
+        self._sender = Sender()
+        lines = self.spark.readStream.format("socket").option("host", "127.0.0.1").option("port", self._sender.port)
+        fields = F.split("value", ",")
+        source = lines.load().select(fields[0].cast("int").alias("key"), fields[1].cast("long").alias("sent"))
+        self._latencies: list[float] = []
+        self._batches: list[int] = []
+        self._seen: dict[int, list[int]] = defaultdict(list)
+        writer = result(side, source).writeStream.foreachBatch(self._take)
+        self._query = writer.option("checkpointLocation", f"{directory}/checkpoint").start()
+
+    def _take(self, batch: DataFrame, _: int) -> None:
+        rows = batch.collect()
+        now = time.time_ns()
+        self._batches.append(len(rows))
+        self._latencies.extend((now - row.sent) / 1e6 for row in rows)
+        for row in rows:
+            self._seen[row.key].append(row.n)
+
+    def turn(self, rate: int, seconds: float, keys: int) -> dict[str, Any]:
+        """Send records for some time; return their latencies (ms)."""
+        self._latencies.clear()
+        self._batches.clear()
+        sent = self._sender.send(rate, seconds, keys)
+        deadline = time.monotonic() + 60
+        while len(self._latencies) < sent and time.monotonic() < deadline and self._query.isActive:
+            time.sleep(0.05)
+        counts = (sorted(ns) == list(range(1, len(ns) + 1)) for ns in self._seen.values())
+        agrees = len(self._latencies) == sent and all(counts)
+        batches = sum(1 for rows in self._batches if rows)
+        return {"latencies": self._latencies, "batches": batches, "agrees": agrees, "sent": sent}
+
+    def close(self) -> None:
+        """Stop the query and Spark."""
+        self._query.stop()
+        super().close()
+
+
+# -- both sides --
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rate", type=int, default=500, help="records per second")
+    parser.add_argument("--keys", type=int, default=1_000)
+    parser.add_argument("--seconds", type=float, default=10, help="of a turn")
+    parser.add_argument("--turns", type=int, default=4, help="turns of each side that count")
+    parser.add_argument("--memory", default="1g", help="of each Spark")
+
+
+def percentile(latencies: list[float], percent: int) -> float:
+    return sorted(latencies)[min(len(latencies) - 1, len(latencies) * percent // 100)]
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    sides = {side: Side(Latencies, side=side, directory=directory / side, memory=arguments.memory) for side in SIDES}
+    taken: dict[str, list[list[float]]] = {side: [] for side in sides}
+    batches = dict.fromkeys(sides, 0)
+    wrong: list[str] = []
+    for index, side in turns(sides, arguments.turns):
+        said = sides[side].ask("turn", rate=arguments.rate, seconds=arguments.seconds, keys=arguments.keys)
+        if not said["agrees"]:
+            wrong.append(f"{SIDES[side]}, turn {index}: {len(said['latencies']):,} of {said['sent']:,} records")
+        if index >= 0:
+            taken[side].append(said["latencies"])
+            batches[side] += said["batches"]
+    for process in sides.values():
+        process.close()
+    every = {side: [each for one in taken[side] for each in one] for side in sides}
+    p50s = {side: [percentile(one, 50) for one in taken[side]] for side in sides}
+    latency = {side: {f"p{p}": percentile(every[side], p) for p in PERCENTILES} for side in sides}
+    ours, theirs = latency["pillarbox"], latency["spark"]
+    said = {
+        "p99_ratio": round(ours["p99"] / theirs["p99"], 3),
+        "latency_ms": rounded(latency),
+        "p50_of_turns": rounded(p50s),
+        "lowest_turns_ratio": round(min(p50s["pillarbox"]) / min(p50s["spark"]), 3),
+        "batches_per_s": rounded({side: n / (arguments.turns * arguments.seconds) for side, n in batches.items()}, 1),
+        "rate": arguments.rate,
+        "keys": arguments.keys,
+        "spark": spark_version(),
+    }
+    return Outcome("latency", ours["p50"] / theirs["p50"], said, wrong)
+
+
+# -- what the pages show --
+
+
+def present(said: Said, charts: Path | None) -> str:
+    of = said["latency_ms"]
+    points = list(of["pillarbox"])
+    groups = {p: {side: of[side][p] for side in of} for p in points}
+    title = f"source to sink, {said['rate']:,} rows a second"
+    rows = [[side, *(f"{of[side][p]:,}" for p in points)] for side in of]
+    rows.append(["pillarbox over Spark's", *(f"{of['pillarbox'][p] / of['spark'][p]:.2f}" for p in points)])
+    return page(draw_groups(charts, "latency", title, groups, "milliseconds"), table(["milliseconds", *points], rows))
+
+
+def in_words(results: Results) -> str:
+    said = results["latency"]
+    ours, theirs = said["latency_ms"]["pillarbox"], said["latency_ms"]["spark"]
+    return paragraph(
+        f"At {said['rate']:,} records a second (`make bench-latency`) half of the records took at most {ours['p50']} ms"
+        f" from the source to the sink with pillarbox, and {theirs['p50']} ms with `transformWithState`:"
+        f" {ours['p50'] / theirs['p50']:.2f} of it. 99 of 100 took at most {ours['p99']} and {theirs['p99']} ms:"
+        f" {ours['p99'] / theirs['p99']:.2f} of it."
+    )
+
+
+BLOCKS = {"latency": shown(present, "latency"), "latency in words": Block(in_words, ("latency",))}

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What task slots cost: the same work with 8 partitions on 2, 8 and 16 of them.
+
+A keyed count over 400,000 keys works off 24 micro-batches of 100,000 rows. Each side is a Spark of its own, one after
+the other, and then once more in reverse order; the mean counts. Python processes are all that Spark and pillarbox
+start: workers, which are relays; homes; and the process that makes homes. Their processor time per micro-batch is
+taken over the second half. Their memory is the proportional one (``Pss``), at the end, less the memory of the same
+query whose function keeps no state.
+
+``--works many`` runs 64 partitions with three keyed levels on two slots, with homes and without: ``ratio`` is
+their memory. ``--works broadcast`` has 200,000 broadcast rules at the default max parallelism and at two. ``--works
+cluster --revision REVISION`` compares this checkout with another revision on two executors with four slots each, with
+1,000,000 keys and an uneven load: ``ratio`` divides the 99th percentiles of epochs' times, and ``moves`` how often a
+key was on another executor than in the epoch before.
+
+It needs Linux: it reads /proc. In the last line ``ratio`` is the processor time with 8 slots over that with 2,
+``memory_ratio`` the memory; ``in_step`` is the share of subtasks' epochs with 8 slots, in the second half, that read
+nothing but the head of their log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import pillarbox
+from benchmarks.harness.case import Block, Outcome, Results, Said
+from benchmarks.harness.machine import cpu_seconds_of, descendants, kind_of_python, memory_mb
+from benchmarks.harness.process import SOURCE, Side, revision_source
+from benchmarks.harness.stepped import SparkSide
+from benchmarks.harness.turns import rounded, table, turns
+from benchmarks.report.words import paragraph
+from pillarbox import (
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+)
+
+RULES = MapStateDescriptor("rules")
+WORKS = {
+    "slots": [("work", 2), ("work", 8), ("work", 16), ("empty", 2), ("empty", 8)],
+    "many": [("many", 2), ("many without homes", 2)],
+    "broadcast": [("broadcast", 2), ("broadcast 2", 2)],
+}
+NAMES = ("cpu_ms", "pss_mb", "in_step", "processes", "relay_mb", "home_mb", "checkpoint_mb")
+SMALL = {"epochs": 6, "keys": 20_000, "rows": 10_000, "rules": 2_000, "rounds": 1}
+
+
+class Count(KeyedProcessFunction):
+    """Counts the rows of a key."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        self.keeps = keeps
+
+    def open(self, ctx):
+        self.n = ctx.get_state(ValueStateDescriptor("n"))
+
+    def process_element(self, row, ctx):
+        if self.keeps:
+            self.n.update((self.n.value() or 0) + 1)
+        if row.key < 4:
+            yield row.key, os.getpid()
+
+
+class Pass(KeyedProcessFunction):
+    """Hands rows on, and counts them."""
+
+    def open(self, ctx):
+        self.n = ctx.get_state(ValueStateDescriptor("n"))
+
+    def process_element(self, row, ctx):
+        self.n.update((self.n.value() or 0) + 1)
+        yield row
+
+
+class Where(KeyedProcessFunction):
+    """Counts the rows of a key, and says of some on which executor: each has a folder of its own."""
+
+    def open(self, ctx):
+        self.n = ctx.get_state(ValueStateDescriptor("n"))
+
+    def process_element(self, row, ctx):
+        self.n.update((self.n.value() or 0) + 1)
+        if row.key % 20_000 == 0:
+            yield row.key, int(os.path.basename(os.getcwd()))
+
+
+class Rule(KeyedBroadcastProcessFunction):
+    """Keeps all rules."""
+
+    def process_element(self, row, ctx):
+        yield row.key, os.getpid()
+
+    def process_broadcast_element(self, row, ctx):
+        ctx.get_broadcast_state(RULES).put(row.key, "a rule of some length, as rules are")
+
+
+def pythons() -> dict[int, str]:
+    """Return the Python processes below this one, each with what it is."""
+    kinds = ((pid, kind_of_python(pid)) for pid in descendants(os.getpid()))
+    return {pid: kind for pid, kind in kinds if kind is not None}
+
+
+class Cluster(SparkSide):
+    """A side with two executors."""
+
+    def __init__(self, directory: str) -> None:
+        settings = {
+            "spark__master": "local-cluster[2,4,2048]",
+            "spark__sql__shuffle__partitions": "8",
+            "spark__sql__streaming__numRecentProgressUpdates": "1000",
+        }
+        super().__init__(directory, settings, slots=8)
+
+    def run(self, epochs: int) -> dict[str, Any]:
+        """Run one query; return its epochs' times (ms), and how often keys moved."""
+        folder, spark = self.directory, self.spark
+        (folder / "in").mkdir(parents=True)
+        rng, keys, loads = np.random.default_rng(1), 1_000_000, 8
+        for epoch in range(loads + epochs):
+            if epoch < loads:  # all keys come
+                given = np.arange(keys)[epoch::loads]
+            else:
+                given = np.minimum(rng.zipf(1.3, 30_000) * 7919 % keys, keys - 1)
+                given[:7_500] = rng.integers(0, keys, 7_500)
+                given[:50] = np.arange(50) * 20_000
+            pq.write_table(pa.table({"key": given.astype("int64")}), folder / "in" / f"{epoch:04}.parquet")
+        rows = spark.readStream.schema("key LONG").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(8).set_max_parallelism(16)
+        frame = env.from_dataframe(rows).key_by("key").process(Where()).uid("count").to_dataframe("key LONG, at LONG")
+        places: dict[int, int] = {}
+        moves = [0]
+
+        def take(batch: Any, number: int) -> None:
+            for key, at in set(map(tuple, batch.collect())):
+                moves[0] += places.setdefault(key, at) != at
+                places[key] = at
+
+        writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
+        query = pillarbox.start(writer.trigger(availableNow=True))
+        query.awaitTermination()
+        times = [progress.durationMs["triggerExecution"] for progress in query.recentProgress if progress.numInputRows]
+        return {"times": times[loads + 2 :], "moves": moves[0]}
+
+
+class Slots(SparkSide):
+    """A side with some task slots."""
+
+    def __init__(self, directory: str, work: str, slots: int, partitions: int) -> None:
+        self._work = work
+        self._parts = 64 if work.startswith("many") else 2 if work.startswith("broadcast") else partitions
+        settings = {"spark__driver__memory": "4g", "spark__sql__shuffle__partitions": str(self._parts)}
+        if work == "many without homes":
+            settings["spark__pillarbox__homes"] = "off"
+        super().__init__(directory, settings, slots=slots)
+
+    def run(self, epochs: int, keys: int, rows: int, rules: int) -> dict[str, Any]:
+        """Run one query, and return what its Python processes took."""
+        folder, spark, work, parts = self.directory, self.spark, self._work, self._parts
+        (folder / "in").mkdir(parents=True)
+        rng = np.random.default_rng(1)
+        for epoch in range(epochs):
+            drawn = rng.integers(0, keys, rows)
+            pq.write_table(pa.table({"key": drawn.astype("int64")}), folder / "in" / f"{epoch:04}.parquet")
+        source = spark.readStream.schema("key LONG").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parts)
+        stream = env.from_dataframe(source)
+        if work.startswith("broadcast"):
+            if work == "broadcast 2":
+                env.set_max_parallelism(2)
+            (folder / "rules").mkdir()
+            known_rules = pa.table({"key": np.arange(rules).astype("int64")})
+            pq.write_table(known_rules, folder / "rules" / "0.parquet")
+            known = env.from_dataframe(spark.readStream.schema("key LONG").parquet(str(folder / "rules")))
+            out = stream.key_by("key").connect(known.broadcast(RULES)).process(Rule()).uid("rules")
+        else:
+            if work.startswith("many"):
+                env.set_max_parallelism(64)
+                for level in ("one", "two"):
+                    stream = stream.key_by("key").process(Pass()).uid(level)
+            else:
+                env.set_max_parallelism(parts)
+            out = stream.key_by("key").process(Count(keeps=work != "empty")).uid("count")
+        processor, memory, last, in_step = [], [0.0], [0], []
+        own: dict[str, list[float]] = {"worker": [], "home": []}  # homes end with the query
+
+        def take(batch: Any, number: int) -> None:
+            batch.collect()
+            present = pythons()
+            last[0] = len(present)
+            processor.append(cpu_seconds_of(present))
+            if number >= epochs - 2:
+                memory[0] = sum(memory_mb(pid, "Pss:") for pid in present)
+                for kind in own:
+                    own[kind] = [memory_mb(pid, "Private_") for pid in present if present[pid] == kind]
+
+        writer = out.to_dataframe("key LONG, pid LONG").writeStream.foreachBatch(take)
+        writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+        query = pillarbox.start(writer)
+        query.awaitTermination()
+        for progress in query.recentProgress[epochs // 2 :]:
+            in_step += [task.state_sync == "in step" for task in pillarbox.metrics(progress) if task.level]
+        half = len(processor) // 2
+        log = sum(path.stat().st_size for path in (folder / "checkpoint" / "state").rglob("*") if path.is_file())
+        return {
+            "cpu_ms": 1000 * (processor[-1] - processor[half]) / (len(processor) - 1 - half),
+            "pss_mb": memory[0],
+            "in_step": statistics.fmean(in_step) if in_step else 0.0,
+            "processes": last[0],
+            "relay_mb": statistics.median(own["worker"]) if own["worker"] else 0.0,
+            "home_mb": statistics.median(own["home"]) if own["home"] else 0.0,
+            "checkpoint_mb": log / 1e6,
+        }
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--works", choices=["slots", "many", "broadcast", "cluster"], default="slots")
+    parser.add_argument("--partitions", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--keys", type=int, default=400_000)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--rules", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=2, help="of all queries; every other one in reverse order")
+    parser.add_argument("--revision", help="what to compare with, for the work cluster")
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    if arguments.works == "cluster":
+        return compare_on_cluster(arguments, directory)
+    works = WORKS[arguments.works]
+    rounds: dict[tuple[str, int], list[dict[str, Any]]] = {work: [] for work in works}
+    for index, (work, slots) in turns(works, 1, arguments.rounds - 1):
+        place = directory / f"{work} {slots} {index}"
+        side = Side(Slots, directory=place, work=work, slots=slots, partitions=arguments.partitions)
+        sizes = {name: getattr(arguments, name) for name in ("epochs", "keys", "rows", "rules")}
+        rounds[work, slots].append(side.ask("run", **sizes))
+        side.close()
+    found = {
+        work: {name: statistics.fmean(each[name] for each in all_) for name in NAMES} for work, all_ in rounds.items()
+    }
+    queries = {f"{work}, {slots} slots": rounded(one, 2) for (work, slots), one in found.items()}
+    if arguments.works == "many":
+        ratio = found["many", 2]["pss_mb"] / found["many without homes", 2]["pss_mb"]
+        return Outcome("slots-many", ratio, {"queries": queries})
+    if arguments.works == "broadcast":
+        by_default, by_two = found["broadcast", 2], found["broadcast 2", 2]
+        checkpoint_ratio = round(by_default["checkpoint_mb"] / by_two["checkpoint_mb"], 3)
+        said = {"checkpoint_ratio": checkpoint_ratio, "queries": queries}
+        return Outcome("slots-broadcast", by_default["pss_mb"] / by_two["pss_mb"], said)
+    two, eight = found["work", 2], found["work", 8]
+    kept = {slots: found["work", slots]["pss_mb"] - found["empty", slots]["pss_mb"] for slots in (2, 8)}
+    said = {
+        "memory_ratio": round(kept[8] / kept[2], 3),
+        "in_step": round(eight["in_step"], 4),
+        **{name: round(found["empty", 8][name], 1) for name in ("relay_mb", "home_mb")},
+        "queries": queries,
+    }
+    return Outcome("slots", eight["cpu_ms"] / two["cpu_ms"], said)
+
+
+def compare_on_cluster(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    """Compare this checkout with a revision on two executors, twice each, in turns."""
+    if arguments.revision is None:
+        raise SystemExit("--works cluster compares with a --revision")
+    times: dict[str, list[int]] = {"this": [], "revision": []}
+    moves = dict.fromkeys(times, 0)
+    with revision_source(arguments.revision) as revision:
+        places = {"this": SOURCE, "revision": revision}
+        for index, name in turns(places, 1):
+            side = Side(Cluster, directory=directory / f"{name} {index}", source=places[name])
+            said = side.ask("run", epochs=arguments.epochs)
+            side.close()
+            times[name] += said["times"]
+            moves[name] += said["moves"]
+    p50, p99 = ({name: float(np.percentile(all_, at)) for name, all_ in times.items()} for at in (50, 99))
+    said = {
+        "p50_ratio": round(p50["this"] / p50["revision"], 3),
+        "moves": moves["this"],
+        "queries": {
+            name: {"p50_ms": round(p50[name]), "p99_ms": round(p99[name]), "moves": moves[name]} for name in p50
+        },
+    }
+    return Outcome("slots-cluster", p99["this"] / p99["revision"], said)
+
+
+def present(said: Said, charts: Path | None) -> str:
+    names = list(next(iter(said["queries"].values())))
+    return table(
+        ["", *names], [[query, *(f"{each[name]:,}" for name in names)] for query, each in said["queries"].items()]
+    )
+
+
+def in_words(results: Results) -> str:
+    said = results["slots"]
+    in_step = "all" if said["in_step"] == 1 else f"{said['in_step']:.1%}"
+    return paragraph(
+        "`make bench-slots` runs the same work, a keyed count in 8 partitions, with 2, 8 and 16 slots. With 8 it took"
+        f" {said['ratio']:.2f} times the processor time that it took with 2, its state took {said['memory_ratio']:.2f}"
+        f" times the memory, and {in_step} of the subtasks' epochs found their state in step with Spark's."
+        f" A worker took {said['relay_mb']:.0f} MB of its own, and a home {said['home_mb']:.0f} MB,"
+        " of which some 4 MB are buffers of Arrow's."
+    )
+
+
+BLOCKS = {"slots in words": Block(in_words, ("slots",))}

@@ -1,0 +1,427 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Async enrichment on Spark: pillarbox's ``map_async`` against what is written by hand today, records per second.
+
+The work: for each of 100,000 records one request to a service that answers after 10 ms or 100 ms, with at most 100 or
+1,000 requests in flight per subtask, in two subtasks. The service is a sleep, or real HTTP: an aiohttp service on
+loopback in a process of its own. What that can give at best is ``subtasks * capacity / latency``, the ideal; what
+counts is the share of it, and pillarbox over the best of four others:
+
+  gather     ``asyncio.gather`` in ``mapInArrow``: per Arrow batch of ``capacity`` rows, or per large Arrow batch with
+             a semaphore; of these two forms the one that is faster in a setting's first round
+  threads    a pool of ``capacity`` threads in ``mapInArrow``, which is handed the next Arrow batch in good time
+  udf        Spark's Arrow UDF with ``spark.sql.execution.pythonUDF.arrow.concurrency.level`` at ``capacity``, and a
+             partition in one Arrow batch, since each batch of a UDF waits for its last row
+  flink      PyFlink's ``AsyncDataStream.unordered_wait``, in a virtual environment of its own, which is made when it
+             is missing; where that does not work it is left out
+
+and, to know what is possible at all, once per setting and of no weight in the ratio:
+
+  bare       ``capacity`` coroutines in ``mapInArrow`` that take one record after the other, and nothing else: no
+             timeouts, no retries, no metrics, and an error of one record is an error of all
+
+pillarbox is used as it comes: results in order, a timeout of 5 seconds for each record. Whoever has an event loop has
+uvloop's where that is installed, asyncio clients are aiohttp's with ``capacity`` connections, those of threads are
+``http.client``'s, one connection a thread: the cheapest there is.
+
+Each side has a Spark of its own with two cores, a range of records in two partitions, and the sink ``noop``. Time is
+what a user sees, from building the query to the end of the job, with warm Python workers: each run comes after a tiny
+one that is not counted. Of PyFlink, whose jobs take seconds to start, it is the time from the first request to the last
+result only, with fewer records; to compare with it, pillarbox is timed in the same way too. Sides take turns, medians
+of the rounds count, and each run's results are checked: number, and two sums over the answers.
+
+At the longer latency 100,000 records would take a minute per run, so a run has what takes the ideal ``--seconds``
+(twice that where the ideal is slow, as all come near it, and what a job costs in itself should weigh little), and over
+HTTP at most ``--http-records``, as two cores that serve and ask at once are far from any ideal; ``--full`` has 100,000
+everywhere (most of an hour).
+
+In the last line ``ratio`` is pillarbox's records per second over the rate of the best of the four, the lowest of all
+settings; ``share_of_ideal`` is pillarbox's at 10 ms and capacity 100 with a sleep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from benchmarks.harness.case import Outcome, Said, shown
+from benchmarks.harness.contest import Contest, add_names
+from benchmarks.harness.machine import cpu_seconds, load_before, spark_version
+from benchmarks.harness.process import Side
+from benchmarks.harness.rows import SUBTASKS
+from benchmarks.harness.runners import Contender, Round, Runner
+from benchmarks.harness.stepped import SparkSide
+from benchmarks.harness.turns import rounded, table
+from benchmarks.peers import lookups
+from benchmarks.peers.environments import DIRECTORY, FLINK
+from benchmarks.peers.lookups import SCHEMA, Stopwatch, Work, score, sums
+from benchmarks.report.charts import draw_groups
+from benchmarks.report.words import page
+from pillarbox import Function, StreamExecutionEnvironment
+
+# Records per second.
+SLOW = 5_000
+MOST_RECORDS = 100_000
+HEADLINE = "sleep/10/100"
+# Of a run before each that counts, so that Python workers are there and have imported what they need.
+PRIMER = 200
+FLINK_WARM_UP = 2_000
+PEERS = ("gather", "threads", "udf", "flink")
+CONTENDERS = {
+    "pillarbox": Contender("pillarbox map_async", "ours"),
+    "gather": Contender("asyncio.gather in mapInArrow", "spark"),
+    "threads": Contender("thread pool in mapInArrow", "spark"),
+    "udf": Contender("Arrow UDF with concurrency", "spark"),
+    "flink": Contender("PyFlink AsyncDataStream", "flink"),
+    "bare": Contender("(bare loop in mapInArrow)", "limit"),
+}
+GATHER_FORMS = ("gather", "semaphore")
+SMALL = {
+    "settings": ["sleep/10/100"],
+    "rounds": 1,
+    "seconds": 1,
+    "flink_records": 2_000,
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A service, its latency, and how many requests may be in flight."""
+
+    service: str
+    latency_ms: int
+    capacity: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.service}/{self.latency_ms}/{self.capacity}"
+
+    @property
+    def ideal(self) -> float:
+        """Records per second."""
+        return SUBTASKS * self.capacity / self.latency_ms * 1000
+
+    def records(self, arguments: argparse.Namespace) -> int:
+        if arguments.full:
+            return MOST_RECORDS
+        if arguments.records:
+            return int(arguments.records)
+        most = arguments.http_records if self.service == "http" else MOST_RECORDS
+        return int(min(most, self.ideal * arguments.seconds * (2 if self.ideal < SLOW else 1)))
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting(service, latency, capacity)
+        for service in ("sleep", "http")
+        for latency in (10, 100)
+        for capacity in (100, 1000)
+    )
+}
+
+
+# -- the contenders on Spark; those in mapInArrow are in peers/lookups.py --
+
+
+class Lookup(Function):
+    """For pillarbox, with a stopwatch. The HTTP client lives as long as the task."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    async def open(self, ctx):
+        self.watch = Stopwatch(self.work.times)
+        self.resources = AsyncExitStack()
+        self.look_up = await self.resources.enter_async_context(self.work.client())
+
+    async def close(self):
+        await self.resources.aclose()
+
+    async def __call__(self, row):
+        self.watch.begin()
+        result = row.id, await self.look_up(row.id)
+        self.watch.end()
+        return result
+
+
+def pillarbox_query(source: DataFrame, work: Work) -> DataFrame:
+    env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession)
+    return env.from_dataframe(source).map_async(Lookup(work), capacity=work.capacity).to_dataframe(SCHEMA)
+
+
+def map_in_arrow(form: str) -> Callable[[DataFrame, Work], DataFrame]:
+    look_up_all = getattr(lookups, form)
+
+    def query(source: DataFrame, work: Work) -> DataFrame:
+        if form == "gather":
+            source.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", work.capacity)
+        return source.mapInArrow(lambda batches: look_up_all(work, batches), SCHEMA)
+
+    return query
+
+
+def udf_query(source: DataFrame, work: Work) -> DataFrame:
+    conf = source.sparkSession.conf
+    conf.set("spark.sql.execution.pythonUDF.arrow.concurrency.level", work.capacity)
+    conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_RECORDS)
+    look_up = F.udf(work.blocking, "long", useArrow=True)
+    return source.select("id", look_up("id").alias("score"))
+
+
+QUERIES: dict[str, Callable[[DataFrame, Work], DataFrame]] = {
+    "pillarbox": pillarbox_query,
+    "udf": udf_query,
+    **{form: map_in_arrow(form) for form in (*GATHER_FORMS, "threads", "bare")},
+}
+
+
+class Lookups(SparkSide):
+    """A side that runs the jobs that are asked for."""
+
+    def __init__(self, directory: str, memory: str, *, ours: bool) -> None:
+        super().__init__(directory, {"spark__driver__memory": memory}, ours=ours)
+        self._times = tempfile.TemporaryDirectory(prefix="bench-async-")
+
+    def look_up(self, work: Mapping[str, Any], records: int, form: str) -> dict[str, Any]:
+        """Run a job after a tiny one that does not count; return how long it took and what came out."""
+        made = Work(**work, times=self._times.name)
+        self._run(form, made, PRIMER)
+        return self._run(form, made, records)
+
+    def _run(self, form: str, work: Work, records: int) -> dict[str, Any]:
+        Stopwatch.reset_all(self._times.name)
+        self.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 10_000)
+        before = cpu_seconds(os.getpid())
+        start = time.perf_counter()
+        result = QUERIES[form](self.spark.range(0, records, 1, SUBTASKS), work)
+        observation = Observation()
+        result.observe(
+            observation,
+            F.count(F.lit(1)).alias("n"),
+            F.sum("score").alias("scores"),
+            F.sum(F.col("id") * F.col("score")).alias("weighted"),
+        ).write.format("noop").mode("overwrite").save()
+        seconds = time.perf_counter() - start
+        found = observation.get
+        return {
+            "seconds": seconds,
+            "span": Stopwatch.read_all(self._times.name),
+            "cpu": cpu_seconds(os.getpid()) - before,
+            "results": [found["n"], found["scores"], found["weighted"]],
+        }
+
+
+# -- the comparison --
+
+
+@contextmanager
+def service(setting: Setting) -> Iterator[int | None]:
+    """While it lasts there is the service; gives its port."""
+    if setting.service != "http":
+        yield None
+        return
+    command = [sys.executable, "-m", "benchmarks.peers.http_service", "--latency", str(setting.latency_ms / 1000)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise SystemExit("the HTTP service did not start")
+        yield int(line)
+        process.stdin.close()
+
+
+class LookupRunner(Runner):
+    """A contender in a setting. The two forms of ``gather`` both run in the first round, then only the faster one."""
+
+    contest: LookupContest
+
+    def __init__(self, contest: LookupContest, name: str) -> None:
+        super().__init__(contest, name)
+        flink = self.contender.kind == "flink"
+        self.side = contest.jobs(name, "flink")[0] if flink else contest.process(name, self.contender.kind)
+        self.forms = [*GATHER_FORMS] if name == "gather" else [name]
+        arguments = contest.arguments
+        few = not flink or arguments.full
+        self.records = contest.keys if few else min(contest.keys, arguments.flink_records)
+        self.rounds = {"flink": arguments.flink_rounds, "bare": 1}.get(name, arguments.rounds)
+        self.form, self.size = name, 0
+        # Records per second from the first request to the last result, of each round that counts.
+        self.spans: list[float] = []
+
+    def measure(self) -> tuple[Round, str, str]:
+        setting = self.contest.setting
+        work = {"latency": setting.latency_ms / 1000, "capacity": setting.capacity, "port": self.contest.port}
+        said = self.side.ask("look_up", work=work, records=self.size, form=self.form)
+        expected = sums((key, score(key)) for key in range(self.size))
+        wrong = "" if said["results"] == expected else f"{said['results']}, not {expected}"
+        done = Round(self.size, 1000 * said["seconds"], said.get("cpu"))
+        self.spans += [self.size / said["span"]] if said.get("span") else []
+        return done, f"{done.rate / setting.ideal:.1%} of the ideal, {self.form}", wrong
+
+    def warm_up(self) -> None:
+        # PyFlink only in the first setting: its jobs take long, and start cold anyway.
+        if self.contender.kind == "flink" and self.contest.done:
+            return
+        self.size = max(self.contest.keys // 10, 2 * self.contest.setting.capacity)
+        if self.contender.kind == "flink":
+            self.size = min(self.size, FLINK_WARM_UP)
+        for form in self.forms:
+            self.form = form
+            self.run(counts=False)
+        self.spans.clear()
+
+    def turn(self) -> None:
+        if len(self.counted) >= self.rounds:
+            return
+        self.size = self.records
+        rates = {}
+        for form in self.forms:
+            self.form = form
+            rates[form] = self.run(counts=True).rate
+        if len(rates) > 1:
+            self.contest.forms[self.contest.name] = rounded(rates)
+            self.forms = [max(rates, key=rates.__getitem__)]
+            self.counted = [max(self.counted, key=lambda each: each.rate)]
+        if self.name == "pillarbox":
+            self.contest.spans[self.contest.name] = self.spans
+
+
+class LookupContest(Contest):
+    """All settings."""
+
+    contenders = CONTENDERS
+
+    def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
+        super().__init__(arguments, directory)
+        self.port: int | None = None
+        self.forms: dict[str, dict[str, float]] = {}
+        self.spans: dict[str, list[float]] = {}
+
+    @property
+    def setting(self) -> Setting:
+        """The setting that is compared."""
+        return SETTINGS[self.name]
+
+    @property
+    def title(self) -> str:
+        return f"at best {self.setting.ideal:,.0f} records a second"
+
+    @property
+    def keys(self) -> int:
+        return self.setting.records(self.arguments)
+
+    def new_batches(self, share: int, place: Path) -> Any:
+        """Return nothing: records are numbers."""
+
+    def runner(self, kind: str) -> Callable[[Any, str], Runner]:
+        return LookupRunner
+
+    def new_process(self, name: str, kind: str) -> Side:
+        place = self.directory / f"spark-{name}"
+        return Side(Lookups, directory=place, memory=self.arguments.memory, ours=kind == "ours")
+
+    def new_jobs(self, name: str, kind: str) -> list[Side]:
+        return [FLINK.side("benchmarks.peers.flink_jobs:Lookups", self.place(FLINK))]
+
+    def do_work(self, sides: Sequence[str], peers: Sequence[str]) -> None:
+        with service(self.setting) as self.port:
+            super().do_work(sides, peers)
+
+    def compared(self, work: str) -> dict[str, Any]:
+        """Return the figures of a setting."""
+        figures = self.figures(work, ["pillarbox"] if "pillarbox" in self.done[work] else [])
+        rates, over = figures["rows_per_s"], dict(figures["over"].get("pillarbox", {}))
+        spans = self.spans.get(work, [])
+        if "flink" in over and spans:
+            over["flink"] = round(statistics.median(spans) / rates["flink"], 3)
+        best = min((name for name in over if name in PEERS), key=over.__getitem__, default=None)
+        return {
+            "records": self.keys,
+            "ideal": round(self.setting.ideal),
+            "ratio": over[best] if best else None,
+            "best_peer": best,
+            "pillarbox_over": over,
+            "share_of_ideal": {name: round(rate / self.setting.ideal, 3) for name, rate in rates.items()},
+            "records_per_s": rates,
+            "pillarbox_records_per_s_without_the_job": rounded(spans),
+            "rounds": figures["rounds"],
+            **({"gather_forms_in_first_round": self.forms[work]} if work in self.forms else {}),
+        }
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    add_names(parser, "--settings", SETTINGS)
+    add_names(parser, "--only", CONTENDERS)
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each contender in each setting that count")
+    parser.add_argument("--seconds", type=float, default=5, help="how long the ideal takes for a run's records")
+    parser.add_argument("--http-records", type=int, default=50_000, help="at most so many over HTTP")
+    parser.add_argument("--records", type=int, help="so many everywhere")
+    parser.add_argument("--full", action="store_true", help="100,000 records everywhere")
+    parser.add_argument("--flink-records", type=int, default=15_000, help="at most so many for PyFlink")
+    parser.add_argument("--flink-rounds", type=int, default=1, help="runs of PyFlink in each setting")
+    parser.add_argument("--environments", type=Path, default=DIRECTORY, help="of the peers, made when missing")
+    parser.add_argument("--memory", default="1g", help="of each Spark")
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    settings = [SETTINGS[name] for name in arguments.settings]
+    if importlib.util.find_spec("aiohttp") is None and any(setting.service == "http" for setting in settings):
+        print("HTTP is left out: aiohttp is not installed")
+        settings = [setting for setting in settings if setting.service != "http"]
+    uvloop = importlib.util.find_spec("uvloop") is not None
+    print(f"event loops: {'uvloop' if uvloop else 'asyncio (uvloop is not installed)'}", flush=True)
+    load = load_before()
+    contest = LookupContest(arguments, directory)
+    contest.run([setting.name for setting in settings], [], arguments.only)
+    found = {work: contest.compared(work) for work in contest.done}
+    said = {
+        "share_of_ideal": found.get(HEADLINE, {}).get("share_of_ideal", {}).get("pillarbox"),
+        "pyflink": "flink" in arguments.only and "flink" not in contest.left_out,
+        "subtasks": SUBTASKS,
+        "settings": found,
+        "uvloop": uvloop,
+        "load_before": load,
+        "spark": spark_version(),
+    }
+    ratio = min((each["ratio"] for each in found.values() if each["ratio"]), default=0)
+    return Outcome("async", ratio, said, contest.wrong)
+
+
+def present(said: Said, charts: Path | None) -> str:
+    settings = said["settings"]
+    names = list(dict.fromkeys(name for each in settings.values() for name in each["share_of_ideal"]))
+    shares = {
+        setting: {name: 100 * each["share_of_ideal"].get(name, 0) for name in names if name != "bare"}
+        for setting, each in settings.items()
+    }
+    title = "service / latency in ms / requests at a time: share of the ideal"
+    rows = [
+        [
+            setting,
+            f"{each['ideal']:,}",
+            *(f"{each['share_of_ideal'][name]:.1%}" if name in each["share_of_ideal"] else "" for name in names),
+            f"{each['ratio']:.3f} ({each['best_peer']})" if each["ratio"] else "",
+        ]
+        for setting, each in settings.items()
+    ]
+    return page(
+        draw_groups(charts, "async", title, shares, "percent"),
+        table(["setting", "ideal a second", *names, "over the best peer"], rows),
+    )
+
+
+BLOCKS = {"async": shown(present, "async")}

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the two keyed cases share: rows, contenders, and how they are run beside each other.
+
+All read the same rows: keys drawn at random, event time that goes up evenly, in two parts of which each has half of the
+keys, as a log with partitions has them. A round is a micro-batch of five minutes of event time.
+
+Peers come in visits: see ``harness/contest.py``. What counts is a contender's median over its rounds.
+
+- On Spark (pillarbox, Spark's own APIs, identity) the cores are two, shuffle partitions two, the state store is
+  RocksDB with changelog checkpoints, output goes into the sink ``noop``. A round's throughput is
+  the micro-batch's ``numInputRows`` over its ``triggerExecution``. The warm-up is a small micro-batch and a full one.
+  The two slow ones of Spark's APIs, those with pandas, get a fifth of the rows with a fifth of the keys: as many rows
+  and timers for each key, and less state. Their warm-up is the small one alone: the first full one has fewer timers to
+  fire than those after it. Both is to their favour. Spark ends Python workers that were idle for a minute, and while
+  pillarbox waits that happens: the first micro-batch of each of its turns finds cold workers. It is shown as warm-up,
+  two more count.
+- PyFlink takes many times as long, so its round is a job over the first rows of a micro-batch, with the same rows per
+  second of event time; it begins without state, ends with the maximum watermark, and makes no checkpoints, all of
+  which is to its favour. Its time does not include the start of the job (see ``peers/flink_jobs.py``). In process mode
+  it has two subtasks. In thread mode all subtasks of a process share Python's one lock, so there are two processes side
+  by side, each with one subtask and its own half of the keys: there is not even a shuffle between them.
+- ``identity`` sends the rows through the same two hops, with functions in ``mapInArrow`` that hand on what they get:
+  what PySpark costs with no work at all.
+- ``bare`` is pillarbox's function in a Python loop, over rows made of the same files, with dictionaries for state and
+  timers, in two processes with half of the keys each: what Python costs without any engine.
+
+Every result is checked: each micro-batch must emit exactly what its semantics ask for. pillarbox fires timers in the
+micro-batch that brings the watermark, Spark in the one after it. PyFlink's watermark goes on while rows come: see the
+works' own words.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from benchmarks.harness.case import Outcome, Said
+from benchmarks.harness.contest import Contest, add_names, add_options, contest_page
+from benchmarks.harness.machine import load_before, spark_version
+from benchmarks.harness.process import Side
+from benchmarks.harness.rows import MINUTE, SUBTASKS, Ints, MicroBatches, draw
+from benchmarks.harness.runners import Contender
+from benchmarks.peers.limits import BareLoop, two_hops
+from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
+
+SPAN = 5 * MINUTE
+DELAY = 5_000
+SCHEMA = "key INT, ts LONG"
+SMALL = {"rows": 20_000, "keys": 2_000, "rounds": 1, "flink_rows": 5_000, "flink_warm_up_rows": 1_000, "memory": "1g"}
+PEERS = {
+    "rows": Contender("transformWithState", "spark", warm_up=2, rounds=2),
+    "pandas": Contender("transformWithStateInPandas", "spark", 5, warm_up=1, rounds=1),
+    "apply": Contender("applyInPandasWithState", "spark", 5, warm_up=1, rounds=1),
+    "process": Contender("PyFlink, process mode", "flink", warm_up=1, rounds=2),
+    "thread": Contender("PyFlink, thread mode", "flink", warm_up=1, rounds=2),
+    "identity": Contender("(identity in mapInArrow)", "limit", warm_up=2, rounds=3),
+    "bare": Contender("(bare Python loop)", "bare", warm_up=2, rounds=3),
+    "few": Contender("(pillarbox, 2 subtasks)", "ours", warm_up=2, rounds=3),
+}
+# All but one are measured unless the command line says otherwise.
+USUAL = [name for name in PEERS if name != "few"]
+CONTENDERS = {"pillarbox": Contender("pillarbox", "ours", warm_up=2, rounds=2), **PEERS}
+
+
+class KeyedBatches(MicroBatches):
+    """Keys and times; a job of PyFlink has the first ``job_rows`` of a micro-batch, and fewer in the first one."""
+
+    small_ones = 1
+
+    def __init__(self, arguments: argparse.Namespace, share: int, place: Path) -> None:
+        super().__init__(arguments.rows // share, arguments.warm_up_rows // share, int(arguments.keys) // share, place)
+        self._job_rows = [arguments.flink_warm_up_rows, arguments.flink_rows]
+
+    def columns(self, number: int, stream: int = 0) -> dict[str, Ints]:
+        # Not from 0 on, which for Spark is the watermark before there is one.
+        key, ts, _ = draw([1, number], self.rows_of(number), self.keys, (number + 1) * SPAN, SPAN)
+        return {"key": key, "ts": ts}
+
+    def job_length(self, number: int) -> int:
+        return int(min(self._job_rows[bool(number)], self.rows))
+
+    def job_columns(self, number: int, stream: int = 0) -> dict[str, Ints]:
+        # Those of a full one: the small one has fewer rows a second.
+        return {name: column[: self.job_length(number)] for name, column in self.columns(max(number, 1)).items()}
+
+
+def pillarbox_query(source: DataFrame, function: Any, output: str, subtasks: int) -> DataFrame:
+    """Return pillarbox's query."""
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
+    env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession)
+    env.set_parallelism(SUBTASKS).set_max_parallelism(subtasks)
+    stream = env.from_dataframe(source).assign_timestamps_and_watermarks(strategy)
+    return stream.key_by("key").process(function).to_dataframe(output)
+
+
+def make_query(
+    source: DataFrame,
+    question: Mapping[str, Any],
+    function: Any,
+    output: str,
+    queries: Mapping[str, Callable[[DataFrame], DataFrame]],
+) -> DataFrame:
+    """Return the query of a contender.
+
+    Args:
+        function: of pillarbox.
+        queries: of Spark's APIs, on a DataFrame with ``key``, ``ts`` and the time with a watermark.
+    """
+    if question["query"] in ("pillarbox", "few"):
+        return pillarbox_query(source, function, output, question["subtasks"])
+    if question["query"] == "identity":
+        return two_hops(source)
+    timed = source.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", "5 seconds")
+    return queries[question["query"]](timed)
+
+
+class KeyedContest(Contest):
+    """A keyed function beside its peers, which come in visits."""
+
+    contenders = CONTENDERS
+    visits = True
+    title = "a function per key"
+
+    def question(self, name: str) -> dict[str, Any]:
+        return {**super().question(name), "subtasks": SUBTASKS if name == "few" else self.arguments.subtasks}
+
+    def new_process(self, name: str, kind: str) -> Side:
+        return Side(BareLoop, module=self.module) if kind == "bare" else super().new_process(name, kind)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, rows=1_000_000, keys=100_000, rounds=0, warm_up_seconds=0)
+    add_names(parser, "--peers", PEERS, default=USUAL, help=f"some of {','.join(PEERS)}; {','.join(USUAL)} by default")
+    parser.add_argument("--flink-rows", type=int, default=200_000, help="rows of a job of PyFlink")
+    parser.add_argument("--flink-warm-up-rows", type=int, default=20_000, help="of its first one")
+    parser.add_argument("--subtasks", type=int, default=2 * SUBTASKS, help="of pillarbox, in two partitions")
+
+
+def run_keyed(kind: type[KeyedContest], name: str, arguments: argparse.Namespace, directory: Path) -> Outcome:
+    """Run one of the two cases."""
+    load = load_before()
+    contest = kind(arguments, directory)
+    contest.run([name], ["pillarbox"], arguments.peers)
+    figures = contest.figures(name, ["pillarbox"])
+    over, rates = figures["over"]["pillarbox"], figures["rows_per_s"]
+
+    def fastest(kind: str) -> str | None:
+        known = [each for each in rates if CONTENDERS[each].kind == kind]
+        return max(known, key=rates.__getitem__, default=None)
+
+    spark, flink = fastest("spark"), fastest("flink")
+    said = {
+        "ratio_flink": over[flink] if flink else None,
+        "of_identity": over.get("identity"),
+        "of_bare_loop": over.get("bare"),
+        "subtasks": arguments.subtasks,
+        "of_few_subtasks": over.get("few"),
+        "bare_loop": rates.get("bare"),
+        "fastest_spark": CONTENDERS[spark].title if spark else None,
+        "fastest_flink": CONTENDERS[flink].title if flink else None,
+        **{each: figures[each] for each in ("rows_per_s", "cpu_s_per_1m_rows", "rounds")},
+        "left_out": contest.left_out,
+        "rows": arguments.rows,
+        "keys": arguments.keys,
+        "flink_rows": min(arguments.flink_rows, arguments.rows),
+        "load_before": load,
+        "spark": spark_version(),
+    }
+    return Outcome(name, over[spark] if spark else 0, said, contest.wrong)
+
+
+def present(said: Said, charts: Path | None) -> str:
+    """Return the chart and the table of a keyed case."""
+    rates = said["rows_per_s"]
+    over = {"pillarbox": {name: rates["pillarbox"] / rate for name, rate in rates.items()}}
+    title = f"{said['name']}: {said['keys']:,} keys, {said['rows']:,} rows a micro-batch"
+    return contest_page(charts, said["name"], title, CONTENDERS, {**said, "over": over})

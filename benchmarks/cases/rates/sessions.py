@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keyed sessions: pillarbox beside Spark's own stateful Python APIs and PyFlink, rows per second.
+
+The work: a key's rows belong to one session as long as none comes 30 seconds or more after the one before it. Each
+row's time is added to a list state, the old event-time timer of the key is deleted, and a new one set 30 seconds after
+the row. When the timer fires, or a row comes that is past it, emit (key, first, last, number of rows). 100,000 keys,
+micro-batches of 1,000,000 rows that cover five minutes each, so of ten rows of a key about four begin a session.
+``--keys`` and ``--rows`` are for other sizes.
+
+Peers, limits and how they are run are those of ``keyed.py`` and ``keyed_contest.py``. A key's rows come in order,
+since they all are in one part of the input; Spark's APIs give a key's rows in no certain order, so they are sorted
+there. Spark's sides are written as sparingly as their APIs allow: per key and micro-batch a timer is deleted and one
+set, and list and value state are written once; sessions that begin and end within it never get into the state.
+
+Wherever they run, the same sessions come out: those of a micro-batch, or of PyFlink's whole job, are checked exactly.
+
+In the last line ``ratio`` is pillarbox's rows per second over the rate of the fastest of Spark's three, ``ratio_flink``
+over the rate of PyFlink's faster mode, ``of_identity`` the share of that limit, ``bare_loop`` rows per second of the
+bare loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from benchmarks.cases.rates.keyed_contest import (
+    DELAY,
+    SCHEMA,
+    SMALL,
+    KeyedBatches,
+    KeyedContest,
+    make_query,
+    options,
+    present,
+    run_keyed,
+)
+from benchmarks.harness.case import Outcome, shown
+from benchmarks.harness.rows import FOR_EVER, Columns, Ints
+from pillarbox import KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
+
+__all__ = ["BLOCKS", "DELAY", "FUNCTIONS", "SCHEMA", "SMALL", "options", "present", "query", "run"]
+
+GAP = 30_000
+WORK = "sessions"
+OUTPUT = "key INT, first LONG, last LONG, n LONG"
+
+# -- pillarbox --
+
+
+class Sessions(KeyedProcessFunction):
+    """Gathers the rows of a key until none has come for a while; then emits first, last and number."""
+
+    def open(self, ctx):
+        self.times = ctx.get_list_state(ListStateDescriptor("times"))
+        self.end = ctx.get_state(ValueStateDescriptor("end"))
+
+    def process_element(self, row, ctx):
+        ts = row.ts
+        end = self.end.value()
+        if end is not None:
+            ctx.timer_service().delete_event_time_timer(end)
+            if ts >= end:
+                yield self.session(ctx)
+                self.times.clear()
+        self.times.add(ts)
+        self.end.update(ts + GAP)
+        ctx.timer_service().register_event_time_timer(ts + GAP)
+
+    def on_timer(self, timestamp, ctx):
+        yield self.session(ctx)
+        self.times.clear()
+        self.end.clear()
+
+    def session(self, ctx):
+        times = list(self.times)
+        return ctx.get_current_key(), times[0], times[-1], len(times)
+
+
+# -- Spark --
+
+
+def split(times, more):
+    """Return the sessions of stored times and more of them, of which the last one is still open."""
+    sessions = [times] if times else []
+    for ts in more:
+        if sessions and ts < sessions[-1][-1] + GAP:
+            sessions[-1].append(ts)
+        else:
+            sessions.append([ts])
+    return sessions
+
+
+class RowSessions(StatefulProcessor):
+    """The same in Spark's row flavour."""
+
+    def init(self, handle):
+        self.handle = handle
+        self.times = handle.getListState("times", "ts LONG")
+        self.end = handle.getValueState("end", "ts LONG")
+
+    def handleInputRows(self, key, rows, timerValues):
+        for session in self.move(sorted([row[1] for row in rows])):
+            yield Row(key=key[0], first=session[0], last=session[-1], n=len(session))
+
+    def move(self, more):
+        """Take in the times of new rows, and give the sessions that they end."""
+        state = self.end.get()
+        stored = None if state is None else state[0]
+        if stored is not None and more[0] < stored:
+            # The stored session goes on: it is read only if it also ends here.
+            sessions = split([], more)
+            if len(sessions) > 1:
+                sessions[0] = [each[0] for each in self.times.get()] + sessions[0]
+                self.times.put([(ts,) for ts in sessions[-1]])
+            else:
+                self.times.appendList([(ts,) for ts in sessions[0]])
+        else:
+            sessions = split([], more)
+            if stored is not None:
+                sessions.insert(0, [each[0] for each in self.times.get()])
+            self.times.put([(ts,) for ts in sessions[-1]])
+        if stored is not None:
+            self.handle.deleteTimer(stored)
+        self.handle.registerTimer(more[-1] + GAP)
+        self.end.update((more[-1] + GAP,))
+        return sessions[:-1]
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        session = self.ended()
+        yield Row(key=key[0], first=session[0], last=session[-1], n=len(session))
+
+    def ended(self):
+        """Return the session whose timer fired, and forget it."""
+        session = [each[0] for each in self.times.get()]
+        self.times.clear()
+        self.end.clear()
+        return session
+
+    def close(self):
+        pass
+
+
+class PandasSessions(RowSessions):
+    """The same in Spark's pandas flavour."""
+
+    def handleInputRows(self, key, rows, timerValues):
+        sessions = self.move(sorted([ts for frame in rows for ts in frame["ts"].tolist()]))
+        if sessions:
+            yield frame_of(key[0], sessions)
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        yield frame_of(key[0], [self.ended()])
+
+
+def frame_of(key, sessions):
+    """Return sessions of a key as pandas has them."""
+    return pd.DataFrame(
+        {
+            "key": key,
+            "first": [session[0] for session in sessions],
+            "last": [session[-1] for session in sessions],
+            "n": [len(session) for session in sessions],
+        }
+    )
+
+
+def sessions_with_state(key, frames, state):
+    """The same for ``applyInPandasWithState``, which calls it for the key's rows or its timeout."""
+    stored = np.frombuffer(state.get[0], np.int64).tolist() if state.exists else []
+    if state.hasTimedOut:
+        state.remove()
+        yield frame_of(key[0], [stored])
+        return
+    sessions = split(stored, sorted([ts for frame in frames for ts in frame["ts"].tolist()]))
+    state.update((np.array(sessions[-1], np.int64).tobytes(),))
+    state.setTimeoutTimestamp(sessions[-1][-1] + GAP)
+    if len(sessions) > 1:
+        yield frame_of(key[0], sessions[:-1])
+
+
+def rows_query(timed: DataFrame) -> DataFrame:
+    grouped = timed.select("key", "ts").groupBy("key")
+    return grouped.transformWithState(RowSessions(), OUTPUT, "append", "EventTime")
+
+
+def pandas_query(timed: DataFrame) -> DataFrame:
+    return (
+        timed.select("key", "ts")
+        .groupBy("key")
+        .transformWithStateInPandas(PandasSessions(), OUTPUT, "append", "EventTime")
+    )
+
+
+def apply_query(timed: DataFrame) -> DataFrame:
+    state = "times BINARY"
+    return timed.groupBy("key").applyInPandasWithState(sessions_with_state, OUTPUT, state, "append", "EventTimeTimeout")
+
+
+FUNCTIONS = {WORK: Sessions}
+QUERIES = {"rows": rows_query, "pandas": pandas_query, "apply": apply_query}
+
+
+def query(source: DataFrame, question: Mapping[str, Any]) -> DataFrame:
+    return make_query(source, question, Sessions(), OUTPUT, QUERIES)
+
+
+# -- what must come out --
+
+
+def sessions_of(batches: Iterator[tuple[Ints, Ints]], keys: int, *, late: bool) -> Iterator[Columns]:
+    """Return the sessions that each micro-batch of keys and times ends."""
+    # The open session of each key; no rows: none.
+    first, last, n = (np.zeros(keys, np.int64) for _ in range(3))
+    watermark = -1
+    for keys_now, times in batches:
+        # What the rows are by themselves, and how the first of a key's goes on with the open one.
+        order = np.lexsort((times, keys_now))
+        key, ts = keys_now[order], times[order]
+        starts = np.flatnonzero(np.append(True, (key[1:] != key[:-1]) | (ts[1:] - ts[:-1] >= GAP)))
+        ends = np.append(starts[1:], len(key)) - 1
+        new = np.stack([key[starts], ts[starts], ts[ends], ends - starts + 1])
+        heads = np.append(True, new[0, 1:] != new[0, :-1])
+        tails = np.append(heads[1:], True)
+        owner = new[0]
+        goes_on = heads & (n[owner] > 0) & (new[1] - last[owner] < GAP)
+        ended = owner[heads & (n[owner] > 0) & ~goes_on]
+        emitted = [np.stack([ended, first[ended], last[ended], n[ended]])]
+        new[1, goes_on] = first[owner[goes_on]]
+        new[3, goes_on] += n[owner[goes_on]]
+        emitted.append(new[:, ~tails])
+        first[owner[tails]], last[owner[tails]], n[owner[tails]] = new[1:, tails]
+        after = int(ts.max()) - DELAY - 1
+        due = np.flatnonzero((n > 0) & (last + GAP <= (watermark if late else after)))
+        watermark = after
+        emitted.append(np.stack([due, first[due], last[due], n[due]]))
+        n[due] = 0
+        yield list(np.concatenate(emitted, axis=1))
+
+
+class SessionBatches(KeyedBatches):
+    """Sessions with a timer that moves."""
+
+    def results(self, *, late: bool) -> Iterator[Columns]:
+        def batches() -> Iterator[tuple[Ints, Ints]]:
+            number = 0
+            while True:
+                key, ts = self.columns(number).values()
+                yield key, ts
+                number += 1
+
+        return sessions_of(batches(), self.keys, late=late)
+
+    def of_job(self, number: int) -> Columns:
+        key, ts = self.job_columns(number).values()
+        # A last row that is far away, so that all timers fire.
+        batches = iter([(np.append(key, self.keys), np.append(ts, FOR_EVER))])
+        return next(sessions_of(batches, self.keys + 1, late=False))
+
+
+class Keyed(KeyedContest):
+    """The keyed sessions."""
+
+    module = __name__
+    flink = "benchmarks.peers.flink_jobs:KeyedSessions"
+    title = "sessions with a gap of 30 seconds"
+
+    def new_batches(self, share: int, place: Path) -> SessionBatches:
+        return SessionBatches(self.arguments, share, place)
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    return run_keyed(Keyed, WORK, arguments, directory)
+
+
+BLOCKS = {"sessions": shown(present, "sessions")}

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The windows that ``windows.py`` compares, the rows, and what must come out.
+
+Rows have a key, a time (milliseconds) and an amount. A micro-batch has five minutes of event time; its rows come in
+order but for two seconds of disorder, in two files of which each has half of the keys. Times are multiples of 7 ms, so
+no two rows are exactly a session's gap apart, which engines take differently. A micro-batch ends six seconds after a
+full minute: with a watermark five seconds behind, all of its minutes have ended, and none more.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyspark.sql import functions as F
+
+from benchmarks.harness.rows import EPOCH, FOR_EVER, HOUR, MINUTE, Columns, Ints, MicroBatches, draw, summary
+from pillarbox import EventTimeSessionWindows, SlidingEventTimeWindows, TumblingEventTimeWindows
+
+SPAN = 5 * MINUTE
+DELAY = 5_000
+DISORDER = 2_000
+GRID = 7
+
+
+@dataclass(frozen=True)
+class Work:
+    """Windows of a keyed stream, and how many keys it has.
+
+    Attributes:
+        size: milliseconds; of sessions, the gap.
+        slide: milliseconds; 0 for windows that do not slide.
+        full_warm_up: whether a full micro-batch is needed to be warm. Where the small ones take a minute it is not.
+    """
+
+    title: str
+    keys: int
+    size: int
+    slide: int = 0
+    session: bool = False
+    full_warm_up: bool = True
+
+    def spec(self) -> dict[str, Any]:
+        """Return the windows as the peers' scripts get them."""
+        return {name: value for name, value in asdict(self).items() if name in ("size", "slide", "session")}
+
+    def windows(self, keys: int) -> Windows:
+        """Return what tells which windows come out."""
+        return Sessions(self.size) if self.session else Panes(self.size, self.slide or self.size, keys)
+
+    def assigner(self) -> Any:
+        """Return pillarbox's assigner."""
+        if self.session:
+            return EventTimeSessionWindows.with_gap(self.size)
+        if self.slide:
+            return SlidingEventTimeWindows.of(self.size, self.slide)
+        return TumblingEventTimeWindows.of(self.size)
+
+    def spark_window(self) -> Any:
+        """Return Spark's window of the column ``time``."""
+        if self.session:
+            return F.session_window("time", f"{self.size} milliseconds")
+        slide = f"{self.slide} milliseconds" if self.slide else None
+        return F.window("time", f"{self.size} milliseconds", slide)
+
+
+WORKS = {
+    "tumbling": Work("a minute", 100_000, MINUTE),
+    "tumbling-10k": Work("a minute", 10_000, MINUTE),
+    "sliding": Work("an hour that slides by a minute", 10_000, HOUR, MINUTE, full_warm_up=False),
+    "sessions": Work("sessions with a gap of 30 seconds", 100_000, 30_000, session=True),
+}
+
+
+class Windows(ABC):
+    """The windows of all rows so far."""
+
+    @abstractmethod
+    def add(self, key: Ints, ts: Ints, amount: Ints) -> None:
+        """Take the rows of a micro-batch."""
+
+    @abstractmethod
+    def due(self, time: int) -> Columns:
+        """Remove the windows that end at ``time`` or before it; return their keys, starts, counts and sums."""
+
+
+class Panes(Windows):
+    """Windows of a size, each made of panes as long as the slide."""
+
+    def __init__(self, size: int, slide: int, keys: int) -> None:
+        self._slide = slide
+        self._panes_of_one = size // slide
+        self._keys = keys
+        self._panes: dict[int, tuple[Ints, Ints]] = {}
+        self._next: int | None = None
+
+    def add(self, key: Ints, ts: Ints, amount: Ints) -> None:
+        pane = ts // self._slide
+        for number in np.unique(pane).tolist():
+            mine = pane == number
+            n = np.bincount(key[mine], minlength=self._keys)
+            total = np.bincount(key[mine], amount[mine], self._keys).astype(np.int64)
+            if number in self._panes:
+                n, total = n + self._panes[number][0], total + self._panes[number][1]
+            self._panes[number] = n, total
+        if self._next is None:
+            self._next = min(self._panes) - self._panes_of_one + 1
+
+    def due(self, time: int) -> Columns:
+        emitted = [np.empty((4, 0), np.int64)]
+        while self._next is not None and self._panes and self._next <= max(self._panes):
+            if (self._next + self._panes_of_one) * self._slide > time:
+                break
+            inside = [self._panes[i] for i in range(self._next, self._next + self._panes_of_one) if i in self._panes]
+            if inside:
+                n, total = (np.sum(numbers, axis=0) for numbers in zip(*inside))
+                key = np.flatnonzero(n)
+                emitted.append(np.stack([key, np.full(len(key), self._next * self._slide), n[key], total[key]]))
+            self._panes.pop(self._next, None)
+            self._next += 1
+        return list(np.concatenate(emitted, axis=1))
+
+
+class Sessions(Windows):
+    """Sessions of each key, which end a gap after their last row."""
+
+    def __init__(self, gap: int) -> None:
+        self._gap = gap
+        self._rows = np.empty((3, 0), np.int64)
+
+    def add(self, key: Ints, ts: Ints, amount: Ints) -> None:
+        self._rows = np.concatenate([self._rows, np.stack([key, ts, amount])], axis=1)
+
+    def due(self, time: int) -> Columns:
+        rows = self._rows[:, np.lexsort((self._rows[1], self._rows[0]))]
+        key, ts, amount = rows
+        first = np.append(True, (key[1:] != key[:-1]) | (ts[1:] - ts[:-1] >= self._gap))[: len(key)]
+        starts = np.flatnonzero(first)
+        ends = np.append(starts[1:], len(key))
+        over = ts[ends - 1] + self._gap <= time
+        self._rows = rows[:, ~np.repeat(over, ends - starts)]
+        sums = np.append(0, amount.cumsum())
+        return [each[over] for each in (key[starts], ts[starts], ends - starts, sums[ends] - sums[starts])]
+
+
+# -- rows --
+
+
+class WindowBatches(MicroBatches):
+    """Keys, times and amounts, and the windows that come of them."""
+
+    def __init__(self, work: Work, rows: int, small: int, keys: int, directory: Path) -> None:
+        super().__init__(rows, small, keys, directory)
+        self.work = work
+
+    def columns(self, number: int, stream: int = 0) -> dict[str, Ints]:
+        rows = self.rows_of(number)
+        begin = EPOCH + number * SPAN + DELAY + 1_000
+        key, ts, random = draw([7, number], rows, self.keys, begin, SPAN, disorder=DISORDER, grid=GRID)
+        return {"key": key, "ts": ts, "amount": random.integers(1, 1_000, rows)}
+
+    def results(self, *, late: bool) -> Iterator[Columns]:
+        windows = self.work.windows(self.keys)
+        number = before = 0
+        while True:
+            rows = self.columns(number)
+            windows.add(**rows)
+            after = int(rows["ts"].max()) - DELAY
+            yield windows.due(before if late else after)
+            number, before = number + 1, after
+
+    def of_job(self, number: int) -> Columns:
+        return self.all_until(number, number)
+
+    def all_until(self, number: int, first: int = 0) -> Columns:
+        """Return all windows of the rows of some micro-batches."""
+        windows = self.work.windows(self.keys)
+        for each in range(first, number + 1):
+            windows.add(**self.columns(each))
+        return windows.due(FOR_EVER)
+
+    def emitted_until(self, number: int) -> list[int]:
+        """Return how many windows have come out after a micro-batch, and the sum of their totals.
+
+        Sessions of Pathway's have no end: they are there from their first row on.
+        """
+        if self.work.session:
+            return summary(self.all_until(number))[:2]
+        until = [self.expected(i, "ours")[:2] for i in range(number + 1)]
+        return [sum(values) for values in zip(*until)]

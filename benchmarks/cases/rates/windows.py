@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows of count and sum: pillarbox beside Spark's own windows, PyFlink, Pathway and Bytewax, rows per second.
+
+The works, all of them or those in ``--works``; all emit (key, start, count, sum), each window once (append mode):
+
+  tumbling      a minute, 100,000 keys
+  tumbling-10k  a minute, 10,000 keys
+  sliding       an hour that slides by a minute, 10,000 keys
+  sessions      sessions with a gap of 30 seconds, 100,000 keys
+
+Micro-batches have 1,000,000 rows, which cover five minutes of event time, the watermark is 5 seconds behind. ``--keys``
+and ``--rows`` are for other sizes.
+
+pillarbox has two sides, both of them or those in ``--sides``: ``columnar``, aggregates of columns that Arrow computes,
+and ``python``, an ``AggregateFunction`` in Python. The peers, all of them or those in ``--peers``:
+
+  spark     Spark's own ``groupBy(window, key).agg(...)``, which has no Python in it: with the faster of its two state
+            stores, those in ``--stores``: ``rocksdb`` (with changelog checkpoints, and rows not counted) and ``hdfs``
+            (in the JVM's memory); both warm up with each work, and the last micro-batch of that tells
+  thread    PyFlink's windows with an ``AggregateFunction`` in Python, in thread mode
+  process   the same in process mode
+  pathway   Pathway's ``windowby``, in Rust
+  bytewax   Bytewax's ``fold_window``
+
+and the limits: ``two-hops``, the same rows through Python twice with a shuffle between and no work done, which is the
+way of rows for functions in Python, and ``one-hop``, through Python once, behind a shuffle. PyFlink, Pathway and
+Bytewax get an environment each, made when it is missing; one that cannot be had here is left out, and the result says
+why.
+
+A work goes in rounds. In each of them every side on Spark in turn has three micro-batches (``--batches``), and each
+other one a job or a micro-batch; the others wait, in processes of their own. What counts is a side's median over its
+rounds, five by default. The warm-up is two small micro-batches and two full ones, so that Spark's state is as large as
+it stays; where windows slide it is after the small ones, which are long enough. In the first work it goes on until a
+side's JVM, which goes on compiling, has had a minute of micro-batches. Spark ends Python workers that were idle for a
+minute: a side with Python that has waited for as long gets a micro-batch more, which does not count.
+
+- On Spark the cores are two, shuffle partitions two, output goes into the sink ``noop``. A
+  micro-batch's throughput is its ``numInputRows`` over its ``triggerExecution``.
+- Pathway gets the same micro-batches (of rows and keys one in 200 where windows slide, one in ten for sessions); it
+  persists nothing. See ``peers/pathway_graph.py``.
+- PyFlink and Bytewax take many times as long, so their round is a job over a share of a micro-batch's rows with the
+  same share of its keys, so as many rows a window. A job begins without state and closes all windows at its end, with
+  no checkpoints; its start does not count. All that is to their favour. In thread mode, and for Bytewax, two processes
+  with half of the keys each run side by side, as threads would share Python's one lock. See ``peers/flink_jobs.py``
+  and ``peers/bytewax_flow.py``.
+
+Every result is checked: number of rows, sum of totals, and a checksum of all columns, of each micro-batch or job
+(Pathway: the first two). pillarbox emits a window in the micro-batch that brings the watermark, Spark in the one after
+it.
+
+In the last line ``ratio`` is rows per second of pillarbox's columnar side over those of Spark's own, tumbling, at
+100,000 keys.
+
+The rows are described in ``window_rows.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from benchmarks.cases.rates.window_rows import DELAY, WORKS, WindowBatches, Work
+from benchmarks.harness.case import Block, Outcome, Results, Said, shown
+from benchmarks.harness.contest import WARM_UP_SECONDS, Contest, add_names, add_options, contest_page, left_out
+from benchmarks.harness.machine import load_before, spark_version
+from benchmarks.harness.process import Side
+from benchmarks.harness.rows import SUBTASKS
+from benchmarks.harness.runners import Contender, Round, Runner
+from benchmarks.peers.environments import BYTEWAX, PATHWAY
+from benchmarks.peers.limits import one_hop, two_hops
+from benchmarks.peers.spark import STORES
+from benchmarks.report.words import page, paragraph, precise
+from pillarbox import (
+    AggregateFunction,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+    WindowFunction,
+    count_,
+    sum_,
+)
+
+SCHEMA = "key INT, ts LONG, amount LONG"
+OUTPUT = "key INT, start LONG, n LONG, total LONG"
+SMALL = {"rows": 20_000, "keys": 1_000, "rounds": 1, "batches": 1, "warm_up_seconds": 0, "memory": "1g"}
+OURS = {
+    "columnar": Contender("pillarbox, columnar", "ours"),
+    "python": Contender("pillarbox, Python", "ours"),
+}
+PEERS = {
+    "spark": Contender("Spark's own", "spark"),
+    "thread": Contender(
+        "PyFlink, thread mode", "flink", {"tumbling": 5, "tumbling-10k": 5, "sliding": 200, "sessions": 10}
+    ),
+    "process": Contender(
+        "PyFlink, process mode", "flink", {"tumbling": 50, "tumbling-10k": 50, "sliding": 1_000, "sessions": 100}
+    ),
+    "pathway": Contender("Pathway", "pathway", {"sliding": 200, "sessions": 10}),
+    "bytewax": Contender("Bytewax", "bytewax", {"tumbling": 5, "tumbling-10k": 5, "sliding": 20, "sessions": 10}),
+    "two-hops": Contender("(identity, two hops)", "limit"),
+    "one-hop": Contender("(identity, one hop)", "limit"),
+}
+CONTENDERS = {**OURS, **PEERS}
+# Works and sides of others, with a defect of theirs: its results are reported, and fail nothing (see
+# ``peers/flink_jobs.py``).
+KNOWN_TO_BE_WRONG = {("sessions", "thread")}
+
+
+# -- pillarbox --
+
+
+class Totals(AggregateFunction[Any, Any, Any]):
+    """Count and sum."""
+
+    def create_accumulator(self):
+        return 0, 0
+
+    def add(self, value, accumulator):
+        return accumulator[0] + 1, accumulator[1] + value.amount
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, a, b):
+        return a[0] + b[0], a[1] + b[1]
+
+
+class WithWindow(WindowFunction[Any, Any, Any, Any]):
+    """Puts key and window to the one result of ``Totals``."""
+
+    def apply(self, key, window, inputs):
+        n, total = inputs[0]
+        yield key, window.start, n, total
+
+
+def _windowed(source: DataFrame, work: Work) -> Any:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(DELAY).with_timestamp_assigner("ts")
+    env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession)
+    stream = env.from_dataframe(source).assign_timestamps_and_watermarks(strategy)
+    return stream.key_by("key").window(work.assigner())
+
+
+def python_query(source: DataFrame, work: Work) -> DataFrame:
+    """An aggregate function in Python."""
+    result = _windowed(source, work).aggregate(Totals(), WithWindow())
+    return result.to_dataframe(OUTPUT)  # type: ignore[no-any-return]
+
+
+def columnar_query(source: DataFrame, work: Work) -> DataFrame:
+    """Aggregates of columns, computed by Arrow."""
+    result = _windowed(source, work).aggregate(n=count_(), total=sum_("amount")).to_dataframe()
+    return result.select("key", F.unix_millis("window_start").alias("start"), "n", "total")  # type: ignore[no-any-return]
+
+
+# -- Spark's own, and the limits --
+
+
+def spark_query(source: DataFrame, work: Work) -> DataFrame:
+    """Spark's own windows, in the JVM."""
+    timed = source.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", f"{DELAY} milliseconds")
+    grouped = timed.groupBy(work.spark_window().alias("window"), "key")
+    result = grouped.agg(F.count(F.lit(1)).alias("n"), F.sum("amount").alias("total"))
+    return result.select("key", F.unix_millis("window.start").alias("start"), "n", "total")
+
+
+QUERIES: dict[str, Callable[[DataFrame, Work], DataFrame]] = {
+    "columnar": columnar_query,
+    "python": python_query,
+    "spark": spark_query,
+    "two-hops": lambda source, _: two_hops(source),
+    "one-hop": lambda source, _: one_hop(source),
+}
+
+
+def query(source: DataFrame, question: Mapping[str, Any]) -> DataFrame:
+    return QUERIES[question["query"]](source, WORKS[question["work"]])
+
+
+# -- the contest --
+
+
+class PathwayRunner(Runner):
+    """Pathway, with a process for each work."""
+
+    contest: WindowContest
+
+    def __init__(self, contest: WindowContest, name: str) -> None:
+        super().__init__(contest, name)
+        source = self.directory / "in"
+        source.mkdir()
+        place = contest.place(PATHWAY)
+        self.side = PATHWAY.side("benchmarks.peers.pathway_graph:Windows", place, spec=contest.spec(), source=source)
+
+    def measure(self) -> tuple[Round, str, str]:
+        staged = self.directory / f"{self.number:03}.csv"
+        os.link(self.batches.place(self.number, "csv-whole") / "rows.csv", staged)
+        expected = self.batches.emitted_until(self.number)
+        said = self.side.ask("step", batch=staged, expected=expected)
+        wrong = "" if said["results"] == expected else f"{said['results']}, not {expected}"
+        done = Round(self.batches.length(self.number), said["ms"], said["cpu"])
+        return done, f"{said['results'][0]:,} emitted", wrong
+
+    def close(self) -> None:
+        self.side.close()
+        super().close()
+
+
+class WindowContest(Contest):
+    """The kinds of windows."""
+
+    module = __name__
+    contenders = CONTENDERS
+    stores = STORES
+    flink = "benchmarks.peers.flink_jobs:Windows"
+
+    def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
+        super().__init__(arguments, directory)
+        self.known_wrong: list[str] = []
+
+    @property
+    def work(self) -> Work:
+        """The work that is being done."""
+        return WORKS[self.name]
+
+    @property
+    def title(self) -> str:
+        return self.work.title
+
+    @property
+    def keys(self) -> int:
+        return self.arguments.keys or self.work.keys
+
+    @property
+    def warm_up(self) -> int:
+        return super().warm_up if self.work.full_warm_up else 2
+
+    def new_batches(self, share: int, place: Path) -> WindowBatches:
+        rows, small = self.arguments.rows // share, self.arguments.warm_up_rows // share
+        return WindowBatches(self.work, rows, small, self.keys // share, place)
+
+    def spec(self) -> dict[str, Any]:
+        return {**self.work.spec(), "delay": DELAY}
+
+    def runner(self, kind: str) -> Callable[[Any, str], Runner]:
+        return PathwayRunner if kind == "pathway" else super().runner(kind)
+
+    def new_jobs(self, name: str, kind: str) -> list[Side]:
+        if kind != "bytewax":
+            return super().new_jobs(name, kind)
+        kind = "benchmarks.peers.bytewax_flow:Windows"
+        return [BYTEWAX.side(kind, self.place(BYTEWAX)) for _ in range(SUBTASKS)]
+
+    def job_sources(self, runner: Runner, count: int) -> list[str]:
+        if runner.contender.kind != "bytewax":
+            return super().job_sources(runner, count)
+        place = runner.batches.place(runner.number, "parquet")
+        return [str(place / f"{part}.parquet") for part in range(count)]
+
+    def note_wrong(self, runner: Runner, line: str) -> None:
+        known = (self.name, runner.name) in KNOWN_TO_BE_WRONG
+        (self.known_wrong if known else self.wrong).append(f"{self.name}, {line}")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, rows=1_000_000, keys=0, rounds=5, warm_up_seconds=WARM_UP_SECONDS)
+    add_names(parser, "--works", WORKS)
+    add_names(parser, "--sides", OURS)
+    add_names(parser, "--peers", PEERS)
+    add_names(parser, "--stores", STORES)
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    load = load_before()
+    contest = WindowContest(arguments, directory)
+    contest.run(arguments.works, arguments.sides, arguments.peers)
+    works = {work: contest.figures(work, arguments.sides) for work in contest.done}
+    said = {
+        "known_to_be_wrong": contest.known_wrong,
+        "works": works,
+        "left_out": contest.left_out,
+        "rows": arguments.rows,
+        "load_before": load,
+        "spark": spark_version(),
+    }
+    ratio = works.get("tumbling", {}).get("over", {}).get("columnar", {}).get("spark", 0)
+    return Outcome("windows", ratio, said, contest.wrong)
+
+
+# -- what the pages show --
+
+
+def present(said: Said, charts: Path | None) -> str:
+    wrong = sorted({line.rpartition(", number")[0] for line in said["known_to_be_wrong"]})
+    return page(
+        *(
+            contest_page(charts, f"windows-{work}", f"{WORKS[work].title}, {each['keys']:,} keys", CONTENDERS, each)
+            for work, each in said["works"].items()
+        ),
+        *left_out(CONTENDERS, said),
+        f"These results were wrong: {'; '.join(wrong)} ([why](performance.md#windows))." if wrong else "",
+    )
+
+
+def the_hop(results: Results) -> str:
+    works = results["windows"]["works"].values()
+    hop, ours = ([each["cpu_s_per_1m_rows"][side] for each in works] for side in ("one-hop", "columnar"))
+    return paragraph(
+        "Columnar windows are near the limit of one hop: moving a million rows from Java to Python takes"
+        f" {min(hop):.1f} to {max(hop):.1f} s of processor time, and the windows take {min(ours):.1f} to"
+        f" {max(ours):.1f} s in all. Where Spark's own query takes no longer than that hop, as with few keys, they"
+        " cannot be faster."
+    )
+
+
+def panes(results: Results) -> str:
+    works = results["windows"]["works"]
+    sliding, tumbling = (precise(works[work]["rows_per_s"]["python"]) for work in ("sliding", "tumbling-10k"))
+    return paragraph(
+        f"On panes, with functions in Python and the same keys, the example takes {sliding} records a second, and a"
+        f" tumbling minute {tumbling} (`make bench-windows`)."
+    )
+
+
+BLOCKS = {
+    "windows": shown(present, "windows"),
+    "the hop in words": Block(the_hop, ("windows",)),
+    "panes in words": Block(panes, ("windows",)),
+}

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a key costs: bytes of memory in the worker, and bytes written to the state log, for some kinds of state.
+
+300,000 keys are filled in a process of their own for each kind; memory is what the process's resident memory has grown
+by once the epoch has been written.
+
+It needs Linux: it reads /proc. In the last line ``kinds`` has the bytes of memory and those written for each kind of
+state, ``ratio`` is memory over bytes written for the first of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.case import Block, Outcome, Results, Said
+from benchmarks.harness.process import Side
+from benchmarks.harness.turns import table
+from benchmarks.report.words import page, paragraph
+from pillarbox._state import (
+    HeapKeyedStateBackend,
+    ListStateDescriptor,
+    LogIdentity,
+    MapStateDescriptor,
+    MemoryChunkStore,
+    StateDescriptor,
+    StateLog,
+    ValueStateDescriptor,
+)
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.internal_timer_service import InternalTimerService
+
+SMALL = {"keys": 30_000}
+Fill = Callable[[Any, int], None]
+
+KINDS: dict[str, tuple[StateDescriptor, Fill, bool]] = {
+    "a number": (ValueStateDescriptor("s"), lambda state, n: state.update(n + 10**6), False),
+    "a number, and an event-time timer": (ValueStateDescriptor("s"), lambda state, n: state.update(n + 10**6), True),
+    "a tuple of int and float": (ValueStateDescriptor("s"), lambda state, n: state.update((n, 1.5 * n)), False),
+    "a list of 5 floats": (
+        ListStateDescriptor("s"),
+        lambda state, n: state.update([n + i / 2 for i in range(5)]),
+        False,
+    ),
+    "a map of 5 entries": (
+        MapStateDescriptor("s"),
+        lambda state, n: state.put_all({f"k{n}{i}": n + i for i in range(5)}),
+        False,
+    ),
+    "a string of 1,000 characters": (ValueStateDescriptor("s"), lambda state, n: state.update(f"{n:01000d}"), False),
+}
+
+
+class _NoTimers:
+    def on_event_time(self, timestamp: int, namespace: Any) -> None: ...
+
+    on_processing_time = on_event_time
+
+    def flush(self) -> None: ...
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Keys:
+    """A side that fills keys once."""
+
+    def fill(self, name: str, keys: int) -> dict[str, int]:
+        """Fill keys with a kind of state; return the bytes of each, in memory and written."""
+        descriptor, fill, timer = KINDS[name]
+        gc.collect()
+        before = resident()
+        backend = HeapKeyedStateBackend("op")
+        timers = InternalTimerService("timers", backend, ManualProcessingTimeService(), _NoTimers())
+        state = backend.get_state(descriptor)
+        backend.seal()
+        log, store = StateLog(LogIdentity("op", 0, 1, 128), backend), MemoryChunkStore()
+        log.sync(store)
+        for n in range(keys):
+            backend.set_current_key(f"card{n:06d}")
+            fill(state, n)
+            if timer:
+                timers.event_timers.register(10**12 + n)
+        log.commit(store, {})
+        written = log.state_bytes
+        store.chunks.clear()
+        gc.collect()
+        return {"memory": (resident() - before) // keys, "written": written // keys}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--keys", type=int, default=300_000)
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    kinds: dict[str, dict[str, int]] = {}
+    for name in KINDS:
+        side = Side(Keys)
+        kinds[name] = side.ask("fill", name=name, keys=arguments.keys)
+        side.close()
+    first = next(iter(kinds.values()))
+    return Outcome("key_cost", first["memory"] / first["written"], {"kinds": kinds, "keys": arguments.keys})
+
+
+def present(said: Said, charts: Path | None) -> str:
+    rows = [[what, f"{each['memory']:,}", f"{each['written']:,}"] for what, each in said["kinds"].items()]
+    return table(["a key of 10 characters with", "bytes of memory", "bytes written"], rows)
+
+
+def in_words(results: Results) -> str:
+    """Say what a key takes of memory."""
+    said = [
+        "How much memory a key takes depends on its state: a key that is a number, with two values and an event-time"
+        f" timer, takes {results['state']['memory_bytes_per_key']:,} bytes of the worker's memory (`make bench-state`)."
+    ]
+    if "key-cost" not in results:
+        return paragraph(*said, "`make bench-key-cost` prints it for other kinds of state.")
+    said.append("`make bench-key-cost` prints it for some kinds of state:")
+    return page(paragraph(*said), present(results["key-cost"], None))
+
+
+BLOCKS = {"memory of a key": Block(in_words, ("state",))}

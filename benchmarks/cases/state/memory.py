@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of Spark's Python workers: it must not grow with the rows of a micro-batch.
+
+A keyed program gives a row for each that it gets (a key, a time and 100 characters). It works off one micro-batch of
+500,000 rows, and in another Spark one of 5,000,000. Before, a small micro-batch that has all the keys makes the
+workers import what they need and fill the state; what a worker takes at most later (``VmHWM``) less what it has then
+(``VmRSS``) is its growth: buffers on their way in and out. These are bounded: an output queue of 4 MiB, Arrow batches
+of 8 MiB. The rows themselves are hundreds of MiB.
+
+With ``--async`` the program asks a service about each row instead, 200 at a time, which takes 2 ms: what is held is
+bounded by that number, and the output by the Arrow batch that it came from.
+
+It needs Linux: it reads /proc. In the last line ``ratio`` is the most that a worker grows by at 5,000,000 rows over
+that at 500,000 (without bounds it would be 10).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.harness.case import Block, Outcome, Results, Said
+from benchmarks.harness.machine import descendants, is_python_worker, memory_kib, spark_version
+from benchmarks.harness.process import Side
+from benchmarks.harness.stepped import SparkSide, SteppedQuery, step_settings, task_reports
+from benchmarks.harness.turns import table
+from benchmarks.peers.counts import Count
+from benchmarks.report.words import page
+from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
+
+SMALL = {"few": 20_000, "many": 100_000, "keys": 2_000, "memory": "1g"}
+
+
+async def ask(row):
+    """Return each row with its time as the answer of a service."""
+    await asyncio.sleep(0.002)
+    return row.key, row.text, row.ts
+
+
+class Sampler(threading.Thread):
+    """Watches the Python workers below this process."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peaks: dict[int, int] = {}
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        while not self._done.wait(0.05):
+            self.sample()
+
+    def sample(self) -> None:
+        for pid in descendants(os.getpid()):
+            if pid in self.peaks or is_python_worker(pid):
+                for peak in memory_kib(pid, "VmHWM"):
+                    self.peaks[pid] = max(peak, self.peaks.get(pid, 0))
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join()
+        self.sample()
+
+
+def write(place: Path, rows: int, keys: int, width: int) -> None:
+    """Write a micro-batch: two files, in small row groups, with texts that take little room in them."""
+    texts = pa.array([f"{number:0{width}}" for number in range(100)])
+    random = np.random.default_rng(1)
+    place.mkdir(parents=True)
+    for part in range(2):
+        with pq.ParquetWriter(
+            place / f"{part}.parquet", pa.schema([("key", pa.int32()), ("ts", pa.int64()), ("text", pa.string())])
+        ) as writer:
+            for start in range(0, rows // 2, 50_000):
+                count = min(50_000, rows // 2 - start)
+                # All the keys, also where the rows are few.
+                key = (np.arange(start, start + count) * 2 + part) % keys
+                text = texts.take(pa.array(random.integers(0, 100, count)))
+                columns = [pa.array(key, pa.int32()), pa.array(np.arange(start, start + count)), text]
+                writer.write_table(pa.Table.from_arrays(columns, schema=writer.schema))
+
+
+class Memory(SparkSide):
+    """A side that looks at its workers' memory during a micro-batch."""
+
+    def __init__(self, directory: str, memory: str, *, asynchronous: bool) -> None:
+        super().__init__(directory, step_settings(memory))
+        self._query = SteppedQuery(self.spark, self.directory, "key INT, ts LONG, text STRING")
+        self._level = 0 if asynchronous else 1
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
+        stream = StreamExecutionEnvironment.get_execution_environment(self.spark).from_dataframe(self._query.source)
+        if asynchronous:
+            made = stream.map_async(ask, capacity=200)
+        else:
+            made = stream.assign_timestamps_and_watermarks(strategy).key_by("key").process(Count("text"))
+        self._query.start(made.to_dataframe("key INT, text STRING, n LONG"))
+
+    def step(self, batch: str) -> dict[str, Any]:
+        """Run a micro-batch."""
+        sampler = Sampler()
+        sampler.start()
+        started = time.perf_counter()
+        progress = self._query.step(batch)
+        seconds = time.perf_counter() - started
+        sampler.stop()
+        return {
+            "rows": progress.numInputRows,
+            "seconds": seconds,
+            "given": sum(task.records_out for task in task_reports(progress, level=self._level)),
+            "peaks": sampler.peaks,
+            "now": {pid: kib for pid in sampler.peaks for kib in memory_kib(pid, "VmRSS")},
+        }
+
+    def close(self) -> None:
+        """Stop the query and Spark."""
+        self._query.stop()
+        super().close()
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--few", type=int, default=500_000, help="rows of the small micro-batch")
+    parser.add_argument("--many", type=int, help="rows of the large one (default 5,000,000; 2,000,000 with --async)")
+    parser.add_argument("--async", dest="asynchronous", action="store_true", help="ask a service about each row")
+    parser.add_argument("--keys", type=int, default=20_000)
+    parser.add_argument("--width", type=int, default=100, help="characters in a row's text")
+    parser.add_argument("--memory", default="3g", help="of each Spark")
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    few, many = arguments.few, arguments.many or (2_000_000 if arguments.asynchronous else 5_000_000)
+    workers: dict[str, dict[str, Any]] = {}
+    for rows in (few, many):
+        place = directory / str(rows)
+        write(place / "staging" / "0", 2 * arguments.keys, arguments.keys, arguments.width)
+        write(place / "staging" / "1", rows, arguments.keys, arguments.width)
+        side = Side(Memory, directory=place, memory=arguments.memory, asynchronous=arguments.asynchronous)
+        before = side.ask("step", batch=place / "staging" / "0")
+        after = side.ask("step", batch=place / "staging" / "1")
+        side.close()
+        if after["rows"] != rows or after["given"] != rows:
+            raise SystemExit(f"{after['rows']:,} rows came in and {after['given']:,} out, not {rows:,}")
+        # A worker that came later is measured from the least that another started with.
+        least = min(before["now"].values())
+        growth = [(kib - before["now"].get(pid, least)) / 1024 for pid, kib in after["peaks"].items()]
+        workers[str(rows)] = {
+            "data_mib": round(rows * (arguments.width + 24) / 2**20),
+            "start_mib": round(max(before["now"].values()) / 1024),
+            "peak_mib": round(max(after["peaks"].values()) / 1024),
+            "growth_mib": sorted((round(each, 1) for each in growth), reverse=True),
+            "seconds": round(after["seconds"], 1),
+        }
+    small, large = workers[str(few)], workers[str(many)]
+    said = {
+        "peak_ratio": round(large["peak_mib"] / small["peak_mib"], 3),
+        "peak_mib": large["peak_mib"],
+        "growth_mib": round(large["growth_mib"][0]),
+        "workers": workers,
+        "rows": [few, many],
+        "keys": arguments.keys,
+        "spark": spark_version(),
+    }
+    name = "memory_async" if arguments.asynchronous else "memory"
+    return Outcome(name, large["growth_mib"][0] / max(small["growth_mib"][0], 1.0), said)
+
+
+# -- what the pages show --
+
+
+def present(said: Said, charts: Path | None) -> str:
+    names = list(next(iter(said["workers"].values())))
+    rows = [[f"{int(rows):,} rows", *each.values()] for rows, each in said["workers"].items()]
+    what = "async requests" if said["name"] == "memory_async" else "keyed count"
+    return page(table(["one micro-batch", *names], rows), _table([(said, what)]))
+
+
+def _table(runs: list[tuple[Said, str]]) -> str:
+    rows = []
+    for said, what in runs:
+        few, many = said["rows"]
+        rows.append([f"{what}: {many:,} rows in a micro-batch compared with {few:,}", f"{said['ratio']:.2f}"])
+    return table(["growth of a Python worker's memory", "ratio"], rows)
+
+
+def both(results: Results) -> str:
+    return _table([(results["memory"], "keyed count"), (results["memory-async"], "async requests")])
+
+
+BLOCKS = {"memory": Block(both, ("memory", "memory-async"), commands=True)}

@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A query with much state, from outside: how long it takes to read it, to rescale it, to save it, to start from that.
+
+Each key has a count and the time of its last row, both of declared types: in pillarbox two value states, in Spark's own
+``transformWithState`` one with two fields. Both checkpoints are made of the same rows, in two epochs: one row for each
+key, then 1,000 rows. Making Spark's takes most of the time (some 20,000 keys a second); with ``--checkpoints DIR`` both
+are kept there, and found again by the next run with as many keys. The works, all of them or those in ``--works``:
+
+  read       ``pillarbox.read_state`` to the end, beside Spark's own reader (the ``statestore`` format) on the
+             checkpoint of ``transformWithState``: rows per second, and the ratio of these
+  rescale    ``pillarbox.rescale`` from two partitions to one, beside Spark's own repartitioning of the checkpoint of
+             ``transformWithState``: seconds, and their ratio
+  savepoint  ``pillarbox.savepoint``, over the time to read the same state and Spark's time to write these rows, which
+             it has in memory, to Parquet
+  start      ``env.from_savepoint`` on a new checkpoint, over a restart from the checkpoint: from building the query to
+             the first rows at the sink, each in a new process
+
+All sides take turns; medians of the rounds count. Each has its processor time beside it, and the largest memory of
+Java, of all Python processes, and of one of them. Results are checked: the number of keys and the sums of all that was
+read (in the round that warms up: it is the same checkpoint in all), of what is there behind the rescaling, and in the
+savepoint; and each row that comes out of a query that was started. ``--minutes`` bounds the whole: no further round is
+begun that would probably go beyond it, but each work has one that counts.
+
+In the last line ``ratio`` is that of ``read``, ``ratios`` has all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+import pillarbox
+from benchmarks.harness.case import Outcome, Said, shown
+from benchmarks.harness.contest import add_names
+from benchmarks.harness.machine import Measured, spark_version
+from benchmarks.harness.process import Side
+from benchmarks.harness.stepped import STATE_STORE, SparkSide, run_to_the_end
+from benchmarks.harness.turns import extent, in_turn, medians, rounded, table
+from benchmarks.report.words import page
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
+
+SIDES = {"pillarbox": "pillarbox", "spark": "transformWithState"}
+# Each with the sides that take turns.
+WORKS = {
+    "read": tuple(SIDES),
+    "rescale": tuple(SIDES),
+    "savepoint": ("pillarbox",),
+    "start": ("savepoint", "checkpoint"),
+}
+PARTITIONS = 2
+TOUCHED = 1_000
+SCHEMA = "key LONG, at LONG"
+OUTPUT = "key LONG, n LONG"
+UID = "count"
+SMALL = {"keys": 20_000, "rounds": 1, "memory": "1g"}
+_STORE = "spark__sql__streaming__stateStore__"
+# Of Spark's own, each epoch leaves a whole copy of the state, so its reader does not have to go through the changes of
+# millions of keys first. pillarbox sets for its queries what they need.
+SETTINGS = {
+    _STORE + "providerClass": STATE_STORE,
+    _STORE + "rocksdb__changelogCheckpointing__enabled": "false",
+}
+
+
+class Count(KeyedProcessFunction):
+    """A count and the time of the last row. Each row gives its key's count."""
+
+    def open(self, ctx):
+        self.n = ctx.get_state(ValueStateDescriptor("n", Types.LONG()))
+        self.at = ctx.get_state(ValueStateDescriptor("at", Types.LONG()))
+
+    def process_element(self, row, ctx):
+        n = (self.n.value() or 0) + 1
+        self.n.update(n)
+        self.at.update(row.at)
+        yield row.key, n
+
+
+class SparkCount(StatefulProcessor):
+    """The same in Spark's row flavour."""
+
+    def init(self, handle):
+        self.state = handle.getValueState("state", "n LONG, at LONG")
+
+    def handleInputRows(self, key, rows, timerValues):
+        n, _ = self.state.get() or (0, 0)
+        for row in rows:
+            n, at = n + 1, row.at
+            yield Row(key=key[0], n=n)
+        self.state.update((n, at))
+
+    def close(self):
+        pass
+
+
+class Rows:
+    """The rows of all epochs, as files of Parquet, and what the state holds behind them."""
+
+    def __init__(self, keys: int) -> None:
+        random = np.random.default_rng(7)
+        touched = [random.choice(keys, min(TOUCHED, keys), replace=False) for _ in range(2)]
+        self._parts = [random.permutation(keys), touched[0]]
+        self._waiting = touched[1]
+        self._keys = keys
+
+    @staticmethod
+    def _at(keys: Any, epoch: int) -> Any:
+        return keys % 86_400_000 + epoch
+
+    def write(self, place: Path, epoch: int) -> None:
+        """Write the rows of an epoch; 2 is the one that a query finds which is started again."""
+        place.mkdir(parents=True, exist_ok=True)
+        keys = self._waiting if epoch == 2 else self._parts[epoch]
+        for part in range(PARTITIONS):
+            mine = keys[part::PARTITIONS]
+            pq.write_table(pa.table({"key": mine, "at": self._at(mine, epoch)}), place / f"{epoch}-{part}.parquet")
+
+    def state(self) -> list[int]:
+        """Return the number of keys, and the sums of counts and of times, behind the first two epochs."""
+        at = self._at(np.arange(self._keys), 0)
+        at[self._parts[1]] += 1
+        return [self._keys, self._keys + len(self._parts[1]), int(at.sum())]
+
+    def started(self) -> list[tuple[int, int]]:
+        """Return the rows that come out of a query that is started again."""
+        before = set(self._parts[1].tolist())
+        return sorted((key, 2 + (key in before)) for key in self._waiting.tolist())
+
+
+def result(side: str, source: DataFrame, savepoint: str | None = None) -> DataFrame:
+    """Return the query of a side; from a savepoint, if one is given."""
+    if side == "spark":
+        return source.groupBy("key").transformWithState(SparkCount(), OUTPUT, "append", "None")
+    env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession).set_parallelism(PARTITIONS)
+    if savepoint is not None:
+        env.from_savepoint(savepoint)
+    return env.from_dataframe(source).key_by("key").process(Count()).uid(UID).to_dataframe(OUTPUT)
+
+
+# -- on Spark, in a process of its own --
+
+
+class Operated(SparkSide):
+    """A side that operates checkpoints. Each work returns what it has measured by name."""
+
+    def __init__(self, keys: int, made: str, directory: str, memory: str) -> None:
+        super().__init__(directory, {"spark__driver__memory": memory, **SETTINGS})
+        self._rows = Rows(keys)
+        self._made = Path(made)
+
+    def _source(self, side: str) -> DataFrame:
+        return self.spark.readStream.schema(SCHEMA).parquet(str(self._made / f"{side}-in"))
+
+    def make(self, side: str) -> None:
+        """Make the checkpoint of a side."""
+        for begun in (side, f"{side}-in"):
+            shutil.rmtree(self._made / begun, ignore_errors=True)
+        for epoch in range(2):
+            self._rows.write(self._made / f"{side}-in", epoch)
+            writer = result(side, self._source(side)).writeStream.format("noop").trigger(availableNow=True)
+            writer = writer.option("checkpointLocation", str(self._made / side))
+            (pillarbox.start(writer) if side == "pillarbox" else writer.start()).awaitTermination()
+        (self._made / f"{side}.made").touch()
+
+    def _copied(self, side: str) -> str:
+        """Return a copy of a side's checkpoint, by links: Spark never writes into a file that is there."""
+        place = self.directory / f"{side}-{time.monotonic_ns()}"
+        shutil.copytree(self._made / side, place, copy_function=os.link)
+        return str(place)
+
+    def _state(self, side: str, checkpoint: str) -> DataFrame:
+        if side == "pillarbox":
+            return pillarbox.read_state(self.spark, checkpoint, UID)
+        read = self.spark.read.format("statestore").option("stateVarName", "state").load(checkpoint)
+        return read.select("key.key", "value.n", "value.at", "partition_id")
+
+    def _wrong(self, rows: DataFrame) -> str:
+        """Return how rows of the state differ from what it must be; empty: they do not."""
+        found = list(rows.agg(F.count("key"), F.sum("n"), F.sum("at")).first() or ())
+        expected = self._rows.state()
+        return "" if found == expected else f"{found}, not {expected}"
+
+    def read(self, side: str, index: int) -> dict[str, Any]:
+        """Read all of the state."""
+        checkpoint = str(self._made / side)
+        said = _measured(lambda: _consume(self._state(side, checkpoint)))
+        return {side: {**said, "wrong": self._wrong(self._state(side, checkpoint)) if index < 0 else ""}}
+
+    def rescale(self, side: str, index: int) -> dict[str, Any]:
+        """Spread the state over half as many partitions."""
+        checkpoint, wanted = self._copied(side), PARTITIONS // 2
+        manager: Any = self.spark._streamingCheckpointManager
+        if side == "pillarbox":
+            said = _measured(lambda: pillarbox.rescale(self.spark, checkpoint, wanted))
+        else:
+            said = _measured(lambda: manager.repartition(checkpoint, wanted))
+        wrong = self._wrong(self._state(side, checkpoint))
+        shutil.rmtree(checkpoint)
+        return {side: {**said, "wrong": wrong}}
+
+    def savepoint(self, side: str, index: int) -> dict[str, Any]:
+        """Save the state; then read it, and write its rows, which are in memory then, to Parquet."""
+        checkpoint, target, beside = str(self._made / side), self._made / "savepoint", self.directory / "beside"
+        shutil.rmtree(target, ignore_errors=True)
+        saving = _measured(lambda: pillarbox.savepoint(self.spark, checkpoint, str(target)))
+        wrong = self._wrong(self.spark.read.parquet(f"{target}/state/{UID}"))
+        state = self._state(side, checkpoint)
+        reading = _measured(lambda: _consume(state))
+        state.persist().count()
+        writing = _measured(lambda: state.write.mode("overwrite").parquet(str(beside)))
+        state.unpersist()
+        saved, written = _mib(target), _mib(beside)
+        shutil.rmtree(beside)
+        return {
+            side: {**saving, "wrong": wrong, "mib": saved},
+            "reading": reading,
+            "writing": {**writing, "mib": written},
+        }
+
+    def start(self, side: str, index: int) -> dict[str, Any]:
+        """Start a query that finds rows, from a savepoint or a checkpoint; return the seconds to its first output."""
+        self._rows.write(self._made / "pillarbox-in", 2)
+        savepoint = str(self._made / "savepoint") if side == "savepoint" else None
+        checkpoint = self._copied("pillarbox") if savepoint is None else str(self.directory / "new")
+        with Measured() as all_of_it:
+            seconds, out, _ = run_to_the_end(
+                lambda: result("pillarbox", self._source("pillarbox"), savepoint), Path(checkpoint)
+            )
+        shutil.rmtree(checkpoint)
+        # They would be part of the checkpoints that a later run makes.
+        for path in (self._made / "pillarbox-in").glob("2-*"):
+            path.unlink()
+        expected = self._rows.started()
+        wrong = "" if sorted(map(tuple, out)) == expected else f"{len(out)} other rows than the {len(expected)}"
+        return {side: {**_said(all_of_it), "seconds": seconds, "wrong": wrong}}
+
+
+def _measured(work: Callable[[], Any]) -> dict[str, Any]:
+    with Measured() as measured:
+        work()
+    return _said(measured)
+
+
+def _said(measured: Measured) -> dict[str, Any]:
+    return {"seconds": measured.seconds, "processor_s": measured.processor_s, "peak_mib": measured.peak_mib}
+
+
+def _consume(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _mib(place: Path) -> int:
+    return sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) // 2**20
+
+
+# -- in the benchmark's process --
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--keys", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=3, help="of each work, as far as there is time")
+    parser.add_argument("--minutes", type=float, default=22, help="how long all of it may take, about")
+    add_names(parser, "--works", WORKS)
+    parser.add_argument("--checkpoints", help="where the checkpoints are kept, and found again")
+    parser.add_argument("--memory", default="3g", help="of Spark")
+
+
+def rounds_until(until: float, first: int, rounds: int) -> Iterator[int]:
+    """Return the numbers of a work's rounds, as far as there is time for them; those below 0 warm up."""
+    took = 0.0
+    for index in range(first, rounds):
+        began = time.monotonic()
+        if index > 0 and began + took > until:
+            print(f"no time for more than {index} rounds", flush=True)
+            return
+        yield index
+        took = time.monotonic() - began
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    begun = time.monotonic()
+    place = Path(arguments.checkpoints or directory)
+    made = place / f"{arguments.keys}"
+    made.mkdir(parents=True, exist_ok=True)
+    measured: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    wrong: list[str] = []
+
+    def new_side(scratch: str) -> Side:
+        return Side(Operated, keys=arguments.keys, made=made, directory=scratch, memory=arguments.memory)
+
+    def ask(side: Side, work: str, name: str, index: int) -> None:
+        for part, said in side.ask(work, side=name, index=index).items():
+            if said.get("wrong"):
+                wrong.append(f"{work}, {part}: {said['wrong']}")
+            if index >= 0:
+                measured[work, part].append(said)
+            figures = f"{said['seconds']:8.2f} s  {'WRONG' if said.get('wrong') else ''}"
+            print(f"{time.monotonic() - begun:6.0f} s  round {index:2}  {work:10}{part:12}{figures}", flush=True)
+
+    # Beside the checkpoints, so that these can be copied by links.
+    with tempfile.TemporaryDirectory(prefix="bench-operate-", dir=place) as scratch:
+        for name in SIDES if {"read", "rescale"} & {*arguments.works} else ("pillarbox",):
+            if not (made / f"{name}.made").exists():
+                side = new_side(scratch)
+                side.ask("make", side=name)
+                side.close()
+                print(f"{time.monotonic() - begun:6.0f} s  {SIDES[name]} has {arguments.keys:,} keys", flush=True)
+        for number, work in enumerate(arguments.works):
+            left = len(arguments.works) - number
+            until = time.monotonic() + (begun + arguments.minutes * 60 - time.monotonic()) / left
+            side = new_side(scratch)
+            if work == "start" and not (made / "savepoint").exists():
+                side.ask("savepoint", side="pillarbox", index=-1)
+            for index in rounds_until(until, 0 if work == "start" else -1, arguments.rounds):
+                for name in in_turn(WORKS[work], index):
+                    if work == "start":  # each in a new process
+                        side.close()
+                        side = new_side(scratch)
+                    ask(side, work, name, index)
+            side.close()
+        shutil.rmtree(made / "savepoint", ignore_errors=True)
+    ratios = {
+        work: ratio_of(work, {part: each for (of, part), each in measured.items() if of == work})
+        for work in arguments.works
+    }
+    named = {f"{work}, {SIDES.get(part, part)}": each for (work, part), each in measured.items()}
+    said = {
+        "ratios": rounded(ratios, 3),
+        "seconds": {name: [round(one["seconds"], 2) for one in each] for name, each in named.items()},
+        "processor_s": {name: [round(one["processor_s"], 2) for one in each] for name, each in named.items()},
+        "peak_mib": {
+            name: {what: max(one["peak_mib"][what] for one in each) for what in each[0]["peak_mib"]}
+            for name, each in named.items()
+        },
+        "written_mib": {part: each[-1]["mib"] for (_, part), each in measured.items() if "mib" in each[-1]},
+        "keys": arguments.keys,
+        "minutes": round((time.monotonic() - begun) / 60, 1),
+        "spark": spark_version(),
+    }
+    return Outcome("operate", ratios.get("read", next(iter(ratios.values()))), said, wrong)
+
+
+def ratio_of(work: str, measured: dict[str, list[dict[str, Any]]]) -> float:
+    """Return the ratio of a work."""
+    middle = medians({part: [each["seconds"] for each in several] for part, several in measured.items()})
+    if work == "read":
+        return middle["spark"] / middle["pillarbox"]
+    if work == "rescale":
+        return middle["pillarbox"] / middle["spark"]
+    if work == "savepoint":
+        return middle["pillarbox"] / (middle["reading"] + middle["writing"])
+    return middle["savepoint"] / middle["checkpoint"]
+
+
+def present(said: Said, charts: Path | None) -> str:
+    rows = [[what, f"{statistics.median(each):.1f}", extent(each, 1)] for what, each in said["seconds"].items()]
+    memory = [[what, *(f"{mib:,}" for mib in most.values())] for what, most in said["peak_mib"].items()]
+    return page(
+        table([f"{said['keys']:,} keys", "seconds", "rounds"], rows),
+        table(["", "ratio"], [[work, f"{ratio:.2f}"] for work, ratio in said["ratios"].items()]),
+        table(["largest memory, MiB", "Java", "all Python processes", "one of these"], memory),
+    )
+
+
+BLOCKS = {"operate": shown(present, "operate")}

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long it takes to start again: from the restart to the first output, by the number of keys in state.
+
+Each key has two values and an event-time timer. Before, every key was written once and then as many again, twice,
+drawn at random: so the state log has reached the length at which it is cleaned, with what is out of date in it.
+
+The task alone, on the local runtime: a new job is given the chunks of the log in a file, and runs an epoch of 1,000
+records, each of which emits its key's count. Beside it ``pickle.loads`` of the same chunks from the same file, which
+no reader of them can beat: with the garbage collector off, and nothing done with what it gives. And beside it a restore
+as one would write it by hand: ``pickle.loads`` of one file with a dictionary of all keys' values and a heap of their
+timers, the collector off as well; nothing in it is out of date, and nothing proves that it is what was written. All in
+turn, in one process, and with two kinds of timers: spread over an hour by the millisecond, so that hardly two are at
+one time; and at full minutes, as those of windows are.
+
+On Spark: a query is loaded and stopped, and its process ends. A new process restarts it from its checkpoint, with new
+Python workers and a new Java, and finds one micro-batch waiting: what counts is the time from building the query to
+the first rows at the sink. Most of that is Spark's own first micro-batch, so there is also one with 1,000 keys.
+
+The results are checked: each row that comes out must have its key's count over all that was ever written.
+
+With ``--digests`` only the cost of the digests is found out, by which chunks are proved: the task's cold start with and
+without a look at them, in turn, and CRC-32 of the same bytes by itself: ``--digests --keys 5000000``. Then ``ratio`` is
+the time that CRC-32 takes, over that of the cold start with it.
+
+In the last line ``ratio`` is the task's cold start at 1,000,000 keys over ``pickle.loads`` of the chunks, of both kinds
+of timers the larger, and ``ratios_by_hand`` those over the restore by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import pickle
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import DataFrame
+
+from benchmarks.harness.case import Block, Outcome, Results, Said, shown
+from benchmarks.harness.machine import spark_version
+from benchmarks.harness.process import Side
+from benchmarks.harness.rows import HOUR, MINUTE, write_halves
+from benchmarks.harness.stepped import SparkSide, SteppedQuery, run_to_the_end, step_settings, task_reports
+from benchmarks.harness.turns import extent, medians, rounded, table, turns
+from benchmarks.peers.counts import CountWithTimer
+from benchmarks.report.charts import draw_lines
+from benchmarks.report.words import page, paragraph, times
+from pillarbox import StreamExecutionEnvironment
+from pillarbox._elements import Records
+from pillarbox._runtime.local import LocalJob, Savepoint
+from pillarbox._state import MemoryChunkStore
+
+TIMERS = {"spread": "timers by the millisecond", "minutes": "timers at full minutes"}
+FEW = 1_000
+TOUCHED = 1_000
+OUTPUT = "key INT, n LONG"
+SMALL = {"keys": 50_000, "rounds": 2, "spark_keys": [10_000], "restarts": 1, "memory": "1g"}
+
+
+class Rows:
+    """The rows: keys, and when their timers are due; always the same for a number of keys."""
+
+    def __init__(self, keys: int, timers: str) -> None:
+        random = np.random.default_rng(1)
+        self._random = random
+        self._keys = keys
+        self._unit = MINUTE if timers == "minutes" else 1
+        self._order = np.concatenate([random.permutation(keys), random.integers(0, keys, 2 * keys)])
+        self.counts = np.bincount(self._order, minlength=keys)
+
+    def _at(self, count: int) -> npt.NDArray[np.int64]:
+        return self._random.integers(0, HOUR, count) // self._unit * self._unit + HOUR
+
+    def load(self, most: int) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Return at least a dozen epochs of at most ``most`` rows."""
+        step = min(most, len(self._order) // 12)
+        for start in range(0, len(self._order), step):
+            keys = self._order[start : start + step]
+            yield keys, self._at(len(keys))
+
+    def touch(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        keys = self._random.choice(self._keys, min(TOUCHED, self._keys), replace=False)
+        return keys, self._at(len(keys))
+
+
+def agrees(out: list[Any], touched: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> bool:
+    """Return whether each key came out, with its count in the state and one more."""
+    return sorted(map(tuple, out)) == sorted((key, int(counts[key]) + 1) for key in touched.tolist())
+
+
+# -- the task alone, in its own process --
+
+
+def local_job(savepoint: Savepoint | None = None) -> LocalJob:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    counts = env.from_collection([]).key_by(lambda row: row[0]).process(CountWithTimer(0, at_once=True)).uid("count")
+    return env.local_job(counts=counts, savepoint=savepoint)
+
+
+def run_epoch(job: LocalJob, keys: npt.NDArray[np.int64], at: npt.NDArray[np.int64]) -> list[Any]:
+    (source,) = job.program.sources
+    return job.run_epoch({source: [[Records(list(zip(keys.tolist(), at.tolist())))]]})["counts"]
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Do something with the garbage collector off; return the seconds, and what came of it."""
+    gc.collect()
+    gc.disable()
+    started = time.perf_counter()
+    found = work()
+    seconds = time.perf_counter() - started
+    gc.enable()
+    return seconds, found
+
+
+class Alone:
+    """A side with the chunks of a task's log in a file."""
+
+    def __init__(self, keys: int, timers: str, directory: str) -> None:
+        self._keys = keys
+        self._rows = Rows(keys, timers)
+        with local_job() as job:
+            for touch in self._rows.load(100_000):
+                run_epoch(job, *touch)
+            ((self._place, store),) = job.savepoint().items()
+        Path(directory).mkdir()
+        self._log = Path(directory) / "log"
+        self._by_hand = Path(directory) / "by-hand"
+        self._lengths = {number: len(chunk) for number, chunk in store.chunks.items()}
+        self._log.write_bytes(b"".join(store.chunks.values()))
+
+    def _read(self) -> dict[int, bytes]:
+        with self._log.open("rb") as file:
+            return {number: file.read(length) for number, length in self._lengths.items()}
+
+    def _loaded(self) -> list[dict[str, Any]]:
+        """Load the chunks, in their order, without the head of the log."""
+        return [pickle.loads(chunk) for number, chunk in sorted(self._read().items()) if number > 0]
+
+    def plain(self) -> dict[str, Any]:
+        """Load the chunks by ``pickle.loads``."""
+        seconds, loaded = timed(self._loaded)
+        entries = sum(len(chunk["rows"]) for chunk in loaded)
+        return {"seconds": seconds, "entries": entries, "bytes": sum(self._lengths.values())}
+
+    def by_hand(self) -> dict[str, Any]:
+        """Load values and timers from one file, as one would write it by hand."""
+        if not self._by_hand.exists():
+            values: dict[int, tuple[int, int]] = {}
+            for chunk in self._loaded():
+                values.update((key, (n, due)) for key, (*_, n, due) in zip(chunk["keys"], chunk["rows"]))
+            timers = sorted((due, key) for key, (_, due) in values.items())  # which is a heap
+            self._by_hand.write_bytes(pickle.dumps({"values": values, "timers": timers}, protocol=5))
+        seconds, loaded = timed(lambda: pickle.loads(self._by_hand.read_bytes()))
+        counts = np.array([loaded["values"][key][0] for key in range(self._keys)])
+        agree = bool((counts == self._rows.counts).all()) and len(loaded["timers"]) == self._keys
+        return {"seconds": seconds, "agrees": agree}
+
+    def digests(self) -> dict[str, Any]:
+        """Compute the digests of the chunks, and nothing else."""
+        chunks = list(self._read().values())
+        started = time.perf_counter()
+        for chunk in chunks:
+            zlib.crc32(chunk)
+        return {"seconds": time.perf_counter() - started, "bytes": sum(self._lengths.values())}
+
+    def cold(self, *, checked: bool = True) -> dict[str, Any]:
+        """Start a job on the chunks, and run an epoch; ``checked``: with a look at their digests."""
+        from pillarbox._state.chunks.head import Mark  # only here, as older revisions have it elsewhere
+
+        touched, at = self._rows.touch()
+        gc.collect()
+        with nullcontext() if checked else patch.object(Mark, "fits", lambda mark, payload: True):
+            started = time.perf_counter()
+            store = MemoryChunkStore()
+            store.chunks = self._read()
+            out = run_epoch(local_job({self._place: store}), touched, at)
+            seconds = time.perf_counter() - started
+        return {"seconds": seconds, "agrees": agrees(out, touched, self._rows.counts)}
+
+    def unchecked(self) -> dict[str, Any]:
+        """Start a job on the chunks without a look at their digests."""
+        return self.cold(checked=False)
+
+
+# -- on Spark --
+
+
+class OnSpark(SparkSide):
+    """A side that loads a query, or restarts it."""
+
+    def __init__(self, keys: int, directory: str, memory: str) -> None:
+        super().__init__(directory, step_settings(memory))
+        self._rows = Rows(keys, "spread")
+        self._query = SteppedQuery(self.spark, self.directory, "key INT, at LONG")
+
+    def _result(self) -> DataFrame:
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark)
+        counts = env.from_dataframe(self._query.source).key_by("key").process(CountWithTimer(0, at_once=True))
+        return counts.uid("count").to_dataframe(OUTPUT)
+
+    def load(self) -> None:
+        """Fill the state, and stop the query."""
+        self._query.start(self._result())
+        for number, (keys, at) in enumerate(self._rows.load(500_000)):
+            place = self.directory / "staging" / f"load-{number:04}"
+            self._query.step(write_halves(place, key=keys.astype(np.int32), at=at))
+        self._query.stop()
+
+    def restart(self, number: int) -> dict[str, Any]:
+        """Restart the query, which finds a micro-batch waiting; return the seconds to its first rows."""
+        for _ in range(number + 1):
+            # Keys differ from restart to restart; what earlier ones touched counts.
+            touched, at = self._rows.touch()
+            self._rows.counts[touched] += 1
+        self._rows.counts[touched] -= 1
+        write_halves(self.directory / "in" / f"restart-{number:04}", key=touched.astype(np.int32), at=at)
+        seconds, out, restarted = run_to_the_end(self._result, self.directory / "checkpoint")
+        (progress,) = (each for each in restarted.recentProgress if each.numInputRows)
+        tasks = task_reports(progress)
+        return {
+            "seconds": seconds,
+            "agrees": agrees(out, touched, self._rows.counts),
+            "state_ms": max(task.state_ms for task in tasks),
+            "loaded": all(task.state_sync == "loaded" for task in tasks),
+            "keys": sum(task.keys or 0 for task in tasks),
+        }
+
+
+# -- all of it --
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--keys", type=int, default=1_000_000, help="keys of the task alone")
+    parser.add_argument("--rounds", type=int, default=5, help="cold starts of the task alone that count")
+    parser.add_argument("--spark-keys", type=int, nargs="*", default=[100_000, 1_000_000], help="none: without Spark")
+    parser.add_argument("--restarts", type=int, default=3, help="restarts on Spark for each number of keys")
+    parser.add_argument("--large", action="store_true", help="also 5,000,000 keys on Spark (5 minutes more)")
+    parser.add_argument("--memory", default="2g", help="of Spark")
+    parser.add_argument("--digests", action="store_true", help="only what checking the digests costs the task alone")
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    wrong: list[str] = []
+    if arguments.digests:
+        return measure_digests(arguments, directory, wrong)
+    keys = arguments.keys
+    alone = {timers: measure_alone(arguments, directory / timers, timers, wrong) for timers in TIMERS}
+    cold, plain, by_hand = (
+        medians({timers: said[what] for timers, said in alone.items()}) for what in ("cold", "plain", "by_hand")
+    )
+    ratios = {timers: cold[timers] / plain[timers] for timers in TIMERS}
+    more: dict[str, Any] = {}
+    if sizes := arguments.spark_keys + ([5_000_000] if arguments.large else []):
+        restarts = {size: measure_spark(arguments, directory / str(size), size, wrong) for size in [FEW, *sizes]}
+        state_ms = medians({size: [each["state_ms"] for each in said] for size, said in restarts.items()})
+        more = {
+            "spark_restart_s": {size: [round(each["seconds"], 2) for each in said] for size, said in restarts.items()},
+            "spark_state_s": rounded({size: each / 1000 for size, each in state_ms.items()}, 3),
+            "spark": spark_version(),
+        }
+    said = {
+        "ratios": rounded(ratios, 3),
+        "ratios_by_hand": {timers: round(cold[timers] / by_hand[timers], 3) for timers in TIMERS},
+        "us_per_key": {timers: round(cold[timers] / keys * 1e6, 3) for timers in TIMERS},
+        "entries_per_key": {timers: round(said["entries"] / keys, 2) for timers, said in alone.items()},
+        "log_bytes_per_key": {timers: round(said["bytes"] / keys) for timers, said in alone.items()},
+        "keys": keys,
+        **more,
+    }
+    return Outcome("recovery", max(ratios.values()), said, wrong)
+
+
+def measure_digests(arguments: argparse.Namespace, directory: Path, wrong: list[str]) -> Outcome:
+    kinds = ("digests", "unchecked", "cold")
+    said = measure_alone(arguments, directory / "spread", "spread", wrong, kinds)
+    middle = medians({what: said[what] for what in kinds})
+    figures = {
+        "cold_s": round(middle["cold"], 3),
+        "unchecked_s": round(middle["unchecked"], 3),
+        "digests_s": round(middle["digests"], 4),
+        "megabytes": round(said["bytes"] / 1e6, 1),
+        "keys": arguments.keys,
+    }
+    return Outcome("recovery-digests", middle["digests"] / middle["cold"], figures, wrong)
+
+
+def measure_alone(
+    arguments: argparse.Namespace,
+    place: Path,
+    timers: str,
+    wrong: list[str],
+    kinds: tuple[str, ...] = ("plain", "cold", "by_hand"),
+) -> dict[str, Any]:
+    side = Side(Alone, keys=arguments.keys, timers=timers, directory=place)
+    print(f"{arguments.keys:,} keys, {TIMERS[timers]}: writing them", flush=True)
+    found: dict[str, Any] = {what: [] for what in kinds}
+    for index, what in turns(kinds, arguments.rounds):
+        said = side.ask(what)
+        if not said.get("agrees", True):
+            wrong.append(f"the task alone, {TIMERS[timers]}, round {index}")
+        if index >= 0:
+            found[what].append(said["seconds"])
+        print(f"  round {index + 1} of {arguments.rounds}, {what}: {said['seconds']:.2f} s", flush=True)
+        found.update({name: said[name] for name in ("entries", "bytes") if name in said})
+    side.close()
+    return found
+
+
+def measure_spark(arguments: argparse.Namespace, place: Path, keys: int, wrong: list[str]) -> list[dict[str, Any]]:
+    restarts = []
+    for number in range(-1, arguments.restarts):
+        side = Side(OnSpark, keys=keys, directory=place, memory=arguments.memory)
+        if number < 0:
+            side.ask("load")
+        else:
+            said = side.ask("restart", number=number)
+            if not (said["agrees"] and said["loaded"] and said["keys"] == keys):
+                wrong.append(f"restart {number} with {keys:,} keys: {said}")
+            restarts.append(said)
+        side.close()
+    return restarts
+
+
+# -- what the pages show --
+
+
+def present(said: Said, charts: Path | None) -> str:
+    if "ratios" not in said:
+        return table(["", "s"], [[what, said[what]] for what in ("cold_s", "unchecked_s", "digests_s")])
+    alone = [
+        [f"timers {kind}", f"{said['us_per_key'][kind]:.2f}", f"{ratio:.2f}"] for kind, ratio in said["ratios"].items()
+    ]
+    restarts, reading = medians(said.get("spark_restart_s", {})), said.get("spark_state_s", {})
+    rows = [
+        [f"{int(keys):,}", f"{median:.1f}", extent(said["spark_restart_s"][keys], 1), f"{reading[keys]:.2f}"]
+        for keys, median in restarts.items()
+    ]
+    lines = {
+        "restart": {int(keys): median for keys, median in restarts.items()},
+        "of it reading state": {int(keys): each for keys, each in reading.items()},
+    }
+    title = "restart on Spark, to the first output"
+    return page(
+        draw_lines(charts, "recovery", title, lines, "seconds", "keys in state"),
+        table(["keys in state", "s to the first output", "restarts", "of it reading state"], rows) if rows else "",
+        table([f"the task alone, {said['keys']:,} keys", "us a key", "over plain pickle"], alone),
+    )
+
+
+def in_words(results: Results) -> str:
+    said = results["recovery"]
+    restarts = {int(keys): median for keys, median in medians(said["spark_restart_s"]).items()}
+    few, many = min(restarts), max(restarts)
+    reading = said["spark_state_s"][str(many)]
+    return paragraph(
+        f"A restart takes {restarts[few]:.1f} s with {few:,} keys: that is a new Java, a new query and its first"
+        f" micro-batch. With {many:,} keys it takes {restarts[many]:.1f} s, of which reading the state takes"
+        f" {reading:.1f} s."
+    )
+
+
+def a_cold_start(results: Results) -> str:
+    said = results["recovery"]
+    cost, over = sorted(said["us_per_key"].values()), sorted(said["ratios"].values())
+    return paragraph(
+        f"A cold start of a task takes {cost[0]:.2f} to {cost[-1]:.2f} us a key with two values and a timer,"
+        f" {times(over[0])} to {times(over[-1])} times as long as `pickle.loads` of the same bytes"
+        " (`make bench-recovery`)."
+    )
+
+
+BLOCKS = {
+    "recovery": shown(present, "recovery"),
+    "recovery in words": Block(in_words, ("recovery",)),
+    "a cold start in words": Block(a_cold_start, ("recovery",)),
+}

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an epoch's state costs: it must grow with the keys that are touched, not with those that exist.
+
+Two jobs run the same epochs of 1,000 records with 1,000 different keys, in turn, each in a process of its own: one has
+10,000 keys in its state, the other 2,000,000. Each record changes its key's count, and moves the key's event-time
+timer. Before that every key is written once and then as many again, twice, drawn at random: so both logs have reached
+the length at which epochs clean up, and what they find is in part still current. What counts is the median; the means
+are there as well, because cleaning comes in portions.
+
+More keys take more memory, and more of it is out of the processor's caches. How much of the ratio is due to that alone
+shows in the same touches of a plain dictionary of lists.
+
+Then each job forgets its live state and runs an epoch more: the cold start. It is compared with ``pickle.loads`` of
+the same chunks, which no reader of them can beat.
+
+It runs on the local runtime, without Spark. With ``--spark`` the same on Spark: there the ratio is that of whole
+micro-batches, most of which is Spark's own. In the last line ``ratio`` is the time of an epoch at 2,000,000 keys over
+that at 10,000, ``bytes_ratio`` that of the bytes written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import pickle
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.harness.case import Block, Outcome, Results, Said
+from benchmarks.harness.machine import memory_kib
+from benchmarks.harness.process import Side
+from benchmarks.harness.rows import HOUR, write_halves
+from benchmarks.harness.stepped import SparkSide, SteppedQuery, step_settings, task_reports
+from benchmarks.harness.turns import medians, rounded, table, turns
+from benchmarks.peers.counts import CountWithTimer
+from benchmarks.report.words import paragraph, times
+from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
+from pillarbox._elements import Records
+from pillarbox._runtime.local import LocalJob
+
+LOAD = 100_000
+WARM_UP = 5
+SMALL = {"few": 2_000, "many": 50_000, "touched": 200, "memory": "1g"}
+
+
+class Epochs:
+    """The keys of each epoch: first all of them, then as many again, twice, at random; then a few, anywhere."""
+
+    def __init__(self, keys: int, touched: int) -> None:
+        self._random = np.random.default_rng(1)
+        self._keys = keys
+        self._touched = touched
+
+    def load(self, most: int = LOAD) -> list[npt.NDArray[np.int64]]:
+        """Return the keys of at least a dozen epochs, of at most ``most`` records each."""
+        drawn = self._random.integers(0, self._keys, 2 * self._keys)
+        order = np.concatenate([self._random.permutation(self._keys), drawn])
+        step = min(most, len(order) // 12)
+        return [order[start : start + step] for start in range(0, len(order), step)]
+
+    def touch(self) -> npt.NDArray[np.int64]:
+        return self._random.choice(self._keys, self._touched, replace=False)
+
+
+class Local:
+    """A side on the local runtime: a job with some keys in its state."""
+
+    def __init__(self, keys: int, touched: int) -> None:
+        self._keys = keys
+        self._touched = touched
+        self._epochs = Epochs(keys, touched)
+        env = StreamExecutionEnvironment.get_execution_environment()
+        stream = env.from_collection([]).assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda record, _: record[1])
+        )
+        stream.key_by(lambda record: record[0]).process(CountWithTimer(HOUR))
+        program = env.get_execution_graph()
+        (self._source,) = program.sources
+        self._job = LocalJob(program)
+        self._job.__enter__()
+
+    def _run(self, touch: npt.NDArray[np.int64]) -> tuple[float, float]:
+        records = Records([(key, self._job.epoch) for key in touch.tolist()])
+        started, started_cpu = time.perf_counter(), time.process_time()
+        self._job.run_epoch({self._source: [[records]]})
+        return time.perf_counter() - started, time.process_time() - started_cpu
+
+    def _chunks(self) -> list[bytes]:
+        (store,) = self._job.savepoint().values()
+        return [chunk for number, chunk in store.chunks.items() if number]
+
+    def load(self) -> dict[str, Any]:
+        """Fill the state; return what a key takes of memory and of the log."""
+        before = _rss()
+        for touch in self._epochs.load():
+            self._run(touch)
+        gc.collect()
+        (store,) = self._job.savepoint().values()
+        log = sum(map(len, store.chunks.values()))
+        return {"bytes_per_key": (_rss() - before - log) / self._keys, "log_bytes_per_key": log / self._keys}
+
+    def epoch(self) -> dict[str, Any]:
+        """Run an epoch."""
+        seconds, cpu = self._run(self._epochs.touch())
+        (task,) = (task for task in self._job.reports if task.level == 1)
+        return {"ms": seconds * 1000, "cpu_ms": cpu * 1000, "bytes": task.state_bytes_written}
+
+    def recover(self) -> dict[str, Any]:
+        """Forget the live state, and run an epoch; and load the same chunks with ``pickle.loads``."""
+        chunks = self._chunks()
+        gc.collect()
+        gc.disable()
+        started = time.perf_counter()
+        loaded = [pickle.loads(chunk) for chunk in chunks]
+        plain = time.perf_counter() - started
+        entries = sum(len(chunk["rows"]) for chunk in loaded)
+        del loaded
+        gc.enable()
+        self._job.reset()
+        gc.collect()
+        seconds, _ = self._run(self._epochs.touch())
+        return {"seconds": seconds, "plain_seconds": plain, "entries": entries}
+
+    def plain(self) -> dict[str, Any]:
+        """Touch keys of a plain dictionary."""
+        return {"ns": _plain_dictionary(self._epochs, self._keys, self._touched)}
+
+    def close(self) -> None:
+        """End the job."""
+        self._job.__exit__(None, None, None)
+
+
+def _plain_dictionary(epochs: Epochs, keys: int, touched: int) -> float:
+    """Touch keys of a plain dictionary: what caches and memory make of more keys, without any of our doing.
+
+    Returns:
+        nanoseconds to look up a key's list and change an item of it.
+    """
+    rows: dict[int, list[Any]] = {int(key): [0, 0, None] for key in np.random.default_rng(2).permutation(keys)}
+    rounds = []
+    for _ in range(50):
+        touch = epochs.touch().tolist()
+        started = time.perf_counter()
+        for key in touch:
+            row = rows[key]
+            row[1] += 1
+        rounds.append(time.perf_counter() - started)
+    return statistics.median(rounds) / touched * 1e9
+
+
+def _rss() -> int:
+    (kib,) = memory_kib(os.getpid(), "VmRSS")
+    return kib * 1024
+
+
+class OnSpark(SparkSide):
+    """The same on Spark."""
+
+    def __init__(self, keys: int, touched: int, directory: str, memory: str) -> None:
+        super().__init__(directory, step_settings(memory))
+        self._epochs = Epochs(keys, touched)
+        self._number = 0
+        self._query = SteppedQuery(self.spark, self.directory, "key INT, ts LONG")
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark)
+        stream = env.from_dataframe(self._query.source).assign_timestamps_and_watermarks(strategy)
+        self._query.start(stream.key_by("key").process(CountWithTimer(HOUR)).to_dataframe("key INT, n LONG"))
+
+    def _run(self, touch: npt.NDArray[np.int64]) -> dict[str, Any]:
+        ts = np.full(len(touch), self._number)
+        place = self.directory / "staging" / f"{self._number:04}"
+        self._number += 1
+        progress = self._query.step(write_halves(place, key=touch.astype(np.int32), ts=ts))
+        tasks = task_reports(progress)
+        return {
+            "ms": progress.durationMs["triggerExecution"],
+            "cpu_ms": sum(task.busy_ms + task.state_ms for task in tasks),
+            "state_ms": max(task.state_ms for task in tasks),
+            "bytes": sum(task.state_bytes_written or 0 for task in tasks),
+            "in_step": all(task.state_sync == "in step" for task in tasks),
+        }
+
+    def load(self) -> None:
+        """Fill the state."""
+        for touch in self._epochs.load(5 * LOAD):
+            self._run(touch)
+
+    def epoch(self) -> dict[str, Any]:
+        """Run a micro-batch."""
+        return self._run(self._epochs.touch())
+
+    def close(self) -> None:
+        """Stop the query and Spark."""
+        self._query.stop()
+        super().close()
+
+
+# -- both sides --
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--few", type=int, default=10_000, help="keys in the state of the small job")
+    parser.add_argument("--many", type=int, default=2_000_000, help="keys in the state of the large job")
+    parser.add_argument("--touched", type=int, default=1_000, help="keys that an epoch touches")
+    parser.add_argument("--epochs", type=int, default=0, help="epochs that count (default 100; 20 on Spark)")
+    parser.add_argument("--spark", action="store_true", help="on Spark, not on the local runtime")
+    parser.add_argument("--memory", default="2g", help="of each Spark")
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    wanted = arguments.epochs or (20 if arguments.spark else 100)
+    few, many = arguments.few, arguments.many
+    sides = {}
+    for keys in (few, many):
+        on_spark = {"directory": directory / str(keys), "memory": arguments.memory} if arguments.spark else {}
+        kind = OnSpark if arguments.spark else Local
+        sides[keys] = Side(kind, keys=keys, touched=arguments.touched, **on_spark)
+    loaded = {keys: side.ask("load") for keys, side in sides.items()}
+    epochs: dict[int, list[dict[str, Any]]] = {keys: [] for keys in sides}
+    for index, keys in turns(sides, wanted, WARM_UP):
+        said = sides[keys].ask("epoch")
+        if index >= 0:
+            epochs[keys].append(said)
+
+    def ratio(what: str, of: Any = statistics.median) -> float:
+        values = {keys: of([said[what] for said in epochs[keys]]) for keys in sides}
+        return float(values[many] / max(values[few], 1e-9))
+
+    usual = medians({keys: [said["ms"] for said in epochs[keys]] for keys in sides})
+    said = {
+        "bytes_ratio": round(ratio("bytes", statistics.mean), 3),
+        "mean_ratio": round(ratio("ms", statistics.mean), 3),
+        "cpu_ratio": round(ratio("cpu_ms"), 3),
+        "epoch_ms": rounded(usual, 3),
+        "epoch_bytes": rounded({keys: statistics.mean(each["bytes"] for each in epochs[keys]) for keys in sides}),
+        **(_on_spark(epochs) if arguments.spark else _alone(sides, usual, few, many)),
+        "touched": arguments.touched,
+        "epochs": wanted,
+    }
+    if not arguments.spark:
+        said["memory_bytes_per_key"] = round(loaded[many]["bytes_per_key"])
+        said["log_bytes_per_key"] = round(loaded[many]["log_bytes_per_key"])
+    for side in sides.values():
+        side.close()
+    return Outcome("state_spark" if arguments.spark else "state", ratio("ms"), said)
+
+
+def _on_spark(epochs: dict[int, list[dict[str, Any]]]) -> Said:
+    """Return how long reading and writing state took, and how many epochs found the live state."""
+    return {
+        "state_ms": rounded(medians({keys: [each["state_ms"] for each in all_] for keys, all_ in epochs.items()})),
+        "in_step": {keys: sum(each["in_step"] for each in all_) for keys, all_ in epochs.items()},
+    }
+
+
+def _alone(sides: dict[int, Side], usual: dict[int, float], few: int, many: int) -> Said:
+    """Return what a cold start costs, and what the machine's caches make of more keys."""
+    recovered = {keys: side.ask("recover") for keys, side in sides.items()}[many]
+    plain = {keys: side.ask("plain")["ns"] for keys, side in sides.items()}
+    seconds = recovered["seconds"] - usual[many] / 1000
+    return {
+        "plain_dict_ratio": round(plain[many] / plain[few], 2),
+        "recovery_us_per_key": round(seconds / many * 1e6, 3),
+        "recovery_over_pickle": round(seconds / recovered["plain_seconds"], 2),
+        "entries_per_key": round(recovered["entries"] / many, 2),
+    }
+
+
+# -- what the pages show --
+
+
+def present(said: Said, charts: Path | None) -> str:
+    return _table([(said, "on Spark" if said["name"] == "state_spark" else "the task alone")])
+
+
+def _table(runs: list[tuple[Said, str]]) -> str:
+    rows = []
+    for said, what in runs:
+        few, many = sorted(said["epoch_ms"], key=int)
+        rows.append(
+            [
+                f"an epoch of {said['touched']:,} keys, {what}",
+                f"{said['epoch_ms'][few]:,.1f} at {int(few):,} keys",
+                f"{said['epoch_ms'][many]:,.1f} at {int(many):,} keys",
+                f"{said['ratio']:.2f}",
+                f"{said['bytes_ratio']:.2f}",
+            ]
+        )
+    return table(["milliseconds", "few", "many", "ratio", "ratio of bytes written"], rows)
+
+
+def both(results: Results) -> str:
+    return _table([(results["state-spark"], "on Spark"), (results["state"], "the task alone")])
+
+
+def in_words(results: Results) -> str:
+    said = results["state"]
+    few, many = sorted(map(int, said["epoch_ms"]))
+    longer = said["epoch_ms"][str(many)] - said["epoch_ms"][str(few)]
+    return paragraph(
+        "The task alone shows the processor's caches: to touch a key of a plain dictionary of lists takes"
+        f" {times(said['plain_dict_ratio'])} times as long with {many:,} keys as with {few:,}."
+        f" An epoch takes {longer:.1f} ms longer; a micro-batch on Spark takes"
+        f" {results['state-spark']['epoch_ms'][str(many)]:.0f} ms."
+    )
+
+
+BLOCKS = {
+    "state": Block(both, ("state-spark", "state"), commands=True),
+    "state in words": Block(in_words, ("state-spark", "state")),
+}

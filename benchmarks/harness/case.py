@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a case is, and how one is run.
+
+A case is a module. Its docstring is the method: what is compared, how, and to whose favour. It has:
+
+- ``options(parser)``, its own options, and ``SMALL``: their values for ``--size small``, which takes about a minute;
+- ``run(arguments, directory)``, which measures and returns an ``Outcome``;
+- ``present(said, charts)``, which shows the figures of an outcome as tables and charts in Markdown;
+- ``BLOCKS``, where pages show its figures: the blocks of the pages by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.machine import machine
+
+Said = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a case has measured.
+
+    Attributes:
+        figures: for the last line, beside the name and the ratio.
+        wrong: a line for each result that is not the expected one.
+    """
+
+    name: str
+    ratio: float
+    figures: Mapping[str, Any]
+    wrong: Sequence[str] = field(default=())
+
+    def said(self) -> Said:
+        """Return the object of the last line."""
+        agree = {"results_agree": not self.wrong}
+        return {"name": self.name, "ratio": round(self.ratio, 3), **agree, **self.figures, **machine()}
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results that a block is made of, by the name of their run.
+
+    Attributes:
+        kept: of each run its command, date, machine and result.
+        charts: the folder into which charts are drawn; None: they are not drawn.
+    """
+
+    kept: Mapping[str, dict[str, Any]]
+    charts: Path | None
+
+    def __getitem__(self, name: str) -> Said:
+        """Return the object with which a run ended."""
+        said: Said = self.kept[name]["result"]
+        return said
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there was such a run."""
+        return name in self.kept
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page.
+
+    Attributes:
+        make: its Markdown.
+        needed: the runs that it is made of.
+        commands: whether their commands come first.
+    """
+
+    make: Callable[[Results], str]
+    needed: tuple[str, ...]
+    commands: bool = False
+
+
+def shown(present: Callable[[Said, Path | None], str], name: str) -> Block:
+    """Return the block with the command, the tables and the charts of one run."""
+    return Block(lambda results: present(results[name], results.charts), (name,), commands=True)
+
+
+def run_case(name: str, case: Any, argv: Sequence[str]) -> None:
+    """Run a case, show its figures, and print the last line.
+
+    Args:
+        case: the module.
+        argv: the command line after the name.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks {name}",
+        description=case.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--size", choices=("full", "small"), default="full", help="small: about a minute, to try it")
+    case.options(parser)
+    if parser.parse_known_args(argv)[0].size == "small":
+        parser.set_defaults(**case.SMALL)
+    arguments = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix=f"bench-{name}-", ignore_cleanup_errors=True) as directory:
+        outcome = case.run(arguments, Path(directory))
+    last = json.dumps(outcome.said())
+    print(f"\n{case.present(json.loads(last), None)}\n")
+    for line in outcome.wrong:
+        print(f"WRONG RESULTS: {line}")
+    print(last, flush=True)
+    if outcome.wrong:
+        sys.exit(1)

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contests of many contenders in rows per second: keyed functions, windows and joins.
+
+A contest has works, one after the other. Within a work the contenders take turns: in a turn a contender has some
+micro-batches, or a job over a share of a micro-batch's rows, and the others wait, in processes of their own. Every
+result is checked. There are two schedules:
+
+- In rounds: all contenders are there from the beginning to the end, and each has a turn in each round.
+- In visits: pillarbox stays; the peers come one after the other, with a warm-up first, and after each of them pillarbox
+  has a turn. So it is measured all along the run, beside each of them, and no more than two Sparks need memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import statistics
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.case import Said
+from benchmarks.harness.process import Side, SideFailed
+from benchmarks.harness.rows import SUBTASKS, MicroBatches
+from benchmarks.harness.runners import BatchRunner, Contender, FastestStore, JobRunner, Round, Runner
+from benchmarks.harness.stepped import Stepped
+from benchmarks.harness.turns import extent, medians, rounded, table
+from benchmarks.peers.environments import DIRECTORY, FLINK, Environment, NotInstalled
+from benchmarks.report.charts import draw_bars
+from benchmarks.report.words import page
+
+# A JVM goes on compiling what it runs for some time: without this, a side whose micro-batches take ten seconds would
+# come to its first round with a JVM ten times as old as that of a side whose micro-batches take one.
+WARM_UP_SECONDS = 60
+
+
+class Contest(ABC):
+    """All works, one after the other.
+
+    Attributes:
+        module: the case's, as the sides import it.
+        contenders: by name.
+        stores: the settings of the state stores that Spark's own is tried with, by name.
+        flink: the jobs of PyFlink, as ``Side`` takes them.
+        visits: whether peers come one after the other; else all have turns in rounds.
+        name: the work that is being done.
+        fastest: the store that Spark's own was the fastest with, by work.
+        busy_ms: how long the micro-batches of each process have taken so far.
+    """
+
+    module: str
+    contenders: Mapping[str, Contender]
+    stores: Mapping[str, Mapping[str, str]] = {}
+    flink: str
+    visits = False
+
+    def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
+        self.arguments = arguments
+        self.directory = directory
+        self.name = ""
+        self.wrong: list[str] = []
+        self.left_out: dict[str, str] = {}
+        self.fastest: dict[str, str] = {}
+        self.done: dict[str, dict[str, list[Round]]] = {}
+        self.busy_ms: Counter[str] = Counter()
+        self._processes: dict[str, Side] = {}
+        self._jobs: dict[str, list[Side]] = {}
+        self._batches: dict[int, Any] = {}
+
+    # -- what they differ in --
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The words for the work that is being done."""
+
+    @property
+    def keys(self) -> int:
+        """Its keys."""
+        return int(self.arguments.keys)
+
+    @property
+    def warm_up(self) -> int:
+        """How many of its micro-batches do not count at least: the small ones, and two full ones.
+
+        After the first full one the state is as large as it will be from then on, which the second one shows.
+        """
+        return 4
+
+    @property
+    def warm_up_ms(self) -> float:
+        """How long the micro-batches of a process must have taken before one counts."""
+        return 1000 * float(self.arguments.warm_up_seconds)
+
+    @abstractmethod
+    def new_batches(self, share: int, place: Path) -> MicroBatches:
+        """Return its micro-batches, or a share of each; their files are to be below ``place``."""
+
+    def question(self, name: str) -> dict[str, Any]:
+        """Return what the query of a contender is made of."""
+        return {"query": name, "work": self.name}
+
+    def spec(self) -> dict[str, Any]:
+        """Return the work as the jobs of peers get it."""
+        return {}
+
+    def runner(self, kind: str) -> Callable[[Any, str], Runner]:
+        """Return how contenders of a kind are run."""
+        if kind in ("flink", "bytewax"):
+            return JobRunner
+        return FastestStore if kind == "spark" and self.stores else BatchRunner
+
+    def job_sources(self, runner: Runner, count: int) -> list[str]:
+        """Return what each of a number of processes reads in the next job of a runner."""
+        place = runner.batches.place(runner.number, "csv")
+        # (Of two files, one reader may take both, one after the other: the rows of the second one would be late.)
+        parts = [str(part) for part in range(SUBTASKS)] if count == SUBTASKS else ["whole"]
+        streams = range(runner.batches.streams)
+        return [
+            ",".join(str(place / str(stream) / part) for stream in streams) if len(streams) > 1 else str(place / part)
+            for part in parts
+        ]
+
+    def note_wrong(self, runner: Runner, line: str) -> None:
+        """Take note of results that are not the expected ones."""
+        self.wrong.append(line)
+
+    # -- what the runners ask for --
+
+    def batches(self, share: int) -> Any:
+        """Return the work's micro-batches, or a share of each."""
+        if share not in self._batches:
+            self._batches[share] = self.new_batches(share, self.directory / "rows" / self.name / str(share))
+        return self._batches[share]
+
+    def rounds_of(self, contender: Contender, usual: int) -> int:
+        """Return how many micro-batches or jobs of a contender count in a turn."""
+        if contender.rounds is None:
+            return usual
+        return contender.rounds if contender.kind == "ours" else self.arguments.rounds or contender.rounds
+
+    def place(self, environment: Environment) -> Path:
+        """Return an environment's directory."""
+        return Path(self.arguments.environments) / environment.name
+
+    def new_process(self, name: str, kind: str) -> Side:
+        """Start a process for queries over micro-batches."""
+        return Side(
+            Stepped,
+            module=self.module,
+            directory=self.directory / f"spark-{name}",
+            memory=self.arguments.memory,
+            ours=kind == "ours",
+            source=getattr(self.arguments, "source", None),
+        )
+
+    def process(self, name: str, kind: str) -> Side:
+        """Return the process of a name."""
+        if name not in self._processes:
+            self._processes[name] = self.new_process(name, kind)
+        return self._processes[name]
+
+    def new_jobs(self, name: str, kind: str) -> list[Side]:
+        """Start the processes of a peer that runs jobs: PyFlink, in a mode."""
+        # In thread mode all subtasks of a process share Python's one lock.
+        of_each = 1 if name == "thread" else SUBTASKS
+        options = {"mode": name, "parallelism": of_each, "bundle": self.arguments.flink_bundle}
+        return [FLINK.side(self.flink, self.place(FLINK), **options) for _ in range(SUBTASKS // of_each)]
+
+    def jobs(self, name: str, kind: str) -> Sequence[Side]:
+        """Return the processes of a peer that runs jobs."""
+        if name not in self._jobs:
+            self._jobs[name] = self.new_jobs(name, kind)
+        return self._jobs[name]
+
+    def close(self, name: str = "") -> None:
+        """End the processes of a contender, or of all."""
+        for known in (self._processes, self._jobs):
+            for each in [name] if name else list(known):
+                found = known.pop(each, [])
+                for side in [found] if isinstance(found, Side) else found:
+                    side.close()
+
+    # -- the turns --
+
+    def run(self, works: Iterable[str], sides: Sequence[str], peers: Sequence[str]) -> None:
+        """Do all works.
+
+        Args:
+            sides: pillarbox's own, by name.
+        """
+        try:
+            for name in works:
+                self.name = name
+                print(f"{self.name}: {self.title}, {self.keys:,} keys", flush=True)
+                self.do_work(sides, peers)
+        finally:
+            self.close()
+
+    def do_work(self, sides: Sequence[str], peers: Sequence[str]) -> None:
+        """Do one work."""
+        runners: dict[str, Runner] = {}
+        try:
+            (self._in_visits if self.visits else self._in_rounds)(runners, sides, peers)
+            self.done.setdefault(self.name, {})
+            for name, runner in runners.items():
+                if runner.counted:
+                    self.done[self.name].setdefault(name, runner.counted)
+                if runner.tasks:
+                    self._print_tasks(runner)
+        finally:
+            for runner in runners.values():
+                runner.close()
+            self._batches.clear()
+            shutil.rmtree(self.directory / "rows", ignore_errors=True)
+
+    def _in_rounds(self, runners: dict[str, Runner], sides: Sequence[str], peers: Sequence[str]) -> None:
+        for name in [*sides, *peers]:
+            if name not in self.left_out:
+                self._try(name, runners, "warm_up")
+        for _ in range(self.arguments.rounds):
+            for name in list(runners):
+                self._try(name, runners, "turn")
+
+    def _in_visits(self, runners: dict[str, Runner], sides: Sequence[str], peers: Sequence[str]) -> None:
+        for name in sides:
+            self._try(name, runners, "warm_up")
+            self.done.setdefault(self.name, {})[name] = runners[name].counted
+        for name in peers:
+            visit: dict[str, Runner] = {}
+            self._try(name, visit, "warm_up")
+            for each in list(visit):
+                self._try(each, visit, "turn")
+            for each, runner in visit.items():
+                self.done[self.name][each] = runner.counted
+                runner.close()
+                self.close("limits" if runner.contender.kind == "limit" else each)
+            for ours in sides:
+                runners[ours].turn()
+        if not peers:
+            for ours in sides:
+                runners[ours].turn()
+
+    def _try(self, name: str, runners: dict[str, Runner], what: str) -> None:
+        """Have a contender do something; a peer that does not run is left out from then on."""
+        contender = self.contenders[name]
+        try:
+            if name not in runners:
+                runners[name] = self.runner(contender.kind)(self, name)
+            getattr(runners[name], what)()
+        except (NotInstalled, SideFailed) as ended:
+            if contender.kind in ("ours", "spark", "limit", "bare"):
+                raise
+            print(f"{ended}\n{contender.title} is left out", flush=True)
+            self.left_out[name] = _reason(str(ended))
+            if runner := runners.pop(name, None):
+                runner.close()
+
+    def _print_tasks(self, runner: Runner) -> None:
+        metrics = [metric for metric in runner.tasks[0] if metric != "state_sync"]
+        said = ", ".join(f"{metric} {'/'.join(f'{task[metric]:,}' for task in runner.tasks)}" for metric in metrics)
+        print(f"{runner.title}, last micro-batch, by subtask: {said}")
+
+    # -- the figures --
+
+    def figures(self, work: str, sides: Sequence[str]) -> dict[str, Any]:
+        """Return the figures of a work."""
+        self.name = work
+        done = self.done[work]
+        rates = medians({name: [each.rate for each in rounds] for name, rounds in done.items()})
+        return {
+            "keys": self.keys,
+            "rows_per_s": rounded(rates),
+            "over": {
+                ours: {name: round(rates[ours] / rate, 3) for name, rate in rates.items() if name != ours}
+                for ours in sides
+            },
+            "cpu_s_per_1m_rows": {
+                name: round(statistics.median(each.cpu / each.rows * 1e6 for each in rounds if each.cpu is not None), 2)
+                for name, rounds in done.items()
+                if all(each.cpu is not None for each in rounds)
+            },
+            "rounds": {name: [round(each.rate) for each in rounds] for name, rounds in done.items()},
+            "rows_of_a_round": {name: rounds[0].rows for name, rounds in done.items()},
+            "store": self.fastest.get(work),
+        }
+
+
+def _reason(error: str) -> str:
+    """Return the line of a stack trace, Python's or Java's, that says what happened."""
+    lines = error.strip().splitlines()
+    errors = [line.strip() for line in lines if re.match(r"\s*(Caused by: )?[\w.]+(Error|Exception)\b", line)]
+    return (errors or lines or [""])[-1]
+
+
+def contest_page(charts: Path | None, name: str, title: str, contenders: Mapping[str, Contender], said: Said) -> str:
+    """Return the chart and the table of a work: each contender's rates, and how many times those are ours."""
+    titles = {each: contenders[each].title.strip("()") for each in said["rows_per_s"]}
+    rates = {titles[each]: float(rate) for each, rate in said["rows_per_s"].items()}
+    limits = [titles[each] for each in titles if contenders[each].title.startswith("(")]
+    rows = [
+        [
+            titles[each],
+            f"{rate:,}",
+            extent(said["rounds"][each]),
+            f"{said['cpu_s_per_1m_rows'][each]:.1f}" if each in said["cpu_s_per_1m_rows"] else "",
+            *(f"{over[each]:.2f}" if each in over else "1.00" for over in said["over"].values()),
+        ]
+        for each, rate in said["rows_per_s"].items()
+    ]
+    head = ["rows per second", "median", "rounds", "CPU s per 1M rows"]
+    return page(
+        draw_bars(charts, name, title, rates, "rows per second", limits=limits),
+        table(head + [f"{contenders[ours].title} over it" for ours in said["over"]], rows),
+    )
+
+
+def left_out(contenders: Mapping[str, Contender], said: Said) -> list[str]:
+    """Return a sentence for each contender that did not run."""
+    return [f"{contenders[name].title} is left out: {why}" for name, why in said["left_out"].items()]
+
+
+# -- the command line --
+
+
+def names_of(known: Mapping[str, Any]) -> Any:
+    """Return what makes a list of some of the known names of an argument."""
+
+    def parse(text: str) -> list[str]:
+        names = [name for name in text.split(",") if name]
+        if unknown := set(names) - set(known):
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(known)}")
+        return [name for name in known if name in names]
+
+    return parse
+
+
+def add_names(parser: argparse.ArgumentParser, option: str, known: Mapping[str, Any], **more: Any) -> None:
+    """Add an option that takes some of the known names, by default all."""
+    some = f"some of {','.join(known)}; all by default"
+    parser.add_argument(option, **{"type": names_of(known), "default": list(known), "help": some, **more})
+
+
+def add_options(parser: argparse.ArgumentParser, *, rows: int, keys: int, rounds: int, warm_up_seconds: int) -> None:
+    """Add the options that all contests have.
+
+    Args:
+        rows: of a micro-batch, by default; so are the others.
+    """
+    parser.add_argument("--rows", type=int, default=rows, help="rows of a micro-batch, of each stream")
+    parser.add_argument("--keys", type=int, default=keys, help="0: each work's own number")
+    parser.add_argument("--warm-up-rows", type=int, default=rows // 10, help="rows of the small ones at the beginning")
+    parser.add_argument("--warm-up-seconds", type=int, default=warm_up_seconds, help="of micro-batches in a JVM")
+    parser.add_argument("--rounds", type=int, default=rounds, help="0: each contender's own number")
+    parser.add_argument("--batches", type=int, default=3, help="micro-batches of each side on Spark in a round")
+    parser.add_argument("--flink-bundle", type=int, default=10_000, help="elements in a bundle of PyFlink")
+    parser.add_argument("--environments", type=Path, default=DIRECTORY, help="of the peers, made when missing")
+    parser.add_argument("--memory", default="3g", help="of each Spark")

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine, and the processor time and memory of processes as ``/proc`` tells of them (Linux)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+# A load before the start that is worth a word.
+BUSY = 0.7
+
+
+def machine() -> dict[str, Any]:
+    """Describe what the numbers were taken on."""
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def spark_version() -> str:
+    """Return pyspark's version."""
+    import pyspark
+
+    return str(pyspark.__version__)
+
+
+def load_before() -> float:
+    """Return the machine's load, with a note where something else is running."""
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        print(f"NOTE: the machine is busy with other things (load {load:.1f})", flush=True)
+    return round(load, 1)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below one."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(child) for child in task.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *descendants(child)]
+    return found
+
+
+def _ticks(pid: int, *, ended: bool = False) -> int:
+    """Return a process's processor time in ticks; ``ended``: and that of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return sum(map(int, fields[11 : 15 if ended else 13]))
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process and all below it have used, also those that have ended."""
+    return sum(_ticks(each, ended=True) for each in (pid, *descendants(pid))) / _TICKS
+
+
+def cpu_seconds_of(pids: Iterable[int]) -> float:
+    """Return the processor time that some processes have used by themselves."""
+    return sum(map(_ticks, pids)) / _TICKS
+
+
+def cpu_by_program(pid: int) -> dict[str, float]:
+    """Return the processor time (ms) of the processes below one that live: Spark's Java, and its Python workers."""
+    times = {"java": 0.0, "python": 0.0}
+    for each in descendants(pid):
+        try:
+            program = Path(f"/proc/{each}/comm").read_text().strip()
+        except OSError:
+            continue
+        times["java" if program == "java" else "python"] += _ticks(each) * 1000 / _TICKS
+    return times
+
+
+def memory_kib(pid: int, *names: str) -> list[int]:
+    """Return lines of ``/proc/pid/status`` such as ``VmHWM``; nothing when the process has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return []
+    values = dict(line.split(":", 1) for line in lines)
+    return [int(values[name].split()[0]) for name in names if name in values]
+
+
+def memory_mb(pid: int, kind: str) -> float:
+    """Return the memory of a process: ``Pss:``, its proportional share; ``Private_``, what it shares with nobody."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(kind)) / 1024
+
+
+def kind_of_python(pid: int) -> str | None:
+    """Return what a Python process of Spark's or pillarbox's is; None: something else.
+
+    That is a ``worker`` of PySpark's, its ``daemon``, a ``home`` of pillarbox's, or the ``starter`` of homes.
+    """
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        above = Path(f"/proc/{parent}/cmdline").read_bytes()
+    except OSError:
+        return None
+
+    def is_python(command: bytes) -> bool:  # Java's command has settings, with names of modules
+        return b"python" in command.partition(b"\0")[0]
+
+    for program, child, alone in (
+        (b"pyspark.daemon", "worker", "daemon"),
+        (b"pillarbox.daemon", "worker", "daemon"),
+        (b"homes import starter", "home", "starter"),
+    ):
+        if program in command and is_python(command):
+            return child if program in above and is_python(above) else alone
+    return None
+
+
+def is_python_worker(pid: int) -> bool:
+    """Return whether tasks live in a process, or pass through it."""
+    return kind_of_python(pid) in ("worker", "home")
+
+
+class Measured:
+    """What is done meanwhile, by this process and all below it; memory is looked at ten times a second.
+
+    Attributes:
+        seconds: of the wall clock.
+        processor_s: of processors.
+        peak_mib: the largest memory of Java, of all Python processes below this one, and of any one of these.
+    """
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._kib = {"java": 0, "python": 0, "python_process": 0}
+
+    def __enter__(self) -> Measured:
+        self._thread.start()
+        self._processor_s = cpu_seconds(os.getpid())
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._started
+        self.processor_s = cpu_seconds(os.getpid()) - self._processor_s
+        self._ended.set()
+        self._thread.join()
+        self.peak_mib = {what: kib // 1024 for what, kib in self._kib.items()}
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.1):
+            now = dict.fromkeys(self._kib, 0)
+            for pid in descendants(os.getpid()):
+                try:
+                    # A command that Java is about to run is Java itself, in the same memory, under a name of its own.
+                    program = os.readlink(f"/proc/{pid}/exe").rpartition("/")[2]
+                except OSError:
+                    continue
+                kib = sum(memory_kib(pid, "VmRSS"))
+                if program.startswith("python"):
+                    now["python"] += kib
+                    now["python_process"] = max(now["python_process"], kib)
+                elif program == "java":
+                    now["java"] = max(now["java"], kib)
+            self._kib = {what: max(kib, now[what]) for what, kib in self._kib.items()}

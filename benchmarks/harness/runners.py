@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contenders of a contest at work: how each is run, measured and checked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness.machine import cpu_seconds
+from benchmarks.harness.rows import read_rows
+
+if TYPE_CHECKING:
+    from benchmarks.harness.contest import Contest
+
+# After this many seconds Spark may have ended idle Python workers, or will before the next micro-batch is through.
+_IDLE = 45
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something that is measured.
+
+    Attributes:
+        kind: ``ours``, ``spark``, ``limit``, ``bare``, or the peer's environment.
+        share: it gets one in so many rows and keys; a dictionary: by work.
+        warm_up: how many of its micro-batches or jobs do not count, where it is not as in the contest.
+        rounds: how many count in a turn, where it is not as in the contest.
+    """
+
+    title: str
+    kind: str
+    share: int | Mapping[str, int] = 1
+    warm_up: int | None = None
+    rounds: int | None = None
+
+    def share_of(self, work: str) -> int:
+        """Return its share of a work."""
+        return self.share if isinstance(self.share, int) else self.share.get(work, 1)
+
+
+@dataclass
+class Round:
+    """What was measured."""
+
+    rows: int
+    ms: float
+    cpu: float | None
+
+    @property
+    def rate(self) -> float:
+        """Rows per second."""
+        return 1000 * self.rows / self.ms
+
+
+class Runner(ABC):
+    """A contender in a work."""
+
+    def __init__(self, contest: Contest, name: str, title: str = "") -> None:
+        self.contest = contest
+        self.name = name
+        self.contender = contest.contenders[name]
+        self.title = title or self.contender.title
+        self.batches = contest.batches(self.contender.share_of(contest.name))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=contest.directory))
+        self.number = 0
+        self.counted: list[Round] = []
+        self.tasks: list[dict[str, Any]] = []
+
+    @abstractmethod
+    def measure(self) -> tuple[Round, str, str]:
+        """Run the next micro-batch or job; return also a word on it, and what is wrong with its results."""
+
+    def run(self, *, counts: bool) -> Round:
+        """Run the next micro-batch or job, and check its results."""
+        done, word, wrong = self.measure()
+        if wrong:
+            self.contest.note_wrong(self, f"{self.title}, number {self.number}: {wrong}")
+        if counts:
+            self.counted.append(done)
+        self.number += 1
+        print(
+            f"  {self.title:28}{len(self.counted) if counts else 'warm-up':>8}{done.rows:12,} rows"
+            f"{done.ms / 1000:8.1f} s{done.rate:11,.0f} /s  {word} {'WRONG' if wrong else 'as expected'}",
+            flush=True,
+        )
+        return done
+
+    def is_warm(self) -> bool:
+        """Return whether what comes next counts."""
+        wanted = self.contender.warm_up
+        return self.number >= (self.contest.warm_up if wanted is None else wanted)
+
+    def warm_up(self) -> None:
+        """Run what does not count."""
+        while not self.is_warm():
+            self.run(counts=False)
+
+    def turn(self) -> None:
+        """Do a turn."""
+        for _ in range(self.contest.rounds_of(self.contender, 1)):
+            self.run(counts=True)
+
+    def close(self) -> None:
+        """End, and remove what there is on the disk."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class BatchRunner(Runner):
+    """A query over micro-batches that come when they are asked for.
+
+    Args:
+        store: by whose settings it runs; empty: none of its own.
+    """
+
+    def __init__(self, contest: Contest, name: str, store: str = "") -> None:
+        super().__init__(contest, name, f"{contest.contenders[name].title}, {store}" if store else "")
+        self.store = store
+        self.query = f"{name} {store}"
+        # All limits share a process: they are no contenders of each other.
+        self.process = "limits" if self.contender.kind == "limit" else name
+        self.side = contest.process(self.process, self.contender.kind)
+        self.side.ask(
+            "begin",
+            name=self.query,
+            directory=self.directory / "query",
+            settings=dict(contest.stores.get(store, {})),
+            question=contest.question(name),
+        )
+        self.last = time.monotonic()
+
+    def measure(self) -> tuple[Round, str, str]:
+        staged = self.directory / f"{self.number:03}"
+        shutil.copytree(self.batches.place(self.number, "parquet"), staged, copy_function=os.link)
+        said = self.side.ask("step", name=self.query, batch=staged)
+        self.last = time.monotonic()
+        self.contest.busy_ms[self.process] += said["ms"]
+        self.tasks = said["tasks"]
+        results, expected = said["results"], self.batches.expected(self.number, self.contender.kind)
+        word = ", ".join([f"{results[0]:,} emitted", *sorted({task["state_sync"] for task in self.tasks})])
+        wrong = "" if results == expected else f"{results}, not {expected}"
+        return Round(self.batches.length(self.number), said["ms"], said["cpu"]), word, wrong
+
+    def is_warm(self) -> bool:
+        return super().is_warm() and self.contest.busy_ms[self.process] >= self.contest.warm_up_ms
+
+    def turn(self) -> None:
+        # Python workers that have waited for so long are new ones: what they do first does not count.
+        if self.contender.kind != "spark" and time.monotonic() - self.last > _IDLE:
+            self.run(counts=False)
+        for _ in range(self.contest.rounds_of(self.contender, self.contest.arguments.batches)):
+            self.run(counts=True)
+
+    def close(self) -> None:
+        self.side.ask("end", name=self.query)
+        super().close()
+
+
+class FastestStore(Runner):
+    """Spark's own, with the state store that is the fastest one in the last micro-batch of the warm-up."""
+
+    def __init__(self, contest: Contest, name: str) -> None:
+        super().__init__(contest, name)
+        self.runners = [BatchRunner(contest, name, store) for store in contest.arguments.stores]
+
+    def measure(self) -> tuple[Round, str, str]:
+        return self.runners[0].measure()
+
+    def warm_up(self) -> None:
+        # In turns, so that none has a JVM that the others have warmed up.
+        rates = [0.0]
+        while not all(runner.is_warm() for runner in self.runners):
+            rates = [runner.run(counts=False).rate for runner in self.runners]
+        fastest = self.runners.pop(rates.index(max(rates)))
+        for runner in self.runners:
+            runner.close()
+        self.runners = [fastest]
+        self.contest.fastest[self.contest.name] = fastest.store
+        self.counted = fastest.counted
+
+    def turn(self) -> None:
+        self.runners[0].turn()
+
+    def close(self) -> None:
+        for runner in self.runners:
+            runner.close()
+        super().close()
+
+
+class JobRunner(Runner):
+    """PyFlink or Bytewax: a round is a job over the rows of a micro-batch by themselves."""
+
+    def __init__(self, contest: Contest, name: str) -> None:
+        super().__init__(contest, name)
+        self.sides = contest.jobs(name, self.contender.kind)
+
+    def measure(self) -> tuple[Round, str, str]:
+        sources = self.contest.job_sources(self, len(self.sides))
+        targets = [self.directory / f"{self.number}-{i}" for i in range(len(sources))]
+        before = cpu_seconds(os.getpid())
+        with ThreadPoolExecutor(len(self.sides)) as threads:
+            asked = [
+                threads.submit(side.ask, "run", source=source, target=target, **self.contest.spec())
+                for side, source, target in zip(self.sides, sources, targets)
+            ]
+            seconds = max(each.result()["seconds"] for each in asked)
+        # PyFlink's time does not include the start of a job, which most of its processor time is.
+        cpu = None if self.contender.kind == "flink" else cpu_seconds(os.getpid()) - before
+        found = read_rows(targets)
+        word = f"{len(found[0]) if found else 0:,} emitted"
+        done = Round(self.batches.job_length(self.number), 1000 * seconds, cpu)
+        return done, word, self.batches.wrong_job(self.number, found)
+
+    def warm_up(self) -> None:
+        self.run(counts=False)
+        # The other small ones are not needed: a job has no state.
+        self.number = self.batches.small_ones

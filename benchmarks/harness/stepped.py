@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streaming queries that get their micro-batches one by one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness.machine import cpu_seconds
+from benchmarks.harness.process import carry_whole
+from benchmarks.harness.rows import SUBTASKS, observed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pillarbox import TaskReport
+
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+TASK_METRICS = ("busy_ms", "state_ms", "back_pressured_ms", "idle_ms", "state_sync")
+
+
+class SteppedQuery:
+    """A streaming query over Parquet files: each directory that is moved in is one micro-batch.
+
+    It is removed afterwards: a query that waits while another side is asked looks for files all the time, and the more
+    there are, the more it takes from that side.
+    """
+
+    def __init__(self, spark: SparkSession, directory: Path, schema: str) -> None:
+        self._directory = directory
+        self._arrived = directory / "in"
+        # Spark looks up the files of a pattern anew each time; a directory comes in one piece. The pattern must
+        # match something from the start.
+        (self._arrived / "nothing").mkdir(parents=True, exist_ok=True)
+        self._number = 0
+        self.source = spark.readStream.schema(schema).parquet(str(self._arrived / "*"))
+
+    def start(self, result: DataFrame) -> None:
+        """Start to consume ``result`` as cheaply as it can be."""
+        checkpoint = str(self._directory / "checkpoint")
+        self._query = result.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+
+    def step(self, batch: str | Path) -> StreamingQueryProgress:
+        """Run the micro-batch whose files are in the directory ``batch``, which is moved."""
+        shutil.move(batch, self._arrived / Path(batch).name)
+        self._query.processAllAvailable()
+        number, self._number = self._number, self._number + 1
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for progress in self._query.recentProgress:
+                if progress.batchId == number and progress.numInputRows:
+                    shutil.rmtree(self._arrived / Path(batch).name)
+                    return progress
+            time.sleep(0.02)
+        raise SystemExit(f"Spark reported no progress of micro-batch {number}")
+
+    def stop(self) -> None:
+        """Stop the query."""
+        self._query.stop()
+
+
+def run_to_the_end(result: Callable[[], DataFrame], checkpoint: Path) -> tuple[float, list[Row], StreamingQuery]:
+    """Start a query that finds rows waiting, and let it run until none are left.
+
+    Returns:
+        the seconds from building it to its first rows at the sink; all rows; and the query, which has ended.
+    """
+    out: list[Row] = []
+    seconds = 0.0
+
+    def take(batch: DataFrame, _: int) -> None:
+        nonlocal seconds
+        found = batch.collect()
+        if found and not out:
+            seconds = time.perf_counter() - started
+        out.extend(found)
+
+    started = time.perf_counter()
+    writer = result().writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return seconds, out, query
+
+
+# For the sides of others: `local_session` lets workers begin with what pillarbox's need.
+AS_SPARK_COMES = {"spark__python__daemon__module": "pyspark.daemon"}
+
+
+def step_settings(memory: str) -> dict[str, str]:
+    """Return the settings for a session with a stepped query, with ``__`` for dots."""
+    return {
+        "spark__driver__memory": memory,
+        "spark__sql__streaming__noDataMicroBatches__enabled": "false",
+        "spark__sql__streaming__pollingDelay": "250ms",  # a side that waits takes next to nothing from others
+        # Of each side: what pillarbox sets for its own queries (on Spark 4.3).
+        "spark__sql__streaming__stateStore__providerClass": STATE_STORE,
+        "spark__sql__streaming__stateStore__rocksdb__changelogCheckpointing__enabled": "true",
+        "spark__sql__streaming__stateStore__checkpointFormatVersion": "2",
+        "spark__log__level": "ERROR",
+    }
+
+
+def task_reports(progress: StreamingQueryProgress, level: int = 1) -> list[TaskReport]:
+    """Return pillarbox's metrics of the subtasks of a level in a micro-batch: 0 for sources, 1 for keyed ones."""
+    from pillarbox import metrics  # sides without pillarbox do not load it
+
+    return [task for task in metrics(progress) if task.level == level]
+
+
+class SparkSide:
+    """A side with a Spark of its own.
+
+    Args:
+        directory: for what Spark and the side write.
+        settings: Spark's, with ``__`` for dots.
+        slots: how many tasks run at a time.
+        ours: whether its queries are pillarbox's; if not, Spark is as it comes.
+    """
+
+    def __init__(
+        self, directory: str, settings: Mapping[str, str], *, slots: int = SUBTASKS, ours: bool = True
+    ) -> None:
+        from pillarbox import local_session
+
+        self.directory = Path(directory)
+        given = {"spark__local__dir": f"{directory}/local", **settings, **({} if ours else AS_SPARK_COMES)}
+        self.spark = local_session(slots, **given)
+
+    def close(self) -> None:
+        """Stop Spark."""
+        self.spark.stop()
+
+
+class Stepped(SparkSide):
+    """A side with queries, each of which gets its micro-batches when it is asked.
+
+    Args:
+        module: the case's, with ``SCHEMA``, the columns of the rows, and ``query``, which makes the query that a
+            question asks for of a streaming DataFrame.
+    """
+
+    def __init__(self, module: str, directory: str, memory: str, *, ours: bool) -> None:
+        super().__init__(directory, step_settings(memory), ours=ours)
+        self._case = importlib.import_module(module)
+        carry_whole(self._case)
+        self._queries: dict[str, SteppedQuery] = {}
+
+    def begin(self, name: str, directory: str, settings: Mapping[str, str], question: Mapping[str, Any]) -> None:
+        """Start a query with settings of its own."""
+        for setting, value in settings.items():
+            self.spark.conf.set(setting, value)
+        self._queries[name] = query = SteppedQuery(self.spark, Path(directory), self._case.SCHEMA)
+        query.start(observed(self._case.query(query.source, question)))
+
+    def step(self, name: str, batch: str) -> dict[str, Any]:
+        """Run a micro-batch of a query."""
+        before = cpu_seconds(os.getpid())
+        progress = self._queries[name].step(batch)
+        return {
+            "ms": progress.durationMs["triggerExecution"],
+            "cpu": cpu_seconds(os.getpid()) - before,
+            "results": [value or 0 for value in progress.observedMetrics["results"]],
+            "tasks": [{name: getattr(task, name) for name in TASK_METRICS} for task in task_reports(progress)],
+        }
+
+    def end(self, name: str) -> None:
+        """Stop a query."""
+        self._queries.pop(name).stop()

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that are not on Spark: each has an environment of its own, made when it is missing, and sides in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.process import ROOT, Side
+
+DIRECTORY = ROOT / ".bench"
+
+
+class NotInstalled(Exception):
+    """A peer that cannot be had on this machine, and why."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with exactly one peer in it.
+
+    Attributes:
+        title: the peer's name.
+        name: of its directory.
+        packages: what pip installs, with the peer's own version.
+        size: how much that is, in words.
+        pythons: the versions of Python that the peer has wheels for, best first.
+        build: what pip installs first, to build the others from source.
+        variables: of the environment of its processes.
+    """
+
+    title: str
+    name: str
+    packages: tuple[str, ...]
+    size: str
+    pythons: tuple[str, ...] = ("python3.11", "python3.12", "python3.10")
+    build: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+
+    def make(self, directory: Path | None = None) -> Path:
+        """Return the environment's Python; the environment is made when it is missing.
+
+        Args:
+            directory: its place; by default ``.bench`` and its name.
+
+        Raises:
+            NotInstalled: there is no Python for it, or pip cannot install it.
+        """
+        directory = directory or DIRECTORY / self.name
+        python = directory / "bin" / "python"
+        installed = directory / "installed"
+        wanted = " ".join(self.packages)
+        if installed.exists() and installed.read_text() == wanted:
+            return python
+        found = next(filter(None, map(shutil.which, self.pythons)), None)
+        if found is None:
+            raise NotInstalled(f"{self.title} needs one of {', '.join(self.pythons)}")
+        print(f"installing {self.title} into {directory} (some {self.size}, once)", flush=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        try:
+            subprocess.run([found, "-m", "venv", "--clear", str(directory)], check=True)
+            if self.build:
+                subprocess.run([*pip, *self.build], check=True)
+            subprocess.run([*pip, *self.packages], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise NotInstalled(f"{self.title} cannot be installed: {error}") from error
+        installed.write_text(wanted)
+        return python
+
+    def side(self, kind: str, place: Path | None = None, **arguments: Any) -> Side:
+        """Start a side in the environment, which is made when it is missing.
+
+        Args:
+            kind: where its class is, as ``module:name``.
+            place: the environment's directory.
+            arguments: of the class.
+        """
+        python = self.make(place)
+        # For PyFlink's thread mode, which runs Python within the JVM: it is told where the packages are.
+        packages = [str(path) for path in python.parent.parent.glob("lib/python3*/site-packages")]
+        env = {"PYTHONPATH": os.pathsep.join([str(ROOT), *packages]), **dict(self.variables)}
+        return Side(kind, python=python, env=env, **arguments)
+
+
+FLINK = Environment(
+    "PyFlink",
+    "pyflink",
+    ("apache-flink==2.3.0", "aiohttp", "uvloop"),
+    "900 MB",
+    # Some of its requirements are built from source, with what newer setuptools no longer have.
+    build=("setuptools<80", "wheel"),
+    # Where nothing else is said, PyFlink runs the Python workers of a local job as threads of the script's process, all
+    # under one interpreter lock. Here they are processes, as on a cluster.
+    variables=(("_python_worker_execution_mode", "process"),),
+)
+PATHWAY = Environment("Pathway", "pathway", ("pathway==0.33.0",), "600 MB", variables=(("PATHWAY_THREADS", "2"),))
+BYTEWAX = Environment("Bytewax", "bytewax", ("bytewax==0.21.1", "pyarrow"), "200 MB")
+# Waitress, as moto's own server answers "Expect: 100-continue" in a way that Amazon's client does not take.
+MOTO = Environment("moto", "moto", ("moto[server,s3]==5.2.5", "waitress==3.0.2"), "150 MB")

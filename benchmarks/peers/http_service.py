@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="import-not-found"
+"""The service that lookups ask: HTTP on loopback, each answer a latency later.
+
+``GET /<id>`` gives ``{"id": <id>, "score": <number>}``. Connections are kept alive. It prints the port that it got,
+and ends when its standard input does, so that it never outlives who started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import resource
+import sys
+
+from aiohttp import web
+
+from benchmarks.peers.lookups import new_event_loop, score
+
+# Thousands of clients connect at once: a shorter queue would make some of them try again a second later.
+BACKLOG = 4096
+
+
+async def serve(latency: float) -> None:
+    async def handle(request: web.BaseRequest) -> web.Response:
+        key = int(request.path[1:])
+        await asyncio.sleep(latency)
+        return web.Response(text=f'{{"id": {key}, "score": {score(key)}}}', content_type="application/json")
+
+    # Without routes and middlewares: what the service costs, its clients do not get.
+    runner = web.ServerRunner(web.Server(handle, access_log=None))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=BACKLOG).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await runner.cleanup()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--latency", type=float, default=0.01, help="seconds")
+    arguments = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    new_event_loop().run_until_complete(serve(arguments.latency))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The block of README.md, and what the benchmarks were run on."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from benchmarks.harness.case import Block, Results
+from benchmarks.harness.turns import table
+from benchmarks.report.results import RUNS
+from benchmarks.report.words import WIDTH, paragraph, precise, times
+
+
+def _processor(results: Results, name: str) -> str:
+    machine = results.kept[name]["machine"]
+    return str(machine.get("processor", machine["machine"])).replace("(R)", "").removesuffix(" Processor")
+
+
+def _size(results: Results, name: str) -> str:
+    machine = results.kept[name]["machine"]
+    return f"{machine['cores']} cores and {machine.get('memory_gib', '?')} GiB"
+
+
+def _versions(results: Results, names: Sequence[str]) -> str:
+    sparks = sorted({results[name]["spark"] for name in names if "spark" in results[name]})
+    pythons = sorted({results.kept[name]["machine"]["python"] for name in names})
+    return f"Spark {', '.join(sparks)}, Python {', '.join(pythons)}"
+
+
+def _dates(results: Results, names: Sequence[str]) -> str:
+    return ", ".join(sorted({results.kept[name]["date"] for name in names}))
+
+
+def machines(results: Results) -> str:
+    """Say on which machines the benchmarks were run, and when."""
+    of: dict[str, list[str]] = {}
+    for name in results.kept:
+        of.setdefault(f"{_processor(results, name)}, {_size(results, name)}", []).append(name)
+    return "\n".join(
+        textwrap.fill(
+            f"- {machine}; {_versions(results, names)}; {_dates(results, names)}: {', '.join(names)}.",
+            WIDTH,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
+        for machine, names in of.items()
+    )
+
+
+def first_page(results: Results) -> str:
+    """Show a stranger what is fast, what is slower, and how to try it."""
+    from benchmarks.cases.rates.keyed_contest import CONTENDERS
+
+    rows: list[tuple[float, list[str]]] = []
+
+    def case(what: str, ours: str, peer: str, theirs: str, factor: float, name: str) -> None:
+        shown = f"**{times(factor)}**" if factor >= 1 else f"{times(factor)} (slower)"
+        rows.append((factor, [what, ours, f"{peer}: {theirs}", shown, f"`make bench-{RUNS[name][0]}`"]))
+
+    def rates(what: str, ours: float, peer: str, theirs: float, name: str) -> None:
+        case(what, f"{precise(ours)} rows/s", peer, f"{precise(theirs)} rows/s", ours / theirs, name)
+
+    keyed = results["keyed"]["rows_per_s"]
+    for kind, peer in (("spark", "Spark's fastest stateful Python API, `{}`"), ("flink", "{}")):
+        best = max((name for name in keyed if CONTENDERS[name].kind == kind), key=keyed.__getitem__)
+        what = f"Count per key, with timers, by a Python function; {results['keyed']['keys']:,} keys"
+        rates(what, keyed["pillarbox"], peer.format(CONTENDERS[best].title), keyed[best], "keyed")
+    works, join = results["windows"]["works"], results["join"]
+    for work, window in (("sliding", "an hour that slides by a minute"), ("tumbling-10k", "a minute")):
+        what = f"Count and sum in windows of {window}; {works[work]['keys']:,} keys"
+        said = works[work]["rows_per_s"]
+        rates(what, said["columnar"], "Spark's own windows, in the JVM", said["spark"], "windows")
+    what = f"Interval join of two streams; {join['keys']:,} keys"
+    rates(what, join["rows_per_s"]["columnar"], "Spark's own join, in the JVM", join["rows_per_s"]["spark"], "join")
+    ours, theirs = (results["latency"]["latency_ms"][side]["p99"] for side in ("pillarbox", "spark"))
+    what = f"99th percentile of the latency, at {results['latency']['rate']:,} rows/s"
+    case(what, f"{ours:,} ms", "`transformWithState`", f"{theirs:,} ms", theirs / ours, "latency")
+
+    rows.sort(key=lambda each: each[0] < 1)  # What is slower comes last.
+    names = ("keyed", "windows", "join", "latency")
+    processors, sizes = (sorted({of(results, name) for name in names}) for of in (_processor, _size))
+    moved = [f"`bench-{RUNS[name][0]}`" for name in names if results.kept[name]["command"].startswith("TMPDIR=")]
+    in_memory = f" Checkpoints of {', '.join(moved)} were in memory (`TMPDIR=/dev/shm`)." if moved else ""
+    head = ["What", "pillarbox", "Compared with", "Times as fast", "Command"]
+    return "\n\n".join(
+        [
+            table(head, [cells for _, cells in rows], words=(0, 2, 4)),
+            paragraph(
+                "Windows and joins work on columns here, without a Python function; all results are checked. Measured"
+                f" on {' and '.join(sizes)} ({', '.join(processors)}) with {_versions(results, names)};"
+                f" {_dates(results, names)}.{in_memory} [Benchmarks](docs/benchmarks.md) has all figures, and says"
+                " how each side is set up."
+            ),
+        ]
+    )
+
+
+BLOCKS = {
+    "first page": Block(first_page, ("keyed", "windows", "join", "latency")),
+    "machine": Block(machines, ()),
+}

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The blocks of README.md and ``docs``, which are filled with what the benchmarks said.
+
+What stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is written here, all else is by hand. Every figure
+that was measured stands in such a block, so the pages show what the last run said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.cases import CASES, load
+from benchmarks.harness.case import Block, Results
+from benchmarks.harness.process import ROOT
+from benchmarks.report import first_page
+from benchmarks.report.results import read_results
+from benchmarks.report.words import page as join
+
+BLOCK = re.compile(r"^<!-- begin (?P<name>[^>\n]+) -->\n.*?^<!-- end (?P=name) -->$", re.DOTALL | re.MULTILINE)
+
+
+def blocks() -> dict[str, Block]:
+    """Return all blocks by name."""
+    found = dict(first_page.BLOCKS)
+    for name in CASES:
+        found.update(load(name).BLOCKS)
+    return found
+
+
+def pages(home: Path = ROOT) -> list[Path]:
+    """Return the pages that may have blocks."""
+    return [home / "README.md", *sorted((home / "docs").glob("*.md"))]
+
+
+def fill(page: str, results: Results, notes: list[str] | None = None) -> str:
+    """Fill in a page's blocks.
+
+    Args:
+        notes: is given a line for each block that stays as it is.
+    """
+
+    known = blocks()
+
+    def block(found: re.Match[str]) -> str:
+        name = found["name"]
+        if name not in known:
+            raise SystemExit(f"{name!r} is no block: known are {', '.join(known)}")
+        made = known[name]
+        if missing := [each for each in made.needed if each not in results]:
+            if notes is not None:
+                notes.append(f"{name}: left as it is, {', '.join(missing)} was not run")
+            return found[0]
+        commands = [f"    {results.kept[each]['command']}" for each in made.needed] if made.commands else []
+        filling = join("\n".join(commands), made.make(results))
+        return f"<!-- begin {name} -->\n\n{filling}\n\n<!-- end {name} -->"
+
+    return BLOCK.sub(block, page)
+
+
+def filled(results: Results, home: Path = ROOT, notes: list[str] | None = None) -> Mapping[Path, str]:
+    """Return what each page is to be."""
+    return {page: fill(page.read_text(), results, notes) for page in pages(home)}
+
+
+def write() -> None:
+    """Draw the charts, and fill in the blocks whose results exist."""
+    notes: list[str] = []
+    for page, text in filled(read_results(), notes=notes).items():
+        page.write_text(text)
+    print(*notes, sep="\n", end="\n" if notes else "")
