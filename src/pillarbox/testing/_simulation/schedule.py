@@ -94,9 +94,7 @@ def cut_into_runs(values: Sequence[Any], rng: random.Random) -> list[Records]:
 
 
 def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
-    """Return limits at which few records fill a chunk, a buffer, the writer's queue: what takes long runs elsewhere is
-    met here.
-    """
+    """Return limits at which few records fill a chunk, a buffer, the writer's queue, as millions do elsewhere."""
     return [
         (record_writer, "_BUFFER_RECORDS", rng.choice([1, 3, 1000])),
         (record_writer, "_QUEUE_BYTES", rng.choice([1, 200, 10**6])),

@@ -246,22 +246,21 @@ class _Smaller:
                     break
         changed = True
         while changed and self._runs > 0:
-            changed = any([self._leave_out(name) for name in self.inputs])
+            before = self.inputs
+            for name in before:
+                self._leave_out(name)
+            changed = self.inputs is not before
 
-    def _leave_out(self, name: str) -> bool:
-        """Leave out stretches of a source's records, long ones first; tell whether any was left out."""
-        found = False
+    def _leave_out(self, name: str) -> None:
+        """Leave out stretches of a source's records, long ones first."""
         length = len(self.inputs[name])
         while length:
             start = 0
             while start < len(self.inputs[name]) and self._runs > 0:
                 values = self.inputs[name]
-                if self._try(inputs={**self.inputs, name: values[:start] + values[start + length :]}):
-                    found = True
-                else:
+                if not self._try(inputs={**self.inputs, name: values[:start] + values[start + length :]}):
                     start += length
             length //= 2
-        return found
 
     def _try(
         self,
