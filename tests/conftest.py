@@ -13,6 +13,8 @@ from tests.support.connect import ConnectClient
 from tests.support.forked_python import forked_python
 from tests.support.sessions import only_session
 
+pytest_plugins = ["tests.support.budgets"]
+
 # "ci": the same examples in every run. "dev": new ones each time, failures kept in .hypothesis/.
 # Neither has a deadline: on a busy machine a slow example is no bug.
 _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

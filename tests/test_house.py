@@ -106,8 +106,9 @@ PUBLIC_MODULES = {
     "testing": {
         "KeyedOneInputStreamOperatorTestHarness", "KeyedTwoInputStreamOperatorTestHarness",
         "ManualProcessingTimeService", "OneInputStreamOperatorTestHarness", "OperatorSnapshot",
-        "ProcessFunctionTestHarnesses", "ProcessingTime", "ProgramSnapshot", "ProgramTestHarness", "StreamRecord",
-        "TwoInputStreamOperatorTestHarness", "Watermark", "WatermarkStatus", "check_operator", "harness_for", "row",
+        "ProcessFunctionTestHarnesses", "ProcessingTime", "ProgramSnapshot", "ProgramTestHarness",
+        "SimulationError", "StreamRecord", "TwoInputStreamOperatorTestHarness", "Watermark", "WatermarkStatus",
+        "check_operator", "harness_for", "row", "simulate",
     },
 }  # fmt: skip
 

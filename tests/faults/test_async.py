@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 import subprocess
@@ -113,7 +112,7 @@ def test_a_worker_is_killed_with_requests_in_flight(spark: SparkSession, tmp_pat
         run.end(run.start(service.url))
 
 
-@pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="make test-all runs it; so does chaos")
+@pytest.mark.long("chaos shows it, too")
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 def test_the_driver_is_killed_with_requests_in_flight(tmp_path: Path, seed: int) -> None:
     """Both programs run in one driver, which is killed when some of their epochs are done and requests are made."""

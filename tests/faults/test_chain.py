@@ -30,7 +30,7 @@ from tests.faults.test_rescale import check
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="takes some minutes: make test-all runs it"),
+    pytest.mark.long("some minutes of queries, one after the other"),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
 ]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -129,7 +128,7 @@ def test_state_is_killed_while_it_writes(home: Home) -> None:
 
 # -- all over their runs --
 
-long = pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="make test-all runs it")
+long = pytest.mark.long("a JVM for each command")
 
 
 def sweep(home: Home, place: Callable[[str], list[str]], check: Callable[[str, bool], bool]) -> None:

@@ -23,7 +23,7 @@ from tests.faults.programs.job import FileSink, make_events, write_fixed_epochs
 
 pytestmark = [
     pytest.mark.fault,
-    pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="make test-all runs it; so does chaos"),
+    pytest.mark.long("a driver per fault; chaos kills drivers, too"),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
 ]
 

@@ -75,7 +75,7 @@ def kill_the_driver(spark: Any, home: Path) -> None:
         driver.wait()
 
 
-long = pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="make test-all runs it")
+long = pytest.mark.long("a driver that dies, where stopping it shows the same")
 
 
 @pytest.mark.parametrize("interrupt", [stop_the_query, pytest.param(kill_the_driver, marks=long)])

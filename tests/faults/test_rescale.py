@@ -7,7 +7,6 @@ for `make test-all`, which sets ``PILLARBOX_LONG``; `tests/versions` has a short
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import time
@@ -26,7 +25,7 @@ from tests.faults.test_driver import kill, start_python, wait_for
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="takes some minutes: make test-all runs it"),
+    pytest.mark.long("some minutes of queries; tests/versions has a short way of it"),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
     pytest.mark.skipif(
         tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="Spark repartitions state from 4.2 on"

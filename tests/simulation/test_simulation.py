@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.planted import PLANTED
 from tests.simulation.programs import PROGRAMS, STREAMING
-from tests.simulation.simulate import Disagreement, Run, command, simulate
+from tests.simulation.simulate import Disagreement, command, run_of, simulate
 
 ROOT = Path(__file__).parents[2]
 SEEDS = -(-1000 // len(STREAMING))  # for each program: a thousand schedules in all
@@ -51,7 +51,7 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("name", [*STREAMING, "many-keys-in-batch-mode"])
 def test_a_seed_repeats_its_schedule(name: str) -> None:
-    one, other = Run(name, 3), Run(name, 3)
+    one, other = run_of(name, 3), run_of(name, 3)
     assert repr(one.disturbed()) == repr(other.disturbed())
     assert one.story == other.story
     assert one.rng.getstate() == other.rng.getstate()
@@ -59,9 +59,9 @@ def test_a_seed_repeats_its_schedule(name: str) -> None:
 
 def test_a_seed_repeats_its_schedule_in_other_processes() -> None:
     code = """
-from tests.simulation.simulate import Run
+from tests.simulation.simulate import run_of
 for name in ("sessions", "drained", "carried-with-event-time"):
-    run = Run(name, 3)
+    run = run_of(name, 3)
     print(run.disturbed(), run.story, run.rng.random())
 """
     said = set()
@@ -78,11 +78,11 @@ def test_outcomes_are_not_empty(name: str) -> None:
     """There is something to compare: some records reach each output."""
     reached = {"late"} if name.startswith("windows") else set()  # nothing is late
     for seed in range(8):
-        run = Run(name, seed)
+        run = run_of(name, seed)
         reached |= {output for epoch in run.undisturbed() for output, values in epoch.items() if values}
-        if reached >= set(run.compiled.outputs):
+        if reached >= set(run.compiled.program.outputs):
             return
-    pytest.fail(f"nothing reaches {set(run.compiled.outputs) - reached}")
+    pytest.fail(f"nothing reaches {set(run.compiled.program.outputs) - reached}")
 
 
 def test_plain_python_says_something_of_most_programs() -> None:
@@ -90,5 +90,5 @@ def test_plain_python_says_something_of_most_programs() -> None:
     oracles = {name: oracle for name in batch if (oracle := PROGRAMS[name].oracle) is not None}
     assert len(oracles) >= 0.85 * len(batch)
     for name, oracle in oracles.items():
-        said = [list(values) for seed in range(3) for values in oracle(Run(name, seed).inputs).values()]
+        said = [list(values) for seed in range(3) for values in oracle(run_of(name, seed).inputs).values()]
         assert any(said), name

@@ -72,6 +72,13 @@ records are cut into runs, and so on. :func:`check_operator` tries them:
 ...     lambda **options: harness_for(Sessions(), key_by="card", **options),
 ...     [StreamRecord(row(card="c1"), 0), Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
 ... )
+
+Whether a whole program survives restarts, lost workers, failed tasks and another parallelism is what :func:`simulate`
+tries, under as many schedules as one likes; it shows the smallest input and the faults that break one:
+
+>>> from pillarbox.testing import simulate
+>>> payments = [row(card=f"c{n % 3}", at=n * 40_000) for n in range(12)]
+>>> simulate(build, {"payments": payments}, key_by="card", seeds=20)
 """
 
 from typing import Any
@@ -92,6 +99,7 @@ from pillarbox.testing._operator_harness import (
     TwoInputStreamOperatorTestHarness,
 )
 from pillarbox.testing._program_harness import ProgramSnapshot, ProgramTestHarness
+from pillarbox.testing._simulation.simulate import SimulationError, simulate
 
 __all__ = [
     "KeyedOneInputStreamOperatorTestHarness",
@@ -103,6 +111,7 @@ __all__ = [
     "ProcessingTime",
     "ProgramSnapshot",
     "ProgramTestHarness",
+    "SimulationError",
     "StreamRecord",
     "TwoInputStreamOperatorTestHarness",
     "Watermark",
@@ -110,6 +119,7 @@ __all__ = [
     "check_operator",
     "harness_for",
     "row",
+    "simulate",
 ]
 
 

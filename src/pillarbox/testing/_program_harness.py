@@ -266,10 +266,18 @@ class ProgramTestHarness:
         self.close()
 
 
-def program_of(build: Build, parallelism: int) -> tuple[Program, dict[str, int | None]]:
+def program_of(
+    build: Build, parallelism: int, *, max_parallelism: int | None = None, savepoint: str | None = None
+) -> tuple[Program, dict[str, int | None]]:
     """Return the program that ``build`` builds, and the number of the vertex that reads each source.
 
     It is None for a source on which no output depends.
+
+    Args:
+        build: as a :class:`ProgramTestHarness` takes it.
+        parallelism: number of subtasks after a shuffle.
+        max_parallelism: number of key groups; None: the default for the parallelism.
+        savepoint: the directory of the savepoint that it starts from.
     """
     if not callable(build) or isinstance(build, type):
         raise ProgramError(f"a program is built by a function build(env, payments), not by {shorten(build)}")
@@ -280,6 +288,10 @@ def program_of(build: Build, parallelism: int) -> tuple[Program, dict[str, int |
             f"{shorten(build)} takes no source: build(env, payments) gets one stream for each parameter after env"
         )
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    if max_parallelism is not None:
+        env.set_max_parallelism(max_parallelism)
+    if savepoint is not None:
+        env.from_savepoint(savepoint)
     sources = {name: env.from_collection([]).name(name) for name in names}
     built = build(env, *sources.values())
     outputs = built if isinstance(built, Mapping) else {"output": built}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from tests.faults.chaos.seeds import is_right, run_seed
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.timeout(3_600),
-    pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="make test-all runs it"),
+    pytest.mark.long("a seed takes some minutes"),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
 ]
 

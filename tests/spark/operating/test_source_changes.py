@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 
-_LONG = pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="twice the same: make test-all runs it")
+_LONG = pytest.mark.long("the same again, by another way")
 _VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 _NAMES = pytest.mark.skipif(_VERSION < (4, 2), reason="sources have names of Spark's since 4.2")
 

@@ -21,7 +21,6 @@ from pillarbox._task.network.task_input import EXHAUSTED, Reader
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.testing._patience import Patience
-from tests.simulation import service
 
 
 class _Moments(selectors.SelectSelector):
@@ -180,12 +179,23 @@ class Turns(Patience):
             self._step(self._open_loops())
         return rng.random() >= self._input_late
 
+    def answer(self, now: int) -> bool:
+        """Answer what is due at ``now`` by the services of a simulation; tell whether there was anything.
+
+        There are none here: what a function asks has to wait in its event loop.
+        """
+        return False
+
+    def times_of_answers(self) -> Iterable[int]:
+        """Return when what is under way will be answered."""
+        return ()
+
     def settle(self) -> None:
         """Let the loops come to rest, answer what is due by the clock, and let them come to rest again."""
         loops = self._open_loops()
         for loop in loops:
             loop.rest()
-        if service.answer(self._clock.current_processing_time()):
+        if self.answer(self._clock.current_processing_time()):
             for loop in loops:
                 loop.rest()
 
@@ -211,7 +221,7 @@ class Turns(Patience):
 
     def _let_time_pass(self, name: str) -> None:
         now = self._clock.current_processing_time()
-        moments = [*self._clock.active_timer_timestamps(), *service.times_of_answers()]
+        moments = [*self._clock.active_timer_timestamps(), *self.times_of_answers()]
         following = min((moment for moment in moments if moment > now), default=None)
         if following is None:
             raise AssertionError(f"operator {name!r} waits for what never comes")

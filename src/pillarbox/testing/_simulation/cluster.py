@@ -6,7 +6,7 @@ What happens is drawn from a generator of random numbers, and from nothing else:
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -18,9 +18,21 @@ from pillarbox._task import MultipleInputStreamTask, SourceStreamTask
 from pillarbox._task.vertex import Vertex
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox.testing._program_harness import PatientJob
-from tests.simulation.turns import Turns
+from pillarbox.testing._simulation.turns import Turns
 
 T = TypeVar("T")
+
+#: The kinds of disturbances, and which likelihoods each of them stands for.
+FAULTS: dict[str, tuple[str, ...]] = {
+    "move": ("hand_over",),
+    "fail": ("fail",),
+    "retry": ("lose", "repeat"),
+    "kill": ("leave",),
+    "restart": ("go_back",),
+    "rescale": ("rescale",),
+    "reorder": ("disorder",),
+    "delay": ("tick",),
+}
 
 
 class WorkerLostError(Exception):
@@ -39,6 +51,7 @@ class Weather:
         repeat: that an epoch which came through is not committed, and run again.
         leave: that a worker leaves, with all its residents, and another takes its place.
         go_back: that the query is started again from an earlier savepoint.
+        rescale: that it has another parallelism then.
         disorder: that the buffers of a subtask come in any order.
         tick: the most milliseconds that the clock moves on before anything happens.
         seeds: whether the process's random numbers are seeded again and again, as a function of the user's may do.
@@ -51,14 +64,15 @@ class Weather:
     repeat: float
     leave: float
     go_back: float
+    rescale: float
     disorder: float
     tick: int
     seeds: bool
 
     @staticmethod
-    def draw(rng: random.Random) -> Weather:
-        """Return the weather of one run."""
-        return Weather(
+    def draw(rng: random.Random, faults: Collection[str] | None = None) -> Weather:
+        """Return the weather of one run, with these kinds of disturbances; None: with all."""
+        weather = Weather(
             workers=rng.choice([1, 2, 2, 3]),
             hand_over=rng.choice([0.0, 0.3, 0.7, 1.0]),
             fail=rng.choice([0.0, 0.0, 0.05, 0.2]),
@@ -66,10 +80,18 @@ class Weather:
             repeat=rng.choice([0.0, 0.0, 0.1, 0.4]),
             leave=rng.choice([0.0, 0.0, 0.1, 0.3]),
             go_back=rng.choice([0.0, 0.1, 0.4]),
+            rescale=rng.choice([0.0, 0.5, 1.0]),
             disorder=rng.choice([0.0, 0.5, 1.0]),
             tick=rng.choice([0, 0, 7, 40]),
             seeds=rng.random() < 0.5,
         )
+        if faults is None:
+            return weather
+        without = {name: 0 for kind, names in FAULTS.items() if kind not in faults for name in names}
+        if "rescale" in faults and "restart" not in faults:  # a query has to start again to be rescaled
+            without["go_back"] = weather.go_back  # type: ignore[assignment]
+            without["rescale"] = 1
+        return replace(weather, **without)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -126,6 +148,10 @@ class SimulatedJob(PatientJob):
         self._stores = {place: store.copy() for place, store in savepoint.items()}
         if not workers_stay:
             self.reset()
+
+    def take_times(self, former: SimulatedJob) -> None:
+        """Take over the times of the epochs that were begun before the query was started again."""
+        self._times = {number: time for number, time in former._times.items() if number < self.epoch}
 
     def calm_down(self) -> None:
         """Lose nothing any more; subtasks still change hands."""

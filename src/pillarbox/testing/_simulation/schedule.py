@@ -1,0 +1,141 @@
+"""How a run's input comes: cut into epochs, dealt out to partitions, in runs of some size, at limits that are small."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._operators.async_io.loop import host
+from pillarbox._operators.keyed import reduce
+from pillarbox._state.keys.key_groups import stable_hash
+from pillarbox._state.log import limits as log_limits
+from pillarbox._task import stream_task
+from pillarbox._task.network import input_gate, key_sorter, record_spool, record_writer
+from pillarbox.testing._simulation.program import Inputs, SimulatedProgram
+from pillarbox.testing._simulation.turns import Turns
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch reads.
+
+    Attributes:
+        slices: from where to where in the records of each source.
+        deal: seeds how these are dealt out to partitions.
+        step: by how many milliseconds the clock moves on before.
+        records: what is read instead: the last records of a program.
+        bounded: whether the input ends here.
+        calm: whether no worker and no attempt is lost any more, so that what takes its time comes to an end.
+    """
+
+    slices: dict[str, tuple[int, int]]
+    deal: int
+    step: int
+    records: Inputs | None = None
+    bounded: bool = False
+    calm: bool = False
+
+
+def plan_epochs(
+    program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], rng: random.Random, start: Mapping[str, int]
+) -> list[Epoch]:
+    """Cut what is left of the input into epochs; then come a program's last records, and epochs without input."""
+    none_left = {name: (len(values), len(values)) for name, values in inputs.items()}
+    if program.batch:
+        return [Epoch({name: (0, end) for name, (_, end) in none_left.items()}, rng.getrandbits(32), 0, bounded=True)]
+    count = rng.randrange(1, 13 if program.timed else 9)
+    longest = rng.choice([0, 30, 700, 700]) if program.timed else 0
+    edges = {
+        name: [start[name], *sorted(rng.randint(start[name], len(values)) for _ in range(count - 1)), len(values)]
+        for name, values in inputs.items()
+    }
+    parts = {name: list(pairwise(places)) for name, places in edges.items()}
+    epochs = []
+    for number in range(count):
+        slices = {name: parts[name][number] for name in inputs}
+        epochs.append(Epoch(slices, rng.getrandbits(32), rng.randint(0, longest)))
+    if program.last:
+        epochs.append(Epoch(none_left, 0, 0, program.last))
+    epochs += [Epoch(none_left, 0, milliseconds, calm=True) for milliseconds in program.tail]
+    if program.bounded:
+        epochs[-1] = replace(epochs[-1], bounded=True)
+    return epochs
+
+
+def partitions(program: SimulatedProgram, inputs: Mapping[str, Sequence[Any]], epoch: Epoch) -> Inputs:
+    """Deal the records of an epoch out to the partitions of each source."""
+    rng = random.Random(epoch.deal)
+    result: Inputs = {}
+    for name, values in inputs.items():
+        if epoch.records is not None:
+            result[name] = [epoch.records[name]]
+            continue
+        dealt: list[list[Any]] = [[] for _ in range(rng.randrange(1, 4))]
+        places: dict[Any, int] = {}
+        together = program.together.get(name)
+        for value in values[slice(*epoch.slices[name])]:
+            place = rng.randrange(len(dealt))
+            if together is not None:
+                place = places.setdefault(together(value), place)
+            dealt[place].append(value)
+        result[name] = dealt
+    return result
+
+
+def cut_into_runs(values: Sequence[Any], rng: random.Random) -> list[Records]:
+    """Return a partition's records as Spark hands them over: a number at a time."""
+    size = rng.choice([1, 3, 1000])
+    return [Records(list(values[start : start + size])) for start in range(0, len(values), size)]
+
+
+def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
+    """Return limits at which few records fill a chunk, a buffer, the writer's queue, as millions do elsewhere."""
+    return [
+        (record_writer, "_BUFFER_RECORDS", rng.choice([1, 3, 1000])),
+        (record_writer, "_QUEUE_BYTES", rng.choice([1, 200, 10**6])),
+        (input_gate, "_MEMORY_BOUND", rng.choice([1, 10**6])),
+        (log_limits, "CHUNK_ROWS", rng.choice([1, 4, 4096])),
+        (log_limits, "CHUNK_BYTES", rng.choice([64, 10**6])),
+        (log_limits, "SPARE_CHUNKS", rng.choice([0, 4, 64])),
+        (log_limits, "GATHERING", rng.choice([1, 16])),
+        (log_limits, "SLACK_BYTES", rng.choice([0, 500, 10**6])),
+    ]
+
+
+def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
+    """Return limits at which a few records are sorted in a file, in several rounds, and keys that share a hash."""
+    hashes = rng.choice([1, 3, 2**31])
+    return [
+        (key_sorter, "_PORTION_BYTES", rng.choice([300, 3_000, 10**7])),
+        (key_sorter, "_OBJECT_BYTES", rng.choice([0, 50])),
+        (key_sorter, "_BLOCK_BYTES", rng.choice([50, 10**6])),
+        (key_sorter, "_FAN_IN", rng.choice([2, 64])),
+        (key_sorter, "_REMEMBERED", rng.choice([2, 10**6])),
+        (key_sorter, "_STEP_RECORDS", rng.choice([1, 3, 1024])),
+        (key_sorter, "stable_hash", lambda key: stable_hash(key) % hashes),
+        (record_spool, "_MEMORY_BOUND", rng.choice([1, 10**6])),
+        (reduce, "_MANY", rng.choice([1, 1024])),
+    ]
+
+
+def in_turn(turns: Turns) -> list[tuple[Any, str, Any]]:
+    """Return what async operators and their tasks have instead of threads."""
+    return [(host, "EventLoopThread", turns.event_loop), (stream_task, "ThreadedReader", turns.input)]
+
+
+@contextmanager
+def replaced(names: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Have other values for names of modules."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in names]
+    try:
+        for module, name, value in names:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)

@@ -1,0 +1,137 @@
+"""A pytest plugin: how long each test takes, compared with its budget and with what was recorded of it.
+
+A unit test has 0.25 s of processor time, one on Spark 10 s by the clock; fixtures do not count. One that needs more
+says why: ``@pytest.mark.slow("a schedule for each seed")``. All unit tests that are marked so have a minute together.
+One that is for ``make test-all`` alone is marked ``@pytest.mark.long("...")``, and skipped elsewhere.
+
+What is over its budget, or takes twice what ``tests/budgets.json`` says, is listed at the end of each run. ``make
+test-all`` fails then (``PILLARBOX_BUDGETS=enforce``). ``--record-budgets`` writes the table anew from this run. Times
+are scaled by how long a fixed piece of work takes here and took where the table was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+TABLE = Path(__file__).parents[1] / "budgets.json"
+LONG = "PILLARBOX_LONG" in os.environ
+UNIT, SPARK = 0.25, 10.0
+SLOW_UNIT_TESTS = 60.0
+# Tests that take less than this share of their budget are not recorded: they are noise.
+_RECORDED_FROM = 0.5
+_SLOWER = 2.0
+
+
+class Taken(NamedTuple):
+    """What a test took (seconds, as on the machine of the table), and what it may take."""
+
+    test: str
+    seconds: float
+    budget: float
+    slow: bool
+
+
+class Budgets:
+    """What the tests of a run took; it lives in the process that reports, also where others run the tests."""
+
+    def __init__(self, table: Path = TABLE, *, scale: float | None = None) -> None:
+        self.taken: list[Taken] = []
+        self._path = table
+        self._table: dict[str, Any] = json.loads(table.read_text()) if table.exists() else {}
+        work = fixed_work()
+        self._scale = scale if scale is not None else self._table.get("fixed_work", work) / work
+        self._work = work
+
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        taken = dict(report.user_properties).get("taken")
+        if report.when == "call" and report.passed and taken is not None:
+            seconds, spark, slow = taken  # type: ignore[misc]
+            self.taken.append(Taken(report.nodeid, seconds * self._scale, SPARK if spark else UNIT, slow))
+
+    def complaints(self) -> list[str]:
+        """Return what is over its budget, or has become much slower than it was."""
+        found = []
+        recorded = self._table.get("tests", {})
+        for each in sorted(self.taken, key=lambda one: one.budget / one.seconds if one.seconds else 0):
+            if each.seconds > each.budget and not each.slow:
+                found.append(
+                    f"{each.test} took {each.seconds:.2f} s of {each.budget:g}: make it faster, or mark it as slow"
+                    " with the reason"
+                )
+            elif each.seconds > _SLOWER * max(recorded.get(each.test, each.seconds), each.budget):
+                found.append(f"{each.test} took {each.seconds:.2f} s, and {recorded[each.test]:.2f} when recorded")
+        together = sum(each.seconds for each in self.taken if each.slow and each.budget == UNIT)
+        if together > SLOW_UNIT_TESTS:
+            found.append(f"unit tests that are marked as slow took {together:.0f} s of {SLOW_UNIT_TESTS:g} together")
+        return found
+
+    def record(self) -> None:
+        """Write the table anew: the tests that need a good part of their budget, or more."""
+        tests = {
+            each.test: round(each.seconds / self._scale, 2)
+            for each in sorted(self.taken)
+            if each.seconds > _RECORDED_FROM * each.budget
+        }
+        table = {"fixed_work": round(self._work, 4), "tests": tests}
+        self._path.write_text(json.dumps(table, indent=1) + "\n")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        complaints = self.complaints()
+        if complaints:
+            terminalreporter.section("budgets")
+            for line in complaints:
+                terminalreporter.line(line)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.config.getoption("record_budgets"):
+            self.record()
+        elif os.environ.get("PILLARBOX_BUDGETS") == "enforce" and self.complaints() and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def fixed_work() -> float:
+    """Return how long a fixed piece of work takes in this process (seconds of processor time), at best."""
+
+    def once() -> float:
+        began = time.process_time()
+        numbers: dict[int, int] = {}
+        for number in range(200_000):
+            numbers[number % 1000] = numbers.get(number % 1000, 0) + number
+        return time.process_time() - began
+
+    return min(once() for _ in range(3))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-budgets", action="store_true", help="write tests/budgets.json anew from this run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Budgets(), "pillarbox-budgets")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    mark = item.get_closest_marker("long")
+    if mark is not None and not LONG:
+        pytest.skip(f"make test-all runs it: {mark.args[0]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    spark = any(item.get_closest_marker(name) for name in ("spark", "fault"))
+    clock = time.monotonic if spark else time.process_time
+    began = clock()
+    try:
+        return (yield)
+    finally:
+        slow = item.get_closest_marker("slow") is not None or item.get_closest_marker("long") is not None
+        item.user_properties.append(("taken", (clock() - began, spark, slow)))

@@ -1,0 +1,253 @@
+"""``simulate()`` finds bugs of users' programs, makes them small, and passes what is right."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+
+import pytest
+
+from pillarbox import (
+    AsyncDataStream,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ProcessFunction,
+    ProgramError,
+    RuntimeExecutionMode,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from pillarbox.testing import SimulationError, row, simulate
+
+CARDS = {"cards": [f"c{n % 4}" for n in range(40)]}
+COUNT = ValueStateDescriptor("count")
+
+
+class Count(KeyedProcessFunction):
+    """Counts in state."""
+
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(COUNT)
+
+    def process_element(self, card, ctx):
+        self.count.update((self.count.value() or 0) + 1)
+        yield card, self.count.value()
+
+
+class CountInField(KeyedProcessFunction):
+    """Counts in a field: what it has counted goes with its worker."""
+
+    def open(self, runtime_context):
+        self.counts = Counter()
+
+    def process_element(self, card, ctx):
+        self.counts[card] += 1
+        yield card, self.counts[card]
+
+
+class ForgetsAtRestart(KeyedProcessFunction):
+    """Its list is changed in place, and the state is not told."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+
+    def process_element(self, card, ctx):
+        if self.seen.value() is None:
+            self.seen.update([])
+        self.seen.value().append(card)
+        yield card, len(self.seen.value())
+
+
+class InOrder(KeyedProcessFunction):
+    """Says of each record the one before it."""
+
+    def open(self, runtime_context):
+        self.before = runtime_context.get_state(ValueStateDescriptor("before"))
+
+    def process_element(self, record, ctx):
+        yield record, self.before.value()
+        self.before.update(record["n"])
+
+
+class Timeout(KeyedProcessFunction):
+    """Says which keys have been silent for a second, by the clock."""
+
+    def open(self, runtime_context):
+        self.until = runtime_context.get_state(ValueStateDescriptor("until"))
+
+    def process_element(self, card, ctx):
+        timers = ctx.timer_service()
+        if self.until.value() is not None:
+            timers.delete_processing_time_timer(self.until.value())
+        self.until.update(timers.current_processing_time() + 100_000)
+        timers.register_processing_time_timer(self.until.value())
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), "silent"
+
+
+def by_card(function):
+    return lambda env, cards: cards.key_by(lambda card: card).process(function()).uid("count")
+
+
+def test_a_right_program_passes_and_agrees_with_an_oracle():
+    def oracle(inputs):
+        counted: Counter[str] = Counter()
+        return {"output": [(card, counted.update([card]) or counted[card]) for card in inputs["cards"]]}
+
+    simulate(by_card(Count), CARDS, seeds=60, oracle=oracle)
+
+
+def test_an_oracle_that_says_something_else_is_told():
+    with pytest.raises(SimulationError, match="oracle") as caught:
+        simulate(by_card(Count), CARDS, seeds=3, oracle=lambda inputs: {"output": [("c0", 99)]})
+    assert caught.value.inputs == {"cards": []}  # it shows without any record
+    assert caught.value.faults == ()
+
+
+def test_state_in_a_field_is_found_and_made_small():
+    with pytest.raises(SimulationError) as caught:
+        simulate(by_card(CountInField), CARDS, seeds=50)
+    error = caught.value
+    assert len(error.inputs["cards"]) == 2
+    assert len(set(error.inputs["cards"])) == 1
+    assert len(error.faults) == 1
+    assert "seeds=[" in str(error)
+    assert "should be" in str(error)
+
+
+def test_a_seed_that_failed_fails_again_and_so_does_the_smaller_case():
+    with pytest.raises(SimulationError) as caught:
+        simulate(by_card(CountInField), CARDS, seeds=50)
+    with pytest.raises(SimulationError) as again:
+        simulate(by_card(CountInField), CARDS, seeds=[caught.value.seed])
+    assert str(again.value) == str(caught.value)
+
+
+def test_state_that_is_changed_in_place_is_found():
+    with pytest.raises(SimulationError):
+        simulate(by_card(ForgetsAtRestart), CARDS, seeds=50)
+
+
+def test_without_faults_these_bugs_do_not_show():
+    simulate(by_card(CountInField), CARDS, seeds=10, faults=())
+
+
+@pytest.mark.parametrize("fault", ["move", "fail", "retry", "kill", "restart", "rescale"])
+def test_each_kind_of_fault_alone_loses_what_is_in_a_field(fault):
+    with pytest.raises(SimulationError) as caught:
+        simulate(by_card(CountInField), CARDS, seeds=200, faults=[fault])
+    assert caught.value.faults == (fault,)
+
+
+@pytest.mark.parametrize("fault", ["move", "fail", "retry", "kill", "restart", "rescale", "reorder", "delay"])
+def test_each_kind_of_fault_alone_leaves_state_as_it_is(fault):
+    simulate(by_card(Count), CARDS, seeds=40, faults=[fault])
+
+
+def test_what_depends_on_the_order_of_arrival_is_found_unless_a_key_keeps_it():
+    def build(env, events):
+        return events.key_by("card").process(InOrder()).uid("order")
+
+    events = {"events": [row(card=f"c{n % 3}", n=n) for n in range(30)]}
+    with pytest.raises(SimulationError):
+        simulate(build, events, seeds=50)
+    simulate(build, events, seeds=50, key_by="card")
+    simulate(build, events, seeds=50, key_by={"events": "card"}, ordered_by=lambda result: result[0]["card"])
+
+
+def test_the_order_of_an_output_is_compared_when_asked_for():
+    def build(env, cards):
+        return cards.map(lambda card: (card, "seen")).rebalance().map(lambda pair: pair)
+
+    numbered = {"cards": [(f"c{n % 2}", n) for n in range(40)]}
+    simulate(build, numbered, seeds=20)
+    with pytest.raises(SimulationError):
+        simulate(build, numbered, seeds=50, ordered_by=lambda pair: 0)
+
+
+def test_windows_fire_at_the_end_of_the_input():
+    def build(env, events):
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+        timed = events.assign_timestamps_and_watermarks(strategy)
+        return timed.key_by("card").process(Sessions()).uid("sessions")
+
+    class Sessions(KeyedProcessFunction):
+        def open(self, runtime_context):
+            self.events = runtime_context.get_list_state(ListStateDescriptor("events"))
+
+        def process_element(self, event, ctx):
+            self.events.add(event["at"])
+            ctx.timer_service().register_event_time_timer(10**9)
+
+        def on_timer(self, timestamp, ctx):
+            yield ctx.get_current_key(), sorted(self.events)
+
+    def oracle(inputs):
+        times = defaultdict(list)
+        for event in inputs["events"]:
+            times[event["card"]].append(event["at"])
+        return {"output": [(card, sorted(each)) for card, each in times.items()]}
+
+    events = {"events": [row(card=f"c{n % 3}", at=n * 10) for n in range(30)]}
+    simulate(build, events, seeds=60, oracle=oracle)
+    with pytest.raises(SimulationError, match="oracle"):
+        simulate(build, events, seeds=1, oracle=oracle, end_input=False)
+
+
+def test_timers_of_the_clock_fire_after_the_last_record():
+    def oracle(inputs):
+        return {"output": [(card, "silent") for card in set(inputs["cards"])]}
+
+    simulate(by_card(Timeout), CARDS, seeds=60, time_passes="10 minutes", oracle=oracle)
+
+
+def test_asynchronous_functions_take_turns_with_the_task():
+    async def ask(card):
+        await asyncio.sleep(0.5)
+        return card, "answered"
+
+    def build(env, cards):
+        asked = AsyncDataStream.unordered_wait(cards.key_by(lambda card: card), ask, "5 seconds", 3)
+        return asked.key_by(lambda pair: pair[0]).process(Pairs()).uid("pairs")
+
+    class Pairs(ProcessFunction):
+        def process_element(self, pair, ctx):
+            yield pair
+
+    simulate(build, CARDS, seeds=40, oracle=lambda inputs: {"output": [(card, "answered") for card in inputs["cards"]]})
+
+
+def test_a_function_that_raises_is_told_with_its_error():
+    def build(env, cards):
+        return cards.map(lambda card: 1 // (card != "c3"))
+
+    with pytest.raises(SimulationError, match="ZeroDivisionError") as caught:
+        simulate(build, CARDS, seeds=5)
+    assert caught.value.inputs == {"cards": ["c3"]}
+
+
+def test_programs_in_batch_mode_are_simulated():
+    def build(env, cards):
+        env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+        return cards.key_by(lambda card: card).process(Count()).uid("count")
+
+    simulate(build, CARDS, seeds=10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"faults": ["earthquake"]}, "no fault 'earthquake'; there are move, fail"),
+        ({"inputs": {"payments": []}}, "sources are cards, but inputs has payments"),
+        ({"inputs": {}}, "inputs has none"),
+        ({"key_by": {"payments": "card"}}, "key_by names 'payments', but there are only cards"),
+        ({"ordered_by": {"late": "card"}}, "ordered_by names 'late', but there are only output"),
+        ({"key_by": 7}, "key_by is a column's name or a function, not 7"),
+        ({"parallelism": 0}, "parallelism is from 1 to 16, not 0"),
+        ({"parallelism": []}, "parallelism is from 1 to 16"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, says):
+    with pytest.raises(ProgramError, match=says):
+        simulate(by_card(Count), **{"inputs": CARDS, "seeds": 1, **arguments})
