@@ -223,8 +223,8 @@ def state(
 
     If --output is interrupted, run the same command again: it starts from scratch, and overwrites the incomplete DIR.
     """
-    from pillarbox._runtime.spark.facts import reader
     from pillarbox._runtime.spark.failures import unwrapped_failures
+    from pillarbox._runtime.spark.files import reader
     from pillarbox._runtime.spark.reading.state_reader import read_state
     from pillarbox._runtime.spark.settings.places import new_folder
 
@@ -384,16 +384,16 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
     pillarbox.start(...). The request is withdrawn if no driver accepts it in time. If the command is killed, run it
     again: it waits for its earlier request. pillarbox.run(query), in the program, does the same at SIGTERM.
     """
-    from pillarbox._runtime.spark.checkpoint.description import Description
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.running.requests import request_stop
 
     with open_session(f"Stopping the query of {checkpoint}") as spark:
         request_stop(
             spark, checkpoint, None, drain=False, timeout=timeout, tell=functools.partial(click.echo, err=True)
         )
-        description = Description(spark, checkpoint)
-        last = description.last_committed
-        begun = None if description.unfinished is None else last + 1
+        files = Checkpoint(spark, checkpoint)
+        last = files.last_committed
+        begun = None if files.unfinished is None else last + 1
     if as_json:
         click.echo(json.dumps({"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}))
         return

@@ -65,7 +65,8 @@ def query(monkeypatch: pytest.MonkeyPatch) -> Query:
 
 def started(query: Query) -> Query:
     sparks: Any = query
-    remember(StartedQuery(sparks, None, lambda: sparks, None, []))
+    start: Any = SimpleNamespace(checkpoint=None)
+    remember(StartedQuery(sparks, start))
     return query
 
 

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
-from pillarbox._runtime.spark.settings.writer import batch_function, calls_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from pillarbox._runtime.spark.settings.writer import Start
 
 __all__ = ["runs_other_python", "without_setting"]
 
@@ -26,17 +27,13 @@ _OURS = re.compile(
 )
 
 
-def runs_other_python(writer: Any) -> bool:
-    """Return whether a query may hand rows to Python functions that are not pillarbox's; True: that is not known.
-
-    Args:
-        writer: of the query.
-    """
+def runs_other_python(start: Start) -> bool:
+    """Return whether a query may hand rows to Python functions that are not pillarbox's; True: that is not known."""
     # That of for_each_batch() calls the user's within `without_setting`.
-    if calls_function(writer) and not getattr(batch_function(writer), "reads_every_batch", False):
+    if start.calls_function and not start.function_reads_all:
         return True
     try:
-        return _has_other(writer._df)
+        return _has_other(start.writer._df)
     except Exception:  # such as under Spark Connect, where nobody but the server knows the plan
         return True
 

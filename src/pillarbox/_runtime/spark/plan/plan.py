@@ -19,6 +19,7 @@ from pillarbox._runtime.shipping import ShippedVertex, ship
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan.other_python import without_setting
 from pillarbox._runtime.spark.plan.registry import metrics_names, register, take_metrics_name
+from pillarbox._runtime.spark.rows.any_names import quoted, with_plain_names
 from pillarbox._runtime.spark.rows.buffer_rows import BATCH_BYTES, BUFFER_SCHEMA, BufferRows
 from pillarbox._runtime.spark.rows.output import (
     BATCH_TIMESTAMP,
@@ -159,11 +160,9 @@ class _Plan:
         for number, source in self.program.sources.items():
             df, pickled = self._dataframe(source)
             columns = None if pickled else df.columns
-            if columns is not None and any("." in name or "`" in name for name in columns):
-                df = df.toDF(*(f"c{position}" for position in range(len(columns))))  # mapInArrow looks them up by name
             bounded = not df.isStreaming
             host = SourceHost(self.shipped[number], self._layout, output, bounded=bounded, columns=columns)
-            tasks.append(df.mapInArrow(host, schema))
+            tasks.append(with_plain_names(df).mapInArrow(host, schema))
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _nothing(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
@@ -324,8 +323,7 @@ def _rows_of(batch: DataFrame, name: str) -> DataFrame:
     """Return the rows of one output of several."""
     from pyspark.sql import functions as F
 
-    column = "`" + name.replace("`", "``") + "`"
-    return batch.where(F.col(column).isNotNull()).select(f"{column}.*")
+    return batch.where(F.col(quoted(name)).isNotNull()).select(f"{quoted(name)}.*")
 
 
 def _report_names() -> Iterator[str]:

@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, PillarboxError, SavepointError, describe
-from pillarbox._runtime.spark.checkpoint.description import Description
-from pillarbox._runtime.spark.facts import add_line, file_names, json_object, read_lines
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.files import add_line, file_names, json_object, read_lines
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
@@ -307,7 +307,7 @@ def request_stop(
         CheckpointMismatchError: no query was ever started there; nothing was asked.
         SavepointError: it was not done; or something else was asked for, and is under way or done.
     """
-    if Description(spark, checkpoint).query_id is None:
+    if Checkpoint(spark, checkpoint).query_id is None:
         raise CheckpointMismatchError(
             f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of the query to stop"
         )

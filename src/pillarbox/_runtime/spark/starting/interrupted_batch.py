@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pillarbox._runtime.spark.checkpoint.description import Description
 from pillarbox._runtime.spark.facts import is_classic
-from pillarbox._runtime.spark.settings.writer import batch_function, files_of, one_batch, session_of, without_sink
 from pillarbox._runtime.spark.starting.sink_log import SinkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+    from pillarbox._runtime.spark.settings.writer import Start
 
 __all__ = ["finish_batch_in_sink", "interrupted_batch_is_read"]
 
@@ -25,17 +27,17 @@ _log = logging.getLogger("pillarbox")
 
 
 @contextmanager
-def interrupted_batch_is_read(writer: Any, description: Description | None) -> Iterator[None]:
+def interrupted_batch_is_read(start: Start, checkpoint: Checkpoint | None) -> Iterator[None]:
     """Let a query that is started meanwhile read all rows of an interrupted batch, whatever its function reads of it.
 
     A function of ``foreachBatch`` may return early for a batch that it has written before. The rows are computed once,
     however often the function reads them.
     """
-    function = batch_function(writer) if description is not None and is_classic(session_of(writer)) else None
-    if function is None or description is None or not description.is_interrupted:
+    function = start.batch_function if is_classic(start.spark) else None
+    if function is None or checkpoint is None or not checkpoint.is_interrupted:
         yield
         return
-    interrupted = description.last_committed + 1
+    interrupted = checkpoint.last_committed + 1
 
     def call(batch: DataFrame, batch_id: int) -> None:
         if batch_id != interrupted:
@@ -49,37 +51,33 @@ def interrupted_batch_is_read(writer: Any, description: Description | None) -> I
         finally:
             batch.unpersist()
 
-    writer.foreachBatch(call)
+    start.writer.foreachBatch(call)
     try:
         yield
     finally:
-        writer.foreachBatch(function)
+        start.writer.foreachBatch(function)
 
 
-def finish_batch_in_sink(
-    writer: Any, description: Description, run: Callable[[], Any], start: Callable[..., Any], *args: Any, **options: Any
-) -> bool:
+def finish_batch_in_sink(start: Start, checkpoint: Checkpoint, run: Callable[[], StreamingQuery]) -> bool:
     """Run an interrupted batch without the sink, if state files have format 2 and a file sink has the batch already.
 
     Args:
         run: starts the query, with the settings that it needs.
-        start: ``start`` or ``toTable`` of the writer, about to be called with the arguments after it.
 
     Returns:
         whether it was necessary; the batch is committed then.
     """
-    spark: Any = session_of(writer)
-    if not description.is_interrupted or not is_classic(spark) or description.state_format != "2":
+    if not checkpoint.is_interrupted or not is_classic(start.spark) or checkpoint.state_format != "2":
         return False
-    folder = files_of(writer, start, *args, **options)
-    interrupted = description.last_committed + 1
-    if folder is None or not SinkLog(spark, folder).has(interrupted):
+    folder = start.files
+    interrupted = checkpoint.last_committed + 1
+    if folder is None or not SinkLog(start.spark, folder).has(interrupted):
         return False
     _log.warning(
         "checkpoint %s: the query was interrupted after its file sink %s had committed epoch %d: the epoch runs again"
         " without the sink",
-        *(description, folder, interrupted),
+        *(checkpoint, folder, interrupted),
     )
-    with without_sink(writer), one_batch(writer):
+    with start.without_sink(), start.one_batch():
         run().awaitTermination()
     return True

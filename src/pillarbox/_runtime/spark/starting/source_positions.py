@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.savepoint_start import NONE, SavepointStart
 from pillarbox._graph.source_match import match_sources
-from pillarbox._runtime.spark.facts import is_missing
+from pillarbox._runtime.spark.files import unless_missing
 from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
 from pillarbox._runtime.spark.settings.state_settings import spark_version
 from pillarbox._runtime.spark.starting.seen_files import glob_of, paths_seen
 from pillarbox._runtime.spark.worker.position import Position
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from pillarbox._state.savepoint import Sources
@@ -390,15 +390,9 @@ def _still_there(spark: SparkSession, position: SeenFiles | None) -> str | None:
     if not position or not position.paths:
         return None
     path = glob_of(position.paths)
-    try:
-        spark.read.schema("value STRING").option("recursiveFileLookup", "true").text(path)
-    except Exception as error:
-        if not is_missing(error):
-            raise
-        return None
-    return path
+    return None if unless_missing(lambda: _files(spark.read, path), None) is None else path
 
 
-def _files(reader: DataStreamReader, path: str) -> DataFrame:
+def _files(reader: DataFrameReader | DataStreamReader, path: str) -> DataFrame:
     # Looked up recursively, folders such as day=1 are no columns.
     return reader.schema("value STRING").option("recursiveFileLookup", "true").text(path)

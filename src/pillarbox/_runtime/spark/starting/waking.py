@@ -12,15 +12,16 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
-from pillarbox._runtime.spark.facts import add_file, is_classic, json_object, read_lines
-from pillarbox._runtime.spark.settings.writer import is_once, session_of
+from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.files import add_file, json_object
 
 if TYPE_CHECKING:
-    from pillarbox._runtime.spark.checkpoint.description import Description
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.plan.registry import PlannedProgram
+    from pillarbox._runtime.spark.settings.writer import Start
 
 __all__ = ["begin_batch_without_input"]
 
@@ -30,7 +31,7 @@ _TIME = "batchTimestampMs"
 
 
 def begin_batch_without_input(
-    writer: Any, description: Description, programs: Sequence[PlannedProgram], now: float | None = None
+    start: Start, checkpoint: Checkpoint, programs: Sequence[PlannedProgram], now: float | None = None
 ) -> bool:
     """Begin a micro-batch without input, if the query may wait for times and none is begun; return whether it was.
 
@@ -39,13 +40,11 @@ def begin_batch_without_input(
     Args:
         now: epoch seconds; None: the clock's.
     """
-    last = description.last_committed
+    last = checkpoint.last_committed
     timed = any(one.facts is not None and one.facts.uses_processing_time for one in programs)
-    spark = session_of(writer)
-    if not timed or description.is_new or description.is_interrupted or is_once(writer) or not is_classic(spark):
+    if not timed or checkpoint.is_new or checkpoint.is_interrupted or start.is_once or not is_classic(start.spark):
         return False
-    folder = f"{description}/offsets"
-    lines = [line for _, line in read_lines(spark, folder, [str(last)])]
+    lines = checkpoint.offsets([last]).get(last, [])
     facts = json_object(lines[1]) if len(lines) > 1 else {}
     if not isinstance(facts.get(_TIME), int):  # no log that is known: the query waits for input
         return False
@@ -53,8 +52,8 @@ def begin_batch_without_input(
     facts[_TIME] = max(facts[_TIME] + 1, int(1000 * (time.time() if now is None else now)))
     lines[1] = json.dumps(facts, separators=(",", ":"))
     try:
-        add_file(spark, folder, str(last + 1), "\n".join(lines))
+        add_file(start.spark, f"{checkpoint}/offsets", str(last + 1), "\n".join(lines))
     except Exception as error:  # it can wait for input
-        _log.warning("checkpoint %s: timers that are due wait for input: %s", description, describe(error))
+        _log.warning("checkpoint %s: timers that are due wait for input: %s", checkpoint, describe(error))
         return False
     return True

@@ -15,7 +15,7 @@ from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph import CODES, Layout, Parallelisms, Program, subtask_places
 
 if TYPE_CHECKING:
-    from pillarbox._runtime.spark.checkpoint.description import Description
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.plan.registry import PlannedProgram
 
 __all__ = [
@@ -117,7 +117,7 @@ class ProgramLayout:
         return subtask_places(self.parallelisms, layout).keys()
 
 
-def check_compiled(description: Description, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
+def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
     """Refuse a checkpoint that is laid out in another way than its programs, for tasks that cannot be told.
 
     Raises:
@@ -130,6 +130,6 @@ def check_compiled(description: Description, planned: Sequence[PlannedProgram], 
                 what = f"has max parallelism {layout.subtasks}, and the program {one.layout.subtasks}"
                 how = f"call env.set_max_parallelism({layout.subtasks}), or "
             raise CheckpointMismatchError(
-                f"checkpoint {description} {what}; under Spark Connect, tasks of foreachBatch and for_each_batch are"
+                f"checkpoint {checkpoint} {what}; under Spark Connect, tasks of foreachBatch and for_each_batch are"
                 f" not told of that: {how}start the query in a classic session"
             )

@@ -74,14 +74,6 @@ class LevelTasks:
                 self._running = None
             return wakes_up
 
-    def restore(self, place: tuple[int, int], layout: Layout, chunks: SparkChunks) -> int | None:
-        """Make a subtask's task from its log; return when it has to run without input (epoch ms)."""
-        number, subtask = place
-        with failures_in_worker(self._vertices[number].name, subtask):
-            task = self._task(place, layout, chunks)
-            self._running = None
-            return task.next_wake_up
-
     def _task(self, place: tuple[int, int], layout: Layout, chunks: SparkChunks) -> MultipleInputStreamTask:
         number, subtask = place
         shipped = self._vertices[number]

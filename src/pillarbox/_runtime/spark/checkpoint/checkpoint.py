@@ -1,11 +1,11 @@
-"""The files beside a query's checkpoint: descriptions of the programs that it belongs to."""
+"""A query's checkpoint as files: the epochs in Spark's logs, and the notes of the programs that it belongs to."""
 
 from __future__ import annotations
 
 import json
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from operator import itemgetter
@@ -22,12 +22,12 @@ from pillarbox._graph.description import (
     read_description,
     read_layouts,
 )
-from pillarbox._runtime.spark.facts import add_line, file_names, json_object, read_lines
+from pillarbox._runtime.spark.files import add_line, file_names, json_object, read_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Description"]
+__all__ = ["Checkpoint"]
 
 _log = logging.getLogger("pillarbox")
 
@@ -35,15 +35,15 @@ _log = logging.getLogger("pillarbox")
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
-class Description:
-    """The descriptions of a query's programs, beside its checkpoint; and how their subtasks are laid out in it.
+class Checkpoint:
+    """A checkpoint location: which epochs there are, which programs it belongs to, and how their subtasks lie in it.
 
-    It is for one start: what there is, is read once.
+    It is for one start, or one look: what there is, is read once.
 
-    They are written and read by Spark, so they can be wherever a checkpoint can. Each start with a changed program adds
-    a file, which Spark writes elsewhere and moves to its place: a driver that dies meanwhile leaves what there was. A
-    description says from which batch on it holds: one of a program that never committed a batch, because it failed, or
-    was refused further on, binds nobody.
+    Notes are written and read by Spark, so they can be wherever a checkpoint can. Each start with a changed program
+    adds a file, which Spark writes elsewhere and moves to its place: a driver that dies meanwhile leaves what there
+    was. A description of a program says from which batch on it holds: one of a program that never committed a batch,
+    because it failed, or was refused further on, binds nobody.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -231,17 +231,25 @@ class Description:
     @property
     def parallelism(self) -> int | None:
         """In how many of Spark's partitions the state lies, as of the last batch that was committed."""
-        return self._partitions_of.get(self.last_committed)
+        return self._last_partitions.get(self.last_committed)
 
     @property
     def unfinished(self) -> int | None:
         """The number of partitions of the batch that was begun, and not committed; None: there is none."""
-        return self._partitions_of.get(self.last_committed + 1)
+        return self._last_partitions.get(self.last_committed + 1)
 
     @property
     def interrupted(self) -> int | None:
         """The number of partitions that the state was to get, where a change of it was interrupted."""
         return None if self.unfinished == self.parallelism else self.unfinished
+
+    @property
+    def half_epoch(self) -> int | None:
+        """An epoch of the query's that was begun and not committed: the next start runs it again; None: there is none.
+
+        A change of the partitions is none of the query's.
+        """
+        return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
 
     def newest(self) -> dict[str, Any] | None:
         """Return the newest description, whether its program has committed a batch or not; None: there is none."""
@@ -297,18 +305,30 @@ class Description:
                 return str(found["id"])
         return None
 
-    @cached_property
-    def _partitions_of(self) -> dict[int, int]:
-        """Return the number of partitions of the last batch that was committed, and of one that was begun then."""
-        last = self.last_committed
-        found: dict[int, int] = {}
-        if last < 0:
-            return found
-        for name, line in read_lines(self._spark, f"{self._checkpoint}/offsets", [str(last), str(last + 1)]):
-            settings = json_object(line).get("conf")
-            if isinstance(settings, dict) and _PARTITIONS in settings:
-                found[int(name)] = int(settings[_PARTITIONS])
+    def offsets(self, batches: Iterable[int]) -> dict[int, list[str]]:
+        """Return the entries of Spark's offset log for some batches, as lines: of those that have one.
+
+        The first line is the version, the second the settings; then there is a line for each source.
+        """
+        found: dict[int, list[str]] = {}
+        for name, line in read_lines(self._spark, f"{self._checkpoint}/offsets", map(str, batches)):
+            found.setdefault(int(name), []).append(line)
         return found
+
+    def partitions(self, batches: Iterable[int]) -> dict[int, int]:
+        """Return the number of partitions of the state in some batches: of those that say it."""
+        settings = {
+            batch: conf
+            for batch, lines in self.offsets(batches).items()
+            if len(lines) > 1 and isinstance(conf := json_object(lines[1]).get("conf"), dict)
+        }
+        return {batch: int(conf[_PARTITIONS]) for batch, conf in settings.items() if _PARTITIONS in conf}
+
+    @cached_property
+    def _last_partitions(self) -> dict[int, int]:
+        """The number of partitions of the last batch that was committed, and of one that was begun then."""
+        last = self.last_committed
+        return {} if last < 0 else self.partitions((last, last + 1))
 
     @cached_property
     def _lines(self) -> list[str]:
