@@ -12,8 +12,8 @@ from pillarbox import CheckpointMismatchError, SavepointError, stop_with_savepoi
 from pillarbox._graph import CODES, Layout
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.settings.writer import Start
+from pillarbox._runtime.spark.starting.start import check_compiled
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
-from pillarbox._runtime.spark.tasks.layouts import check_compiled
 
 
 def start(*, foreach_batch: bool) -> Start:

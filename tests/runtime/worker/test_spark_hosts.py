@@ -21,8 +21,8 @@ from pillarbox import (
 )
 from pillarbox._runtime.spark.rows.output import BufferOutput
 from pillarbox._runtime.spark.tasks import residency
-from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
 from pillarbox._runtime.spark.tasks.residency import Residency
+from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
 from pillarbox._runtime.spark.worker import restore_host
 from pillarbox._runtime.spark.worker.restore_host import Router
 from pillarbox._runtime.spark.worker.source_host import SourceHost
@@ -273,7 +273,7 @@ def test_a_task_that_ends_is_freed_without_a_look_at_what_was_there_before(worke
     env = StreamExecutionEnvironment().set_parallelism(1)
     query = Query(env, env.from_collection([]).map(Closes()))
     worker.spare_the_collector()
-    task = worker.source_task(query.shipped[0], query.program.layout)
+    task = worker.source_task(query.shipped[0], TaskFacts(query.program.layout))
     ended = weakref.ref(task)
     gc.collect()  # as happens while a task has much to do: what it has made counts as old from then on
     worker.end(task)

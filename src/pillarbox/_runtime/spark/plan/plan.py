@@ -28,7 +28,7 @@ from pillarbox._runtime.spark.rows.output import (
     Output,
 )
 from pillarbox._runtime.spark.settings.session import check_session
-from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
+from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
 from pillarbox._runtime.spark.worker.batch_host import BatchTaskHost
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once

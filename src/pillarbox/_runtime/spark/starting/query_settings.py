@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
 from pillarbox._graph import Layout
-from pillarbox._runtime.spark.facts import CHECKSUMS, STATE_FORMAT
+from pillarbox._runtime.spark.facts import CHECKSUMS, STATE_FORMAT, STATE_PARTITIONS
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, wanted_parallelism
 from pillarbox._runtime.spark.rows.buffer_rows import batch_settings
 from pillarbox._runtime.spark.settings.session import session_settings
 from pillarbox._runtime.spark.settings.state_settings import PROVIDER, PROVIDER_KEY, alone, spark_version
-from pillarbox._runtime.spark.tasks.layouts import STATE_PARTITIONS, layout_setting
-from pillarbox._runtime.spark.tasks.residency import DRAIN_PROPERTY
+from pillarbox._runtime.spark.tasks.task_facts import DRAIN, layout_setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,4 +112,4 @@ def drain_setting(checkpoint: Checkpoint) -> dict[str, str]:
         number = checkpoint.last_epoch_begun if number is None else number
     except Exception as error:
         _log.warning("checkpoint %s: whether it was drained is not known: %s", checkpoint, describe(error))
-    return {} if number is None else {DRAIN_PROPERTY: str(number)}
+    return {} if number is None else {DRAIN: str(number)}

@@ -40,14 +40,14 @@ from pillarbox._runtime.spark.starting.query_settings import drain_setting, prog
 from pillarbox._runtime.spark.starting.sink_log import complete_sink_log
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
 from pillarbox._runtime.spark.starting.waking import begin_batch_without_input
-from pillarbox._runtime.spark.tasks.layouts import RUN, check_compiled
+from pillarbox._runtime.spark.tasks.task_facts import RUN
 from pillarbox._runtime.spark.telling import tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["changes_refused", "watch_starts"]
+__all__ = ["changes_refused", "check_compiled", "watch_starts"]
 
 _wrapping = threading.Lock()  # guards the methods of writers
 
@@ -244,6 +244,24 @@ def _layouts_in_state(
         numbers = max(head.parallelism for head in own), max(head.max_parallelism for head in own)
         found.append(Layout(*numbers, CODES))
     return found
+
+
+def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
+    """Refuse a checkpoint that is laid out in another way than its programs, for tasks that cannot be told.
+
+    Raises:
+        CheckpointMismatchError: it is.
+    """
+    for one, layout in zip(planned, layouts):
+        if one.parallelism and layout != one.layout._replace(codes=CODES):
+            what, how = "is laid out in another way than the program", ""
+            if layout.subtasks != one.layout.subtasks:
+                what = f"has max parallelism {layout.subtasks}, and the program {one.layout.subtasks}"
+                how = f"call env.set_max_parallelism({layout.subtasks}), or "
+            raise CheckpointMismatchError(
+                f"checkpoint {checkpoint} {what}; under Spark Connect, tasks of foreachBatch and for_each_batch are"
+                f" not told of that: {how}start the query in a classic session"
+            )
 
 
 def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:

@@ -24,8 +24,8 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.rows.output import Output
-from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
 from pillarbox._runtime.spark.tasks.residency import loaded
+from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
 from pillarbox._runtime.spark.worker.task_host import TaskHost
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.savepoint import FileDigest, OperatorTable, OwnState, Table, build_log
@@ -179,7 +179,7 @@ class RestoringHost(TaskHost):
         number, subtask = place
         shipped = self._vertices[number]
         with failures_in_worker(shipped.name, subtask):
-            vertex = loaded(shipped, self._layout)
+            vertex = loaded(shipped, self._facts.layout)
             own: OwnState = pickle.loads(last)
             common = self._common.pop(code, None)
             if common is not None:
