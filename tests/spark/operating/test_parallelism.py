@@ -12,7 +12,7 @@ import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment, WatermarkStrategy
 from pillarbox._graph import Layout
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.settings.state_settings import PROVIDER
+from pillarbox._runtime.spark.facts import PROVIDER
 
 pytestmark = pytest.mark.spark
 

@@ -1,42 +1,281 @@
-"""Names of Spark's settings and of its private things."""
+"""All that pillarbox knows of Spark beyond its API: private names of settings, classes, fields and files.
+
+Each has its name here and nowhere else: what it is for, in which versions Spark has it (all that pillarbox supports,
+where nothing is said), and what happens if it goes. Without those of :func:`check_facts` a query would start with a
+wrong setting and say nothing, or none would start: so they are looked at before the first one.
+
+What PySpark keeps in a worker (broadcast variables, accumulators, the task's context, shipped files) is in
+``homes/surroundings.py``, and the columns of a batch on their way to Arrow in ``rows/arrow_frame.py``. If it goes,
+tasks fail in homes, or values are converted twice.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pillarbox._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
+    "BATCH_BYTES",
     "BATCH_ID",
+    "BATCH_ROWS",
+    "CHANGELOG",
     "CHECKSUMS",
     "JOB_GROUP",
+    "PROVIDER",
+    "PROVIDER_KEY",
     "QUERY_ID",
+    "SHUFFLE_PARTITIONS",
     "STATE_FORMAT",
     "STATE_PARTITIONS",
     "WILDCARDS",
+    "analyzed_plan",
+    "analyzed_text",
+    "change_writer",
+    "check_facts",
+    "execution_of",
+    "file_system",
+    "frame_of",
+    "hadoop_path",
     "is_classic",
+    "java_session",
+    "jvm",
+    "message_of",
+    "python_pattern",
+    "repartition",
+    "session_of",
+    "sink_log_classes",
+    "writer_field",
 ]
 
-STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-"""In format 2, state files have unique names, which the commit log refers to."""
-
-CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
-"""Whether Spark writes the size and the checksum of each file of a checkpoint into a file beside it."""
+# -- settings --
 
 STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
-"""The number of state partitions, which is that of tasks of a level."""
+"""For: the number of state partitions, apart from that of the query's other shuffles. Checked: it would be ignored."""
 
-QUERY_ID = "sql.streaming.queryId"
-"""The local property with the query's id."""
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+"""For: the parallelism that users set. By this name the offset log notes the number of state partitions, whatever the
+session's setting of this name; if it gets another one, a checkpoint seems to say nothing of its parallelism."""
 
-BATCH_ID = "streaming.sql.batchId"
-"""The local property with the number of the micro-batch."""
+PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+"""For: the kind of the state store. Checked: a query would have the one of the session."""
 
-JOB_GROUP = "spark.jobGroup.id"
-"""The local property with the group of the task's job, which is the id of the query's run."""
+PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""The state store that `transformWithState` needs. If it gets another name, Spark refuses to start a query."""
+
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+"""For: an epoch writes the changes of the state store, not its files. If it goes, epochs with much state take long."""
+
+STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+"""For: in format 2, state files have unique names, which the commit log refers to. Since 4.3 a checkpoint keeps the
+format that it was begun with. If it goes, state has Spark's default format."""
+
+CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
+"""For: Spark writes the size and the checksum of each file of a checkpoint into a file beside it, which pillarbox turns
+off. If it goes, each partition and epoch costs more requests to a store."""
+
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+"""For: a bound of Arrow batches. If it goes, batches are as large as Spark has them."""
+
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+"""For: a bound of Arrow batches. If it goes, batches are as large as Spark has them."""
 
 WILDCARDS = "__globPaths__"
-"""The option by which Spark's readers look at a path that they were given and at no other."""
+"""For: an option by which Spark's readers look at a path that they were given and at no other. If it goes, a checkpoint
+whose path has one of ``[ ] { } * ?`` seems to be a new one."""
+
+# -- local properties of tasks --
+
+QUERY_ID = "sql.streaming.queryId"
+"""For: the query's id. Checked: homes of a former run of the query would stay."""
+
+BATCH_ID = "streaming.sql.batchId"
+"""For: the number of the micro-batch. Checked: no query would ever be drained, and homes would stay."""
+
+JOB_GROUP = "spark.jobGroup.id"
+"""For: the id of a query's run, where pillarbox could not set its own. If it goes, such runs share homes."""
+
+# -- sessions --
 
 
 def is_classic(spark: Any) -> bool:
-    """Return whether a session is a classic one, whose driver runs in this process's JVM."""
+    """Return whether a session is a classic one, whose driver runs in this process's JVM; else it is Spark Connect."""
     return hasattr(spark, "_jsparkSession")
+
+
+def jvm(spark: Any) -> Any:
+    """Return the JVM of a classic session. If it goes, no program runs in a classic session."""
+    return spark.sparkContext._jvm
+
+
+def java_session(spark: Any) -> Any:
+    """Return a classic session as Java has it. If it goes, every session seems to be one of Spark Connect."""
+    return spark._jsparkSession
+
+
+def hadoop_path(spark: Any, *parts: Any) -> Any:
+    """Return a path as Hadoop has it, in a classic session."""
+    return jvm(spark).org.apache.hadoop.fs.Path(*parts)
+
+
+def file_system(spark: Any, path: Any) -> Any:
+    """Return the file system of a path with a classic session's settings. If it goes, no checkpoint can be read."""
+    return path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
+
+
+def repartition(spark: Any, checkpoint: str, partitions: int) -> None:
+    """Spread the state of a checkpoint over partitions. Since 4.2; if it goes, ``pillarbox.rescale`` fails."""
+    spark._streamingCheckpointManager.repartition(checkpoint, partitions)
+
+
+# -- writers and queries --
+
+
+def session_of(writer: Any) -> SparkSession:
+    """Return the session of a writer, classic or of Spark Connect. If it goes, no query starts."""
+    return writer._spark if hasattr(writer, "_spark") else writer._session  # type: ignore[no-any-return]
+
+
+def message_of(writer: Any) -> Any:
+    """Return the message that a writer of Spark Connect sends; None: it is a classic one. If it goes, all are these."""
+    return getattr(writer, "_write_proto", None)
+
+
+_FIELDS = ("source", "trigger", "extraOptions")
+
+
+def writer_field(writer: Any, name: str) -> Any:
+    """Return a private field of a classic writer, one of three. Checked: no query would start."""
+    assert name in _FIELDS
+    field = writer._jwrite.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(writer._jwrite)
+
+
+def change_writer(writer: Any, method: str, value: Any) -> None:
+    """Call a method of a classic writer of Java's. If it goes, a query cannot be started for one micro-batch."""
+    writer._jwrite = getattr(writer._jwrite, method)(value)
+
+
+def frame_of(query: Any) -> DataFrame:
+    """Return the DataFrame that a writer writes, classic or of Spark Connect. If it goes, no query starts."""
+    if message_of(query) is None:
+        return query._df  # type: ignore[no-any-return]
+    from pyspark.sql.connect.dataframe import DataFrame
+
+    return DataFrame(query._write_stream._child, query._session)
+
+
+def execution_of(query: Any) -> Any:
+    """Return a classic query as Spark runs it. If it goes, queries end by ``stop()``, in the middle of an epoch."""
+    return query._jsq.streamingQuery()
+
+
+def sink_log_classes(spark: Any) -> tuple[Any, Any]:
+    """Return the classes of the log of a file sink and of its entries. Checked: no query with such a sink would start.
+
+    They are there since 4.1.
+    """
+    package = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
+    return package.FileStreamSinkLog, package.SinkFileStatus
+
+
+# -- plans --
+
+
+def analyzed_plan(df: Any) -> Any:
+    """Return the analyzed plan of a classic DataFrame, as Java has it. Checked: no program would be seen in a query."""
+    return df._jdf.queryExecution().analyzed()
+
+
+def analyzed_text(df: Any) -> str:
+    """Return the same of a DataFrame of Spark Connect, as text. Checked: no program would be seen in a query."""
+    plans = str(df._explain_string(mode="extended"))
+    return plans.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+
+
+def python_pattern(spark: Any) -> Any:
+    """Return what marks Python functions in a plan. If it goes, every query seems to have some of the user's."""
+    return jvm(spark).org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+
+
+# -- the check --
+
+
+class _Needed(NamedTuple):
+    """What no program should run without.
+
+    Attributes:
+        name: what it is.
+        classic: whether only classic sessions need it.
+        is_there: tells whether a session has it; to raise is to have it not.
+    """
+
+    name: str
+    classic: bool
+    is_there: Callable[[Any], bool]
+
+
+def _has_setting(name: str) -> _Needed:
+    return _Needed(f"the setting {name}", False, lambda spark: bool(spark.conf.isModifiable(name)))
+
+
+def _has_class(name: str, *fields: str) -> _Needed:
+    def is_there(spark: Any) -> bool:
+        found = java_session(spark).getClass().getClassLoader().loadClass(name)
+        return all(found.getDeclaredField(field) is not None for field in fields)
+
+    return _Needed(f"the class {name}" + (f" with {', '.join(fields)}" if fields else ""), True, is_there)
+
+
+def _has_property(name: str, of: str, constant: str) -> _Needed:
+    def is_there(spark: Any) -> bool:
+        package = jvm(spark).org.apache.spark.sql.execution.streaming.runtime
+        return bool(getattr(getattr(package, of), constant)() == name)
+
+    return _Needed(f"the local property {name}", True, is_there)
+
+
+def _shows_aliases(spark: Any) -> bool:
+    df = spark.range(0).alias("pillarbox")
+    plan = analyzed_plan(df).simpleString(1) if is_classic(spark) else analyzed_text(df)
+    return "SubqueryAlias pillarbox" in plan
+
+
+_NEEDED = (
+    _has_setting(STATE_PARTITIONS),
+    _has_setting(PROVIDER_KEY),
+    _has_property(QUERY_ID, "StreamExecution", "QUERY_ID_KEY"),
+    _has_property(BATCH_ID, "MicroBatchExecution", "BATCH_ID_KEY"),
+    _has_class("org.apache.spark.sql.classic.DataStreamWriter", *_FIELDS),
+    _has_class("org.apache.spark.sql.execution.streaming.sinks.FileStreamSinkLog"),
+    _has_class("org.apache.spark.sql.execution.streaming.sinks.SinkFileStatus"),
+    _Needed("aliases in plans", False, _shows_aliases),
+)
+
+
+def check_facts(spark: Any) -> None:
+    """Check that Spark has all without which programs would run wrongly or not at all. No job is run.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    missing = [each.name for each in _NEEDED if not _is_there(each, spark)]
+    if missing:
+        raise ConfigurationError(
+            f"Spark {spark.version} is not one that this version of pillarbox knows: it does not have"
+            f" {'; '.join(missing)}. Use another version of Spark, or a newer pillarbox"
+        )
+
+
+def _is_there(needed: _Needed, spark: Any) -> bool:
+    if needed.classic and not is_classic(spark):
+        return True
+    try:
+        return needed.is_there(spark)
+    except Exception:
+        return False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from pillarbox._errors import PillarboxError
-from pillarbox._runtime.spark.facts import WILDCARDS, is_classic
+from pillarbox._runtime.spark.facts import WILDCARDS, file_system, hadoop_path, is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
@@ -138,9 +138,12 @@ class _Folder:
     """
 
     def __init__(self, spark: Any, folder: str) -> None:
-        self._path_class: Any = spark.sparkContext._jvm.org.apache.hadoop.fs.Path
-        self._folder = self._path_class(folder)
-        self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        self._spark = spark
+        self._folder = hadoop_path(spark, folder)
+        self._files = file_system(spark, self._folder)
+
+    def _path(self, name: str) -> Any:
+        return hadoop_path(self._spark, self._folder, name)
 
     def names(self) -> list[str]:
         """Return the names of its files that are not hidden."""
@@ -152,7 +155,7 @@ class _Folder:
         """Return what is in a file; None: there is no such file."""
 
         def read() -> bytes:
-            stream = self._files.open(self._path_class(self._folder, name))
+            stream = self._files.open(self._path(name))
             try:
                 return bytes(stream.readAllBytes())
             finally:
@@ -163,7 +166,7 @@ class _Folder:
 
     def has(self, name: str) -> bool:
         """Return whether there is a file."""
-        return bool(self._files.exists(self._path_class(self._folder, name)))
+        return bool(self._files.exists(self._path(name)))
 
     def add(self, name: str, text: str) -> None:
         """Write a file under a hidden name, then rename it: nobody reads half of it.
@@ -171,7 +174,7 @@ class _Folder:
         Raises:
             PillarboxError: the file system did not rename it.
         """
-        hidden, place = (self._path_class(self._folder, each) for each in (f".{name}.tmp", name))
+        hidden, place = self._path(f".{name}.tmp"), self._path(name)
         stream = self._files.create(hidden, False)
         try:
             stream.write(text.encode())

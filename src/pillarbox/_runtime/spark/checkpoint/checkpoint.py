@@ -22,6 +22,7 @@ from pillarbox._graph.description import (
     read_description,
     read_layouts,
 )
+from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
 from pillarbox._runtime.spark.files import add_line, file_names, json_object, read_lines
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint"]
 
 _log = logging.getLogger("pillarbox")
-
-# By this name the offset log notes the number of partitions of state, whatever the session's setting of this name.
-_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 class Checkpoint:
@@ -322,7 +320,7 @@ class Checkpoint:
             for batch, lines in self.offsets(batches).items()
             if len(lines) > 1 and isinstance(conf := json_object(lines[1]).get("conf"), dict)
         }
-        return {batch: int(conf[_PARTITIONS]) for batch, conf in settings.items() if _PARTITIONS in conf}
+        return {batch: int(conf[SHUFFLE_PARTITIONS]) for batch, conf in settings.items() if SHUFFLE_PARTITIONS in conf}
 
     @cached_property
     def _last_partitions(self) -> dict[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pillarbox._runtime.spark.facts import analyzed_plan, analyzed_text, frame_of, is_classic
 from pillarbox._runtime.spark.settings.session import session_settings
 
 __all__ = ["aliases_of", "plan_steps"]
@@ -20,7 +21,7 @@ def plan_steps(df: Any) -> list[Any]:
         df: a classic DataFrame.
     """
     steps: list[Any] = []
-    pending: list[Any] = [df._jdf.queryExecution().analyzed()]
+    pending: list[Any] = [analyzed_plan(df)]
     while pending:
         step = pending.pop()
         steps.append(step)
@@ -31,16 +32,8 @@ def plan_steps(df: Any) -> list[Any]:
 
 def aliases_of(query: Any) -> str:
     """Return the aliases in the plan of a DataFrame, or of a writer, as text; views are resolved."""
-    from pyspark.sql import DataFrame
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-    from pyspark.sql.streaming.readwriter import DataStreamWriter as ClassicWriter
-
-    df: Any = query._df if isinstance(query, ClassicWriter) else query
-    if not isinstance(df, ClassicDataFrame):  # Spark Connect: only the server knows what views stand for
-        if not isinstance(df, DataFrame):
-            from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
-
-            df = ConnectDataFrame(df._write_stream._child, df._session)
+    df: Any = query if hasattr(type(query), "writeStream") else frame_of(query)
+    if not is_classic(df.sparkSession):  # only the server knows what views stand for
         return _explained(df)
     # Not the plan's own text: a setting cuts that.
     return "\n".join(step.simpleString(1) for step in plan_steps(df) if step.nodeName() == "SubqueryAlias")
@@ -51,5 +44,4 @@ def _explained(df: Any) -> str:
     spark = df.sparkSession
     is_whole = spark.conf.get(_PLAN_LENGTH, _WHOLE) == _WHOLE
     with session_settings(spark, {} if is_whole else {_PLAN_LENGTH: _WHOLE}):
-        plans = str(df._explain_string(mode="extended"))
-    return plans.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+        return analyzed_text(df)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._runtime.spark.facts import frame_of, python_pattern
 from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
 
 if TYPE_CHECKING:
@@ -33,13 +34,13 @@ def runs_other_python(start: Start) -> bool:
     if start.calls_function and not start.function_reads_all:
         return True
     try:
-        return _has_other(start.writer._df)
+        return _has_other(frame_of(start.writer))
     except Exception:  # such as under Spark Connect, where nobody but the server knows the plan
         return True
 
 
 def _has_other(df: Any) -> bool:
-    pattern = df.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+    pattern = python_pattern(df.sparkSession)
     for step in plan_steps(df):
         if _PYTHON.search(step.nodeName()):
             if _OURS.match(step.simpleString(2)) is None:

@@ -16,11 +16,12 @@ from pillarbox._elements import Records, decode, dumps
 from pillarbox._errors import ProgramError, raise_from_user_code
 from pillarbox._graph import CollectionSource, DataFrameSource, Program, SourceTransformation, output_target
 from pillarbox._runtime.shipping import ShippedVertex, ship
+from pillarbox._runtime.spark.facts import BATCH_BYTES
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan.other_python import without_setting
 from pillarbox._runtime.spark.plan.registry import metrics_names, register, take_metrics_name
 from pillarbox._runtime.spark.rows.any_names import quoted, with_plain_names
-from pillarbox._runtime.spark.rows.buffer_rows import BATCH_BYTES, BUFFER_SCHEMA, BufferRows
+from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_SCHEMA, BufferRows
 from pillarbox._runtime.spark.rows.output import (
     BATCH_TIMESTAMP,
     BufferOutput,

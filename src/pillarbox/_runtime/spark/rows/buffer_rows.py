@@ -16,12 +16,12 @@ import pyarrow as pa
 from pillarbox._elements import Buffer
 from pillarbox._errors import ExchangeError
 from pillarbox._graph import DataFrameSource, Program
+from pillarbox._runtime.spark.facts import BATCH_BYTES, BATCH_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
-    "BATCH_BYTES",
     "BUFFER_COLUMNS",
     "BUFFER_SCHEMA",
     "PORTION_BYTES",
@@ -37,7 +37,7 @@ BUFFER_COLUMNS = (*_NUMBERS, "payload")
 
 # The most bytes of a row, and the most rows of an Arrow batch.
 _ROW_BYTES = 4096
-_BATCH_ROWS = 10_000
+_MOST_ROWS = 10_000
 # With so few columns of fixed width a batch is no larger than Spark has it by default.
 _NARROW = 400
 
@@ -45,8 +45,6 @@ _NARROW = 400
 # them twice over, pickled and unpickled, and the results of all of them.
 PORTION_BYTES = 4 * 1024 * 1024
 
-_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _UNBOUNDED = str(2**31 - 1)
 
 
@@ -127,8 +125,8 @@ def batch_settings(spark: SparkSession, *, are_narrow: bool) -> dict[str, str]:
             user has done it.
     """
     needed: dict[str, str] = {}
-    if not 0 < int(spark.conf.get(_RECORDS) or 0) <= _BATCH_ROWS:
-        needed[_RECORDS] = str(_BATCH_ROWS)
+    if not 0 < int(spark.conf.get(BATCH_ROWS) or 0) <= _MOST_ROWS:
+        needed[BATCH_ROWS] = str(_MOST_ROWS)
     if BATCH_BYTES not in spark.conf.getAll and are_narrow:
         needed[BATCH_BYTES] = _UNBOUNDED
     return needed

@@ -21,6 +21,7 @@ from pyspark import SparkContext
 
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.facts import execution_of
 from pillarbox._runtime.spark.starting.start import changes_refused
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Gate:
             if not isinstance(gateway, ClientServer):
                 raise RuntimeError("PYSPARK_PIN_THREAD is false")
             self._jvm: Any = gateway.jvm
-            execution = query._jsq.streamingQuery()
+            execution = execution_of(query)
             self._thread = execution.queryExecutionThread()
             self._thread.isAlive()
             self._state = execution.state()

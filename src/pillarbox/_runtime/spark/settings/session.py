@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ConfigurationError, ProgramError, check_text, shorten
+from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,6 @@ __all__ = [
 
 _log = logging.getLogger("pillarbox")
 
-_PARTITIONS = "spark.sql.shuffle.partitions"
 _NEEDED_FOR_SPEED = ("spark.python.worker.reuse", "spark.python.use.daemon")
 # A program sets a higher parallelism by itself: each partition has a state store and may have a home of its own.
 _MOST_BY_DEFAULT = 16
@@ -76,7 +76,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
         "spark.ui.showConsoleProgress": "false",
         "spark.speculation": "false",
         "spark.log.level": "ERROR",
-        _PARTITIONS: str(cores),
+        SHUFFLE_PARTITIONS: str(cores),
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
     for name, value in merged.items():
@@ -213,14 +213,14 @@ def reason_for_default(spark: SparkSession) -> str:
     """Return what the default parallelism is taken from, as the end of a sentence about it."""
     partitions = _partitions(spark)
     if partitions is not None:
-        most = f", as {_PARTITIONS} is {partitions}" if partitions > _MOST_PARTITIONS else ""
-        return f"the most by default{most}" if most else f"as {_PARTITIONS} says"
+        most = f", as {SHUFFLE_PARTITIONS} is {partitions}" if partitions > _MOST_PARTITIONS else ""
+        return f"the most by default{most}" if most else f"as {SHUFFLE_PARTITIONS} says"
     return "by the cluster's cores" if _cores(spark) else "as nobody knows the cluster's cores"
 
 
 def _partitions(spark: SparkSession) -> int | None:
     """Return ``spark.sql.shuffle.partitions``; None: nobody has chosen it: it is Spark's 200, or ``auto``."""
-    said = spark.conf.get(_PARTITIONS, None)
+    said = spark.conf.get(SHUFFLE_PARTITIONS, None)
     partitions = int(said) if said is not None and said.isdigit() else 0
     return None if partitions in (0, 200) else partitions
 

@@ -9,16 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import ConfigurationError
-from pillarbox._runtime.spark.facts import STATE_FORMAT
+from pillarbox._runtime.spark.facts import PROVIDER, PROVIDER_KEY, STATE_FORMAT
 from pillarbox._runtime.spark.settings.session import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["PROVIDER", "PROVIDER_KEY", "alone", "settings_of_state", "spark_version", "state_settings"]
-
-PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
-PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+__all__ = ["alone", "settings_of_state", "spark_version", "state_settings"]
 
 # A query's settings are on the session while it starts: meanwhile no other query may start.
 _starting = threading.RLock()

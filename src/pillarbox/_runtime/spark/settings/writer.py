@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._runtime.spark.facts import change_writer, jvm, message_of, session_of, writer_field
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -46,12 +48,12 @@ class Start:
 
     def __init__(self, writer: Any, method: str, *arguments: Any, **options: Any) -> None:
         self.writer = writer
-        self.spark: SparkSession = writer._spark if hasattr(writer, "_spark") else writer._session
+        self.spark: SparkSession = session_of(writer)
         self._method = method
         self._arguments = arguments
         self._options = options
         # None: the writer is a classic one.
-        self._proto = getattr(writer, "_write_proto", None)
+        self._proto = message_of(writer)
 
     def run(self) -> StreamingQuery:
         """Start the query."""
@@ -87,7 +89,7 @@ class Start:
     @contextmanager
     def one_batch(self) -> Iterator[None]:
         """Let it run one micro-batch meanwhile: the one that was not committed, if there is one."""
-        writer, proto = self.writer, self._proto
+        proto = self._proto
         if proto is not None:
             saved = type(proto)()
             saved.CopyFrom(proto)
@@ -97,13 +99,9 @@ class Start:
             finally:
                 proto.CopyFrom(saved)
             return
-        before = self._field("trigger")
-        trigger = self.spark.sparkContext._jvm.org.apache.spark.sql.streaming.Trigger  # type: ignore[union-attr]
-        writer._jwrite = writer._jwrite.trigger(trigger.Once())
-        try:
+        once = jvm(self.spark).org.apache.spark.sql.streaming.Trigger.Once()
+        with self._changed("trigger", "trigger", once):
             yield
-        finally:
-            writer._jwrite = writer._jwrite.trigger(before)
 
     # -- its sink --
 
@@ -158,12 +156,18 @@ class Start:
     @contextmanager
     def without_sink(self) -> Iterator[None]:
         """Let it write nowhere meanwhile. The session is a classic one."""
-        before = self._field("source")
-        self.writer._jwrite = self.writer._jwrite.format("noop")
+        with self._changed("source", "format", "noop"):
+            yield
+
+    @contextmanager
+    def _changed(self, field: str, method: str, value: Any) -> Iterator[None]:
+        """Have another value in a field of a classic writer meanwhile."""
+        before = writer_field(self.writer, field)
+        change_writer(self.writer, method, value)
         try:
             yield
         finally:
-            self.writer._jwrite = self.writer._jwrite.format(before)
+            change_writer(self.writer, method, before)
 
     def _files_of_table(self, table: str) -> str | None:
         if not self.spark.catalog.tableExists(table):
@@ -182,13 +186,13 @@ class Start:
 
     @property
     def _format(self) -> str:
-        of_writer = self._field("source") if self._proto is None else self._proto.format
+        of_writer = writer_field(self.writer, "source") if self._proto is None else self._proto.format
         return str(self._given.get("format") or of_writer).lower()
 
     def _has_trigger(self, field: str, name: str) -> bool:
         if self._proto is not None:
             return bool(getattr(self._proto, field))
-        return str(self._field("trigger").toString()) == name
+        return str(writer_field(self.writer, "trigger").toString()) == name
 
     def _option(self, name: str) -> str | None:
         """Return an option of the call, or else of the writer."""
@@ -196,12 +200,7 @@ class Start:
         if given:
             return str(given)
         if self._proto is None:
-            found = self._field("extraOptions").get(name)
+            found = writer_field(self.writer, "extraOptions").get(name)
             return str(found.get()) if found.isDefined() else None
         told = {key.lower(): str(value) for key, value in self._proto.options.items()}
         return told.get(name.lower()) or (self._proto.query_name or None if name == "queryName" else None)
-
-    def _field(self, name: str) -> Any:
-        field = self.writer._jwrite.getClass().getDeclaredField(name)
-        field.setAccessible(True)
-        return field.get(self.writer._jwrite)

@@ -22,12 +22,11 @@ from pillarbox._graph.savepoint_start import RestorePlan, SavepointStart, plan_r
 from pillarbox._runtime.savepoint_stores import classes_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.facts import BATCH_BYTES, frame_of, is_classic
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan.plan import FirstEpoch, plan_first_epoch
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
-from pillarbox._runtime.spark.rows.buffer_rows import BATCH_BYTES
 from pillarbox._runtime.spark.savepoint.savepoint import OpenSavepoint, open_savepoint
 from pillarbox._runtime.spark.settings.session import session_settings
 from pillarbox._runtime.spark.settings.writer import Start
@@ -189,13 +188,13 @@ class _Beginning:
         found = []
         inside = {id(source): source for source in self._program.sources.values()}
         ours = [planned_sources(source.dataframe) for source in inside.values() if hasattr(source, "dataframe")]
-        count, every = sum(map(len, ours)), len(planned_sources(self._start.writer._df))
+        count, every = sum(map(len, ours)), len(planned_sources(frame_of(self._start.writer)))
         if count != every:
             found.append(
                 f"the query reads {every} streaming sources, and the program {count} of them: give the others to the"
                 " program, too, or read them in a query of their own"
             )
-        others = stateful_steps(self._start.writer._df)
+        others = stateful_steps(frame_of(self._start.writer))
         for _ in self._program.levels[1:]:
             mine = next((name for name in others if name.startswith("TransformWithState")), None)
             if mine is not None:
@@ -215,7 +214,7 @@ class _Beginning:
 
     def _sources(self) -> list[PlannedSource]:
         """Return the query's sources, with the names of the program's."""
-        every = planned_sources(self._start.writer._df)
+        every = planned_sources(frame_of(self._start.writer))
         names: list[str | None] = []
         for source in self._program.sources.values():
             if isinstance(source, DataFrameSource):

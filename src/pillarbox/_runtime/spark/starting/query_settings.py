@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
 from pillarbox._graph import Layout
-from pillarbox._runtime.spark.facts import CHECKSUMS, STATE_FORMAT, STATE_PARTITIONS
+from pillarbox._runtime.spark.facts import CHANGELOG, CHECKSUMS, PROVIDER, PROVIDER_KEY, STATE_FORMAT, STATE_PARTITIONS
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, wanted_parallelism
 from pillarbox._runtime.spark.rows.buffer_rows import batch_settings
 from pillarbox._runtime.spark.settings.session import session_settings
-from pillarbox._runtime.spark.settings.state_settings import PROVIDER, PROVIDER_KEY, alone, spark_version
+from pillarbox._runtime.spark.settings.state_settings import alone, spark_version
 from pillarbox._runtime.spark.tasks.task_facts import DRAIN, layout_setting
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
         STATE_PARTITIONS: str(parallelism),
         PROVIDER_KEY: PROVIDER,
         # An epoch writes the changes of the state store, not its files.
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        CHANGELOG: "true",
     }
 
 

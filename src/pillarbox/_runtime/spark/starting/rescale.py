@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, shorten
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
-from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.facts import is_classic, repartition
 from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._runtime.spark.settings.session import session_with
 from pillarbox._runtime.spark.settings.state_settings import settings_of_state, spark_version
@@ -81,7 +81,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     found.keep()
     # The more state there is, the longer it takes: in a session of its own, so other queries start meanwhile.
     own = session_with(spark, settings_of_state(found.state_format))
-    own._streamingCheckpointManager.repartition(location, parallelism)
+    repartition(own, location, parallelism)
     return True
 
 

@@ -14,7 +14,14 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.facts import (
+    file_system,
+    hadoop_path,
+    is_classic,
+    java_session,
+    jvm,
+    sink_log_classes,
+)
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
@@ -58,17 +65,14 @@ class SinkLog:
     def __init__(self, spark: Any, folder: str) -> None:
         self._session = spark
         self._folder = folder
-        self._jvm = spark.sparkContext._jvm
-        self._place = self._jvm.org.apache.hadoop.fs.Path(folder, _METADATA)
+        self._place = hadoop_path(spark, folder, _METADATA)
+        self._files = file_system(spark, self._place)
+        self._log, self._entry = sink_log_classes(spark)
 
     @property
     def exists(self) -> bool:
         """Whether there is a log."""
         return bool(self._files.exists(self._place))
-
-    @property
-    def _files(self) -> Any:
-        return self._place.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())
 
     @property
     def last(self) -> int | None:
@@ -90,8 +94,7 @@ class SinkLog:
             interval = self._opened().defaultCompactInterval()
             last = (until + 1) // interval * interval - 1
             if last >= 0:
-                path = self._jvm.org.apache.hadoop.fs.Path(self._place, f"{last}.compact")
-                file = self._files.create(path)
+                file = self._files.create(hadoop_path(self._session, self._place, f"{last}.compact"))
                 file.write(f"v{_VERSION}".encode())
                 file.close()
         for batch in range(last + 1, until + 1):
@@ -100,13 +103,11 @@ class SinkLog:
 
     def add_empty(self, batch: int) -> None:
         """Add a batch that wrote no files."""
-        kind = self._jvm.org.apache.spark.sql.execution.streaming.sinks.SinkFileStatus
-        self._opened().add(batch, self._session.sparkContext._gateway.new_array(kind, 0))
+        self._opened().add(batch, self._session.sparkContext._gateway.new_array(self._entry, 0))
 
     def _opened(self) -> Any:
-        kind = self._jvm.org.apache.spark.sql.execution.streaming.sinks.FileStreamSinkLog
-        nothing = self._jvm.scala.Option.empty()
-        return kind(_VERSION, self._session._jsparkSession, self._place.toString(), nothing)
+        nothing = jvm(self._session).scala.Option.empty()
+        return self._log(_VERSION, java_session(self._session), self._place.toString(), nothing)
 
 
 def _silent(checkpoint: Checkpoint) -> list[int]:

@@ -20,7 +20,7 @@ from pillarbox._errors import CheckpointMismatchError, ProgramError, describe
 from pillarbox._graph import CODES, Layout
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
-from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.facts import check_facts, is_classic
 from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.plan.other_python import runs_other_python
 from pillarbox._runtime.spark.plan.registry import (
@@ -54,6 +54,8 @@ _wrapping = threading.Lock()  # guards the methods of writers
 _log = logging.getLogger("pillarbox")
 
 _WRAPPED = "_pillarbox_wrapped"
+# Kinds of writers of sessions whose Spark has been looked at.
+_checked: set[type[Any]] = set()
 
 _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
 
@@ -76,6 +78,9 @@ def watch_starts(spark: SparkSession) -> None:
     else:
         from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as writer
     with _wrapping:
+        if writer not in _checked:
+            check_facts(spark)
+            _checked.add(writer)
         for method in ("start", "toTable"):
             start = getattr(writer, method)
             if not hasattr(start, _WRAPPED):
