@@ -1,4 +1,4 @@
-"""The small files of a checkpoint: how they are listed, read and written.
+"""The small files of a checkpoint, and of a savepoint: how they are listed, read and written.
 
 This module alone knows how Spark keeps such files. In a classic session the driver reads and writes them through
 Hadoop's ``FileSystem``, without a job. Under Spark Connect there are only DataFrames.
@@ -20,15 +20,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
 
 __all__ = [
+    "MANIFEST",
+    "STARTED",
     "add_file",
     "add_line",
     "file_names",
+    "is_savepoint",
     "json_object",
     "read_lines",
     "reader",
     "text_of",
     "unless_missing",
 ]
+
+# The files by which a directory is known as a savepoint, complete or not.
+STARTED = "started"
+MANIFEST = "manifest"
 
 T = TypeVar("T")
 
@@ -96,6 +103,11 @@ def text_of(spark: SparkSession, path: str) -> str | None:
     """Return the text of a file, or of the only file in a folder; None: there is none."""
     rows = unless_missing(lambda: reader(spark).text(path, wholetext=True).collect(), [])
     return next((row[0] for row in rows if row[0]), None)
+
+
+def is_savepoint(spark: SparkSession, directory: str) -> bool:
+    """Return whether there is a savepoint in a directory, complete or not."""
+    return any(text_of(spark, f"{directory.rstrip('/')}/{name}") is not None for name in (MANIFEST, STARTED))
 
 
 def add_line(spark: SparkSession, folder: str, text: str) -> None:

@@ -18,7 +18,6 @@ from pillarbox._graph import CollectionSource, DataFrameSource, Program, SourceT
 from pillarbox._runtime.shipping import ShippedVertex, ship
 from pillarbox._runtime.spark.facts import BATCH_BYTES
 from pillarbox._runtime.spark.failures import unwrapped_failures
-from pillarbox._runtime.spark.plan.other_python import without_setting
 from pillarbox._runtime.spark.plan.registry import metrics_names, register, take_metrics_name
 from pillarbox._runtime.spark.rows.any_names import quoted, with_plain_names
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_SCHEMA, BufferRows
@@ -29,6 +28,7 @@ from pillarbox._runtime.spark.rows.output import (
     Output,
 )
 from pillarbox._runtime.spark.settings.session import check_session
+from pillarbox._runtime.spark.settings.session_settings import without_setting
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
 from pillarbox._runtime.spark.worker.batch_host import BatchTaskHost
 from pillarbox._runtime.spark.worker.source_host import SourceHost
@@ -266,7 +266,7 @@ def plan_for_each_batch(
         batch.persist().count()
         try:
             frames = {name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}
-            with without_setting(batch, BATCH_BYTES):  # which is for the program's own rows
+            with without_setting(batch.sparkSession, BATCH_BYTES):  # which is for the program's own rows
                 function(frames, batch_id)
         except Exception as error:
             keep_user_frames(error)

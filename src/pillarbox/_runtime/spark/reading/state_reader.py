@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, check_text, shorten
-from pillarbox._runtime.spark.checkpoint.savepoint_marks import is_savepoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
+from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.reading.state_columns import StateEncoder, key_type, state_columns
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint

@@ -17,10 +17,9 @@ import pyarrow as pa
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.checkpoint.savepoint_marks import MANIFEST, STARTED, is_savepoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
 from pillarbox._runtime.spark.failures import unwrapped_failures
-from pillarbox._runtime.spark.files import json_object, reader, text_of, unless_missing
+from pillarbox._runtime.spark.files import MANIFEST, STARTED, is_savepoint, json_object, reader, text_of, unless_missing
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._state import MemoryChunkStore

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError, ProgramError, TypeMismatchError, shorten
-from pillarbox._runtime.spark.checkpoint.savepoint_marks import is_savepoint
 from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint import savepoint as files
 from pillarbox._runtime.spark.settings.places import place_of

@@ -9,8 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +23,8 @@ __all__ = [
     "check_session",
     "default_parallelism",
     "local_session",
+    "new_session",
     "reason_for_default",
-    "session_settings",
-    "session_with",
     "task_slots",
     "time_zone",
 ]
@@ -54,22 +51,11 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     if not isinstance(cores, int) or isinstance(cores, bool) or cores < 1:
         raise ProgramError(f"local_session(): cores is a whole number from 1, not {shorten(cores)}")
     check_text(app_name, "local_session(): app_name")
-    check_packages()
-    check_java()
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers find the program's own modules where the driver does: beside the script.
     beside = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
     paths = [*beside, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    builder: Any = SparkSession.builder.appName(app_name)
     merged = {
-        # Four attempts a task: plain local[n] never tries again.
-        "spark.master": f"local[{cores}, 4]",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         # What workers import is imported once, and shared.
         **({"spark.python.daemon.module": "pillarbox.daemon"} if _daemon_finds_pillarbox() else {}),
         "spark.ui.enabled": "false",
@@ -79,7 +65,29 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
         SHUFFLE_PARTITIONS: str(cores),
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
-    for name, value in merged.items():
+    # Four attempts a task: plain local[n] never tries again.
+    return new_session(app_name, {"spark.master": f"local[{cores}, 4]", **merged})
+
+
+def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
+    """Return a classic session.
+
+    Args:
+        settings: those of Spark's; a local master gets what it needs besides.
+
+    Raises:
+        ConfigurationError: Java or a Python package is missing or of a wrong version.
+    """
+    check_packages()
+    check_java()
+    from pyspark.sql import SparkSession
+
+    if settings["spark.master"].startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", **settings}
+    builder: Any = SparkSession.builder.appName(app_name)
+    for name, value in settings.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
@@ -283,36 +291,3 @@ def task_slots(spark: SparkSession) -> int:
 def time_zone(spark: SparkSession) -> str:
     """Return the time zone of a session, in which naive datetimes are meant."""
     return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
-
-
-@contextmanager
-def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """Have settings on a session meanwhile."""
-    before = spark.conf.getAll if settings else {}
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name in settings:
-            if name in before:
-                spark.conf.set(name, before[name])
-            else:
-                spark.conf.unset(name)
-
-
-def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
-    """Return another session with the settings of a classic one, and with more, which nobody else sees."""
-    from pyspark.errors import AnalysisException
-
-    own = spark.newSession()
-    fresh = own.conf.getAll
-    for name, value in spark.conf.getAll.items():
-        if fresh.get(name) != value:
-            try:
-                own.conf.set(name, value)
-            except AnalysisException:  # one of the whole application, which a session may have all the same
-                continue
-    for name, value in settings.items():
-        own.conf.set(name, value)
-    return own

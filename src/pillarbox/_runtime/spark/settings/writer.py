@@ -145,7 +145,7 @@ class Start:
 
         File sinks skip a batch that is in their log, and tables may do so. A function of ``foreachBatch`` may return
         early, but in a classic session
-        :func:`~pillarbox._runtime.spark.starting.interrupted_batch.interrupted_batch_is_read` sees to it.
+        :func:`~pillarbox._runtime.spark.starting.first_batch.interrupted_batch_is_read` sees to it.
         """
         if "tableName" in self._given:
             return False

@@ -28,7 +28,7 @@ from pillarbox._runtime.spark.plan.plan import FirstEpoch, plan_first_epoch
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint.savepoint import OpenSavepoint, open_savepoint
-from pillarbox._runtime.spark.settings.session import session_settings
+from pillarbox._runtime.spark.settings.session_settings import session_settings
 from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.starting.query_settings import program_settings
 from pillarbox._runtime.spark.starting.sink_log import SinkLog

@@ -13,8 +13,7 @@ from pillarbox._graph import Layout
 from pillarbox._runtime.spark.facts import CHANGELOG, CHECKSUMS, PROVIDER, PROVIDER_KEY, STATE_FORMAT, STATE_PARTITIONS
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, wanted_parallelism
 from pillarbox._runtime.spark.rows.buffer_rows import batch_settings
-from pillarbox._runtime.spark.settings.session import session_settings
-from pillarbox._runtime.spark.settings.state_settings import alone, spark_version
+from pillarbox._runtime.spark.settings.session_settings import alone, session_settings, spark_version
 from pillarbox._runtime.spark.tasks.task_facts import DRAIN, layout_setting
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from pillarbox._errors import CheckpointMismatchError, ConfigurationError, Progr
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.facts import is_classic, repartition
 from pillarbox._runtime.spark.settings.places import check_session, place_of
-from pillarbox._runtime.spark.settings.session import session_with
-from pillarbox._runtime.spark.settings.state_settings import settings_of_state, spark_version
+from pillarbox._runtime.spark.settings.session_settings import session_with, settings_of_state, spark_version
 from pillarbox._runtime.spark.starting.started import running
 
 if TYPE_CHECKING:

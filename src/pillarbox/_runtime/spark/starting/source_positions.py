@@ -21,7 +21,7 @@ from pillarbox._graph.source_match import match_sources
 from pillarbox._runtime.spark.facts import java_session, jvm
 from pillarbox._runtime.spark.files import unless_missing
 from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
-from pillarbox._runtime.spark.settings.state_settings import spark_version
+from pillarbox._runtime.spark.settings.session_settings import spark_version
 from pillarbox._runtime.spark.starting.seen_files import glob_of, paths_seen
 from pillarbox._runtime.spark.worker.position import Position
 

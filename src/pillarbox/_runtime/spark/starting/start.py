@@ -22,7 +22,7 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.facts import check_facts, is_classic
 from pillarbox._runtime.spark.homes.settings import settings_of
-from pillarbox._runtime.spark.plan.other_python import runs_other_python
+from pillarbox._runtime.spark.plan.analyzed_plan import runs_other_python
 from pillarbox._runtime.spark.plan.registry import (
     PlannedProgram,
     free_metrics_names,
@@ -30,16 +30,19 @@ from pillarbox._runtime.spark.plan.registry import (
     programs_of,
     wanted_parallelism,
 )
-from pillarbox._runtime.spark.settings.session import reason_for_default, session_settings
-from pillarbox._runtime.spark.settings.state_settings import alone
+from pillarbox._runtime.spark.settings.session import reason_for_default
+from pillarbox._runtime.spark.settings.session_settings import alone, session_settings
 from pillarbox._runtime.spark.settings.writer import Start, note_batch_function
 from pillarbox._runtime.spark.starting.closing import close_ended_queries
+from pillarbox._runtime.spark.starting.first_batch import (
+    begin_batch_without_input,
+    finish_batch_in_sink,
+    interrupted_batch_is_read,
+)
 from pillarbox._runtime.spark.starting.first_epoch import begin_from_savepoint
-from pillarbox._runtime.spark.starting.interrupted_batch import finish_batch_in_sink, interrupted_batch_is_read
 from pillarbox._runtime.spark.starting.query_settings import drain_setting, program_settings
 from pillarbox._runtime.spark.starting.sink_log import complete_sink_log
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
-from pillarbox._runtime.spark.starting.waking import begin_batch_without_input
 from pillarbox._runtime.spark.tasks.task_facts import RUN
 from pillarbox._runtime.spark.telling import tell
 
