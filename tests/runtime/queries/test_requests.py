@@ -89,8 +89,8 @@ def stopped(monkeypatch):
 @pytest.fixture
 def watch(folder, clock, monkeypatch):
     query: Any = SimpleNamespace(id="q", isActive=True)
-    start: Any = SimpleNamespace(checkpoint="cp")
-    found = RequestWatch(NO_SPARK, StartedQuery(query, start), clock.time)
+    start: Any = SimpleNamespace(checkpoint="cp", spark=NO_SPARK)
+    found = RequestWatch(StartedQuery(query, start), clock.time)
     # What another thread would do, at once.
     monkeypatch.setattr(threading, "Thread", lambda target, args, **_: SimpleNamespace(start=lambda: target(*args)))
     found.look()  # as at the start of the query
@@ -449,7 +449,7 @@ def started(folder, watch):
     """A start of the query behind all that is in the folder; returns its watch."""
 
     def start():
-        found = RequestWatch(NO_SPARK, watch._started, watch._clock)
+        found = RequestWatch(watch._started, watch._clock)
         found.look()
         found.look()
         return found
@@ -519,7 +519,7 @@ def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(fo
         raise OSError("no route to host")
 
     ask(folder)
-    found = RequestWatch(NO_SPARK, watch._started, watch._clock)
+    found = RequestWatch(watch._started, watch._clock)
     with monkeypatch.context() as patch:
         patch.setattr(folder, "files", broken)
         found.look()

@@ -23,7 +23,7 @@ def query(**what: Any) -> Any:
 
 def stop(found: Any, timeout: float = 60.0) -> _Stop:
     start: Any = SimpleNamespace(spark=None, checkpoint="cp")
-    return _Stop(StartedQuery(found, start), "cp", time.monotonic() + timeout)
+    return _Stop(StartedQuery(found, start), time.monotonic() + timeout)
 
 
 @pytest.mark.parametrize("fails", ["before", "when it is stopped"])

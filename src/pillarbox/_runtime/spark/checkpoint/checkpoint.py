@@ -106,14 +106,14 @@ class Checkpoint:
         binding = self.binding()
         if binding is not None:
             self._compare(binding, now)
-        self._note(self._read(), now, self.last_committed)
+        self._note(self._described, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
         """Note what there is now, if anything has been noted before; refuse nothing.
 
         Without this, batches that these programs commit would seem to be those of the ones before.
         """
-        every = self._read()
+        every = self._described
         if every:
             self._note(every, describe_programs(programs, layouts), self.last_committed)
 
@@ -165,27 +165,33 @@ class Checkpoint:
     def _write(self, text: str) -> None:
         add_line(self._spark, self._folder, text)
 
-    def _read(self) -> list[dict[str, Any]]:
-        """Return all descriptions, in the order in which they were written."""
+    @cached_property
+    def _described(self) -> list[dict[str, Any]]:
+        """All descriptions, in the order in which they were written."""
         found = [read_description(line) for line in self._lines]
         return sorted((one for one in found if one is not None), key=itemgetter("number"))
 
-    def binding(self) -> dict[str, Any] | None:
-        """Return the description of the program that committed the last batch; None: there is none."""
-        noted = [one for one in self._read() if one["batch"] <= self.last_committed]
+    def binding(self, batch: int | None = None) -> dict[str, Any] | None:
+        """Return the description of the programs that committed a batch; None: there is none.
+
+        Args:
+            batch: None: the last one that was committed.
+        """
+        last = self.last_committed if batch is None else batch
+        noted = [one for one in self._described if one["batch"] <= last]
         return noted[-1] if noted else None
 
     def programs_at(self, batch: int) -> list[dict[str, Any]] | None:
         """Return the descriptions of the programs that committed a batch; None: there are none."""
-        noted = [one for one in self._read() if one["batch"] <= batch]
-        return noted[-1]["programs"] if noted else None
+        found = self.binding(batch)
+        return None if found is None else found["programs"]
 
     def keep(self) -> None:
         """Let the description that holds go on to hold when a batch is committed that is none of a program's.
 
         Else the one of a program that never committed a batch would come to hold.
         """
-        binding, every = self.binding(), self._read()
+        binding, every = self.binding(), self._described
         if binding is not None and binding is not every[-1]:
             self._note(every, {"format": binding["format"], "programs": binding["programs"]}, self.last_committed)
 
@@ -251,8 +257,7 @@ class Checkpoint:
 
     def newest(self) -> dict[str, Any] | None:
         """Return the newest description, whether its program has committed a batch or not; None: there is none."""
-        every = self._read()
-        return every[-1] if every else None
+        return self._described[-1] if self._described else None
 
     def check_interrupted(self, wanted: int | None = None) -> None:
         """Refuse a checkpoint where a change of its partitions was interrupted, unless it was to this number.

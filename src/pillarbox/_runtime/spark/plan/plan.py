@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pillarbox._state.savepoint import OperatorTable
 
-__all__ = ["FirstEpoch", "collect_objects", "plan_first_epoch", "plan_for_each_batch", "plan_output"]
+__all__ = ["FirstEpoch", "collect_objects", "plan_first_epoch", "plan_outputs", "write_for_each_batch"]
 
 
 # A part of a nested type that must not be null.
@@ -220,39 +220,23 @@ class _Metrics:
         return marked.observe(name, tasks).where(F.expr(f"{self.column} IS NULL")).drop(self.column)
 
 
-def plan_output(
-    program: Program, spark: SparkSession, schema: StructType, watch_starts: Callable[[SparkSession], None]
-) -> DataFrame:
-    """Return the one output of a program as a DataFrame; a streaming one observes the tasks' metrics.
-
-    Args:
-        watch_starts: is called for a streaming program, so that queries which hold it start as it needs.
-    """
-    return _outputs(program, spark, {program.outputs[0]: schema}, watch_starts)
-
-
 def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -> DataFrame:
     """Return the plan of the epoch in which a streaming program takes the state of a savepoint."""
     return _Plan(program, spark, first).rows(BufferOutput(None), BUFFER_SCHEMA)
 
 
-def plan_for_each_batch(
-    program: Program,
-    spark: SparkSession,
-    schemas: dict[str, StructType],
-    function: Callable[[dict[str, DataFrame], int], None],
-    watch_starts: Callable[[SparkSession], None],
+def write_for_each_batch(
+    rows: DataFrame, schemas: dict[str, StructType], function: Callable[[dict[str, DataFrame], int], None]
 ) -> DataStreamWriter:
     """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name.
 
     Args:
-        watch_starts: as of :func:`plan_output`.
+        rows: those of the outputs, as of :func:`plan_outputs`.
 
     Raises:
         ProgramError: the program reads no streaming DataFrame.
         OperatorError: (while it runs) the function raised; the cause has the frames of the function alone.
     """
-    rows = _outputs(program, spark, schemas, watch_starts)
     named = getattr(function, "__name__", type(function).__name__)
     outputs = ", ".join(map(repr, schemas))
     if not rows.isStreaming:
@@ -279,12 +263,7 @@ def plan_for_each_batch(
     return rows.writeStream.foreachBatch(call)
 
 
-def _outputs(
-    program: Program,
-    spark: SparkSession,
-    schemas: dict[str, StructType],
-    watch_starts: Callable[[SparkSession], None],
-) -> DataFrame:
+def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
     """Return the rows of a program's outputs: several have a struct column each, of which one is set.
 
     A streaming program observes its metrics as ``pillarbox``, or as ``pillarbox 2`` and so on where programs may meet
@@ -306,7 +285,6 @@ def _outputs(
     report = next(name for name in _report_names() if name not in taken)
     schema = StructType([*fields, StructField(report, StringType(), True)])
     alias = register(program, plan.secret)
-    watch_starts(spark)
     for name in metrics_names(spark):
         try:
             rows = plan.rows(ColumnOutput(outputs, report), schema, _Metrics(name, report, alias))

@@ -29,7 +29,6 @@ from pillarbox._runtime.spark.starting.start import changes_refused
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -97,7 +96,7 @@ def start(
     timed = any(one.facts is not None and one.facts.uses_processing_time for one in planned)
     started = find(query)
     assert started is not None
-    watch = _Watch(how.spark, started, ends=timed and how.is_available_now)
+    watch = _Watch(started, ends=timed and how.is_available_now)
     started.hold_its_end(watch.wait_for_closing)
     watch.start()
     return query
@@ -192,13 +191,12 @@ class _Watch(threading.Thread):
         ends: whether the query is to end when there is nothing left to do.
     """
 
-    def __init__(self, spark: SparkSession, started: StartedQuery, *, ends: bool) -> None:
+    def __init__(self, started: StartedQuery, *, ends: bool) -> None:
         super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
-        self._spark = spark
         self._managed = started
         self._query: Any = started.query
         self._end = EndOfWork() if ends else None
-        self._requests = None if started.checkpoint is None else RequestWatch(spark, started)
+        self._requests = None if started.checkpoint is None else RequestWatch(started)
 
     def wait_for_closing(self) -> None:
         """Wait until the functions of the query, which has ended, are closed. Any thread."""
@@ -220,7 +218,7 @@ class _Watch(threading.Thread):
             # The query's own failure is raised where the user waits for it.
             _log.debug("query %s ended: %s", self._query.id, describe(error))
         self._managed.wait_while_held()
-        close_started(self._spark, self._managed)
+        close_started(self._managed)
 
     def _wait(self) -> None:
         reports = Reports(self._query)

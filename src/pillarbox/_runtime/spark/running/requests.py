@@ -174,9 +174,9 @@ class RequestWatch:
         clock: epoch seconds.
     """
 
-    def __init__(self, spark: SparkSession, started: StartedQuery, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, started: StartedQuery, clock: Callable[[], float] = time.time) -> None:
         assert started.checkpoint is not None
-        self._requests = Requests(spark, started.checkpoint)
+        self._requests = Requests(started.start.spark, started.checkpoint)
         self._started = started
         self._clock = clock
         # None: those of before the start have not been looked at.

@@ -98,7 +98,7 @@ def stop_with_savepoint(
         )
     check_new(started.start.spark, directory)
     with started.held():
-        _Stop(started, started.checkpoint, time.monotonic() + timeout).run(directory, drain=drain)
+        _Stop(started, time.monotonic() + timeout).run(directory, drain=drain)
 
 
 class _Stop:
@@ -108,10 +108,10 @@ class _Stop:
         deadline: until when it has to be stopped, by the monotonic clock (seconds).
     """
 
-    def __init__(self, started: StartedQuery, checkpoint: str, deadline: float) -> None:
+    def __init__(self, started: StartedQuery, deadline: float) -> None:
         self._started = started
         self._spark = started.start.spark
-        self._checkpoint = checkpoint
+        self._checkpoint = str(started.checkpoint)
         self._deadline = deadline
 
     def run(self, directory: str, *, drain: bool) -> None:

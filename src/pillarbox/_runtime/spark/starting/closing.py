@@ -48,25 +48,25 @@ def _end(keeper: Keeper, request: dict[str, Any]) -> None:
         pass  # there never were any homes
 
 
-def close_ended_queries(spark: SparkSession, ended: Sequence[StartedQuery]) -> None:
+def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
     """Have a thread close what executors hold of queries that have ended, unless somebody has."""
 
     def close() -> None:
         for started in ended:
-            close_started(spark, started)
+            close_started(started)
 
     if not all(started.is_closed for started in ended):
         threading.Thread(target=close, name="pillarbox end of queries", daemon=True).start()
 
 
-def close_started(spark: SparkSession, started: StartedQuery) -> None:
+def close_started(started: StartedQuery) -> None:
     """Close what executors hold of a query that has ended, once. It raises nothing."""
     if started.is_closed:
         return
     started.is_closed = True
     secrets = [one.secret for one in started.programs if one.secret is not None]
     try:
-        close_query(spark, started.run, secrets)
+        close_query(started.start.spark, started.run, secrets)
     except Exception as error:  # Spark has gone
         _log.debug("the functions of query %s were not closed: %s", started.query.id, describe(error))
 

@@ -166,7 +166,7 @@ class _Starting:
         with interrupted_batch_is_read(start, checkpoint), self._settings(runs_every_plan=reads):
             query = method()
         # Nobody looks after a query that was started by its writer alone: its end is noticed now.
-        close_ended_queries(spark, remember(StartedQuery(query, start, programs, self._run_id)))
+        close_ended_queries(remember(StartedQuery(query, start, programs, self._run_id)))
         return query
 
     @contextmanager
