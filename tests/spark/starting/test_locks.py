@@ -126,9 +126,9 @@ def test_the_lock_of_starts_is_free_while_jobs_run(spark, stopped, monkeypatch):
     write_state(read_state(spark, first, "count").where("key = 1"), str(stopped / "edited"), "count", like=first)
     run(spark, stopped, "other", first)
     if spark_version(spark) >= (4, 2):
-        looked_at(rescale_module, "_repartition")
+        looked_at(rescale_module, "repartition")
         assert rescale(spark, checkpoint, 1)
-        assert "_repartition" in looks
+        assert "repartition" in looks
     assert {"write_table", "complete"} <= {*looks}
 
 
