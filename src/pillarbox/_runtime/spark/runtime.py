@@ -32,7 +32,7 @@ class SparkRuntime:
     @property
     def parallelism(self) -> int:
         """``spark.sql.shuffle.partitions`` where it is not Spark's 200, otherwise the cluster's cores, at most 16."""
-        return default_parallelism(self._session)
+        return default_parallelism(self._session)[0]
 
     @property
     def task_slots(self) -> int:

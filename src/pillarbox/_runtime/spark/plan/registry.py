@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PlannedProgram",
     "ProgramFacts",
+    "facts_of",
     "free_metrics_names",
     "is_one_unstarted",
     "metrics_names",
@@ -116,6 +117,11 @@ class PlannedProgram:
         parallelism = program.parallelism if len(program.levels) > 1 else 0
         sets = program.sets_parallelism, program.sets_max_parallelism
         return PlannedProgram(program.id, parallelism, program.layout, *sets, ProgramFacts.of(program))
+
+
+def facts_of(programs: Iterable[PlannedProgram]) -> list[ProgramFacts]:
+    """Return the facts of those programs of which they are known."""
+    return [one.facts for one in programs if one.facts is not None]
 
 
 def register(program: Program, secret: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import PillarboxError, ProgramError, SavepointError, describe, shorten
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.plan.metrics import metrics
+from pillarbox._runtime.spark.plan.registry import facts_of
 from pillarbox._runtime.spark.running.ending import end_between_epochs, finish_epoch, run_one_epoch
 from pillarbox._runtime.spark.savepoint.savepoint import check_new, savepoint
 from pillarbox._runtime.spark.settings.places import place_of
@@ -215,7 +216,7 @@ class _Stop:
 
 def _uids(started: StartedQuery) -> list[str]:
     """Return the uids of all operators with state, of all programs in the query."""
-    return [uid for one in started.programs if one.facts is not None for uid in one.facts.description.uids]
+    return [uid for facts in facts_of(started.programs) for uid in facts.description.uids]
 
 
 def _sentence(error: Exception) -> str:

@@ -24,7 +24,6 @@ __all__ = [
     "default_parallelism",
     "local_session",
     "new_session",
-    "reason_for_default",
     "task_slots",
     "time_zone",
 ]
@@ -205,32 +204,23 @@ def _prefix(python: str) -> str:
     return said.stdout.strip()
 
 
-def default_parallelism(spark: SparkSession) -> int:
-    """Return ``spark.sql.shuffle.partitions`` where somebody has set it, at most 128; else the cores, at most 16.
+def default_parallelism(spark: SparkSession) -> tuple[int, str]:
+    """Return the parallelism of a program that sets none, and what it is taken from, as the end of a sentence.
 
-    Each subtask costs an epoch some time, and how much there is to do nobody knows: more cores than that are used where
-    the user says so. No job is run to find them out.
+    It is ``spark.sql.shuffle.partitions`` where somebody has set it, at most 128; else the cores, at most 16. Each
+    subtask costs an epoch some time, and how much there is to do nobody knows: more cores than that are used where the
+    user says so. No job is run to find them out.
     """
-    partitions = _partitions(spark)
-    if partitions is not None:
-        return min(partitions, _MOST_PARTITIONS)
-    return min(_cores(spark) or _MOST_BY_DEFAULT, _MOST_BY_DEFAULT)
-
-
-def reason_for_default(spark: SparkSession) -> str:
-    """Return what the default parallelism is taken from, as the end of a sentence about it."""
-    partitions = _partitions(spark)
-    if partitions is not None:
-        most = f", as {SHUFFLE_PARTITIONS} is {partitions}" if partitions > _MOST_PARTITIONS else ""
-        return f"the most by default{most}" if most else f"as {SHUFFLE_PARTITIONS} says"
-    return "by the cluster's cores" if _cores(spark) else "as nobody knows the cluster's cores"
-
-
-def _partitions(spark: SparkSession) -> int | None:
-    """Return ``spark.sql.shuffle.partitions``; None: nobody has chosen it: it is Spark's 200, or ``auto``."""
     said = spark.conf.get(SHUFFLE_PARTITIONS, None)
     partitions = int(said) if said is not None and said.isdigit() else 0
-    return None if partitions in (0, 200) else partitions
+    if partitions > _MOST_PARTITIONS and partitions != 200:
+        return _MOST_PARTITIONS, f"the most by default, as {SHUFFLE_PARTITIONS} is {partitions}"
+    if partitions not in (0, 200):  # Spark's own, or ``auto``: nobody has chosen it
+        return partitions, f"as {SHUFFLE_PARTITIONS} says"
+    cores = _cores(spark)
+    if not cores:
+        return _MOST_BY_DEFAULT, "as nobody knows the cluster's cores"
+    return min(cores, _MOST_BY_DEFAULT), "by the cluster's cores"
 
 
 def _cores(spark: SparkSession) -> int | None:

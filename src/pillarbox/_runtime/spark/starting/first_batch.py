@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.files import add_file, json_object
+from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of
 from pillarbox._runtime.spark.starting.sink_log import SinkLog
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-    from pillarbox._runtime.spark.plan.registry import PlannedProgram
     from pillarbox._runtime.spark.settings.writer import Start
 
 __all__ = ["begin_batch_without_input", "finish_batch_in_sink", "interrupted_batch_is_read"]
@@ -107,7 +107,7 @@ def begin_batch_without_input(
         now: epoch seconds; None: the clock's.
     """
     last = checkpoint.last_committed
-    timed = any(one.facts is not None and one.facts.uses_processing_time for one in programs)
+    timed = any(facts.uses_processing_time for facts in facts_of(programs))
     if not timed or checkpoint.is_new or checkpoint.is_interrupted or start.is_once or not is_classic(start.spark):
         return False
     lines = checkpoint.offsets([last]).get(last, [])

@@ -25,12 +25,13 @@ from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.plan.analyzed_plan import runs_other_python
 from pillarbox._runtime.spark.plan.registry import (
     PlannedProgram,
+    facts_of,
     free_metrics_names,
     is_one_unstarted,
     programs_of,
     wanted_parallelism,
 )
-from pillarbox._runtime.spark.settings.session import reason_for_default
+from pillarbox._runtime.spark.settings.session import default_parallelism
 from pillarbox._runtime.spark.settings.session_settings import alone, session_settings
 from pillarbox._runtime.spark.settings.writer import Start, note_batch_function
 from pillarbox._runtime.spark.starting.closing import close_ended_queries
@@ -225,7 +226,7 @@ class _Starting:
         stateful = [layout.subtasks for one, layout in zip(programs, self._layouts) if one.parallelism]
         if _refusing.get() and stateful:
             checkpoint.check_parallelism(wanted_parallelism(programs), min(stateful))
-        described = [one.facts.description for one in programs if one.facts is not None]
+        described = [facts.description for facts in facts_of(programs)]
         if len(described) < len(programs):
             return
         if _refusing.get():
@@ -278,7 +279,7 @@ def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> No
     if stateful and wanted_parallelism(stateful) is None:
         tell(
             f"the query begins with parallelism {max(one.parallelism for one in stateful)},"
-            f" {reason_for_default(spark)}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes it,"
+            f" {default_parallelism(spark)[1]}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes it,"
             " up to the max parallelism"
         )
     fixed = {one.layout.subtasks for one in stateful if not one.sets_max_parallelism}

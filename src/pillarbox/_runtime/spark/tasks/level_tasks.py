@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from pillarbox._elements import Buffer
@@ -12,8 +13,21 @@ from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
 from pillarbox._state import ChunkStore
 from pillarbox._task import MultipleInputStreamTask, TaskState
+from pillarbox._task.vertex import Vertex
 
-__all__ = ["LevelTasks", "SparkChunks"]
+__all__ = ["LevelTasks", "SparkChunks", "short_lived"]
+
+
+@contextmanager
+def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:
+    """Have a task meanwhile, which is closed afterwards, or cancelled."""
+    task = MultipleInputStreamTask(vertex, subtask)
+    try:
+        yield task
+        task.close()
+    except BaseException:
+        task.cancel()
+        raise
 
 
 class SparkChunks(ChunkStore, Protocol):

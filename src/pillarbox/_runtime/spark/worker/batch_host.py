@@ -18,8 +18,8 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.rows.output import Output
+from pillarbox._runtime.spark.tasks.level_tasks import short_lived
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
-from pillarbox._task import MultipleInputStreamTask
 
 __all__ = ["BatchTaskHost"]
 
@@ -56,19 +56,13 @@ class BatchTaskHost:
     def _run(self, code: int, arrived: Iterator[list[Buffer]]) -> Iterator[list[Buffer]]:
         number, subtask = self._places[code]
         shipped = self._vertices[number]
-        with failures_in_worker(shipped.name, subtask):
-            task = MultipleInputStreamTask(shipped.load(), subtask)
-            try:
-                task.restore(None)
-                for buffers in task.run_epoch(arrived, None):
-                    yield buffers
-                    if task.is_satisfied:
-                        task.cancel()
-                        return
-                task.close()
-            except BaseException:
-                task.cancel()
-                raise
+        with failures_in_worker(shipped.name, subtask), short_lived(shipped.load(), subtask) as task:
+            task.restore(None)
+            for buffers in task.run_epoch(arrived, None):
+                yield buffers
+                if task.is_satisfied:
+                    task.cancel()
+                    return
 
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Buffer]]]:

@@ -24,12 +24,12 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.rows.output import Output
+from pillarbox._runtime.spark.tasks.level_tasks import short_lived
 from pillarbox._runtime.spark.tasks.residency import loaded
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
 from pillarbox._runtime.spark.worker.task_host import TaskHost
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.savepoint import FileDigest, OperatorTable, OwnState, Table, build_log
-from pillarbox._task import MultipleInputStreamTask
 
 __all__ = ["COMMON", "LAST", "STATE_SCHEMA", "RestoringHost", "Router"]
 
@@ -188,14 +188,9 @@ class RestoringHost(TaskHost):
             table, log = Table(self._tables[number]), MemoryChunkStore()
             build_log(log, table, vertex.log_identity(subtask), shares, own, as_it_is())
             # What does not fit the program is to be found now; the query itself has homes of its own.
-            task = MultipleInputStreamTask(vertex, subtask)
-            try:
+            with short_lived(vertex, subtask) as task:
                 task.restore(log)
                 wakes_up = task.next_wake_up
-                task.close()
-            except BaseException:
-                task.cancel()
-                raise
         for chunk, content in log.chunks.items():
             self._store.put(chunk, content)
         if self._timers and wakes_up is not None:
