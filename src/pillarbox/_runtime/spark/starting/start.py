@@ -279,8 +279,8 @@ def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> No
     if stateful and wanted_parallelism(stateful) is None:
         tell(
             f"the query begins with parallelism {max(one.parallelism for one in stateful)},"
-            f" {default_parallelism(spark)[1]}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes it,"
-            " up to the max parallelism"
+            f" {default_parallelism(spark)[1]}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes"
+            " it, up to the max parallelism"
         )
     fixed = {one.layout.subtasks for one in stateful if not one.sets_max_parallelism}
     if fixed:
