@@ -40,11 +40,11 @@ __all__ = [
     "execution_of",
     "file_system",
     "frame_of",
-    "hadoop_path",
     "is_classic",
     "java_session",
     "jvm",
     "message_of",
+    "path_class",
     "python_pattern",
     "repartition",
     "session_of",
@@ -117,9 +117,9 @@ def java_session(spark: Any) -> Any:
     return spark._jsparkSession
 
 
-def hadoop_path(spark: Any, *parts: Any) -> Any:
-    """Return a path as Hadoop has it, in a classic session."""
-    return jvm(spark).org.apache.hadoop.fs.Path(*parts)
+def path_class(spark: Any) -> Any:
+    """Return the class of Hadoop's paths, in a classic session. If it goes, no checkpoint can be read."""
+    return jvm(spark).org.apache.hadoop.fs.Path
 
 
 def file_system(spark: Any, path: Any) -> Any:

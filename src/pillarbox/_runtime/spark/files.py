@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from pillarbox._errors import PillarboxError
-from pillarbox._runtime.spark.facts import WILDCARDS, file_system, hadoop_path, is_classic
+from pillarbox._runtime.spark.facts import WILDCARDS, file_system, is_classic, path_class
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
@@ -150,12 +150,12 @@ class _Folder:
     """
 
     def __init__(self, spark: Any, folder: str) -> None:
-        self._spark = spark
-        self._folder = hadoop_path(spark, folder)
+        self._path_class = path_class(spark)
+        self._folder = self._path_class(folder)
         self._files = file_system(spark, self._folder)
 
     def _path(self, name: str) -> Any:
-        return hadoop_path(self._spark, self._folder, name)
+        return self._path_class(self._folder, name)
 
     def names(self) -> list[str]:
         """Return the names of its files that are not hidden."""

@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import PillarboxError, ProgramError, shorten
-from pillarbox._runtime.spark.facts import file_system, hadoop_path
+from pillarbox._runtime.spark.facts import file_system, path_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +54,7 @@ def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
     Raises:
         PillarboxError: there is something else.
     """
-    path, begun = hadoop_path(spark, folder), hadoop_path(spark, folder, _BEGUN)
+    path, begun = path_class(spark)(folder), path_class(spark)(folder, _BEGUN)
     files = file_system(spark, path)
     if files.exists(path):
         if not files.exists(begun):

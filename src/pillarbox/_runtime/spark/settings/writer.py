@@ -46,7 +46,7 @@ class Start:
         spark: its session.
     """
 
-    def __init__(self, writer: Any, method: str, *arguments: Any, **options: Any) -> None:
+    def __init__(self, writer: Any, method: str, /, *arguments: Any, **options: Any) -> None:
         self.writer = writer
         self.spark: SparkSession = session_of(writer)
         self._method = method

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._runtime.spark.facts import (
     file_system,
-    hadoop_path,
     is_classic,
     java_session,
     jvm,
+    path_class,
     sink_log_classes,
 )
 
@@ -65,7 +65,7 @@ class SinkLog:
     def __init__(self, spark: Any, folder: str) -> None:
         self._session = spark
         self._folder = folder
-        self._place = hadoop_path(spark, folder, _METADATA)
+        self._place = path_class(spark)(folder, _METADATA)
         self._files = file_system(spark, self._place)
         self._log, self._entry = sink_log_classes(spark)
 
@@ -94,7 +94,7 @@ class SinkLog:
             interval = self._opened().defaultCompactInterval()
             last = (until + 1) // interval * interval - 1
             if last >= 0:
-                file = self._files.create(hadoop_path(self._session, self._place, f"{last}.compact"))
+                file = self._files.create(path_class(self._session)(self._place, f"{last}.compact"))
                 file.write(f"v{_VERSION}".encode())
                 file.close()
         for batch in range(last + 1, until + 1):
