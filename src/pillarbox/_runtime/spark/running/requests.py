@@ -28,8 +28,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import CheckpointMismatchError, PillarboxError, SavepointError, describe
+from pillarbox._errors import CheckpointMismatchError, SavepointError, describe
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.failures import sentence_of
 from pillarbox._runtime.spark.files import add_line, file_names, json_object, read_lines
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
@@ -270,7 +271,7 @@ class RequestWatch:
         except Exception as error:
             how = "" if request.directory is None else " with a savepoint"
             _log.warning("query %s: it could not be stopped%s: %s", self._name, how, error)
-            return str(error) if isinstance(error, PillarboxError) else describe(error)
+            return sentence_of(error)
         return None
 
 

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import PillarboxError, ProgramError, SavepointError, describe, shorten
+from pillarbox._errors import ProgramError, SavepointError, describe, shorten
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.failures import sentence_of
 from pillarbox._runtime.spark.plan.metrics import metrics
 from pillarbox._runtime.spark.plan.registry import facts_of
 from pillarbox._runtime.spark.running.ending import end_between_epochs, finish_epoch, run_one_epoch
@@ -132,7 +133,7 @@ class _Stop:
         except Exception as error:
             raise SavepointError(
                 f"checkpoint {self._checkpoint}: the query is stopped, but its savepoint could not be written:"
-                f" {_sentence(error)}. Write it with 'pillarbox savepoint {self._checkpoint} DIR', or start the query"
+                f" {sentence_of(error)}. Write it with 'pillarbox savepoint {self._checkpoint} DIR', or start the query"
                 " again, which resumes where it stopped"
             ) from error
 
@@ -217,7 +218,3 @@ class _Stop:
 def _uids(started: StartedQuery) -> list[str]:
     """Return the uids of all operators with state, of all programs in the query."""
     return [uid for facts in facts_of(started.programs) for uid in facts.description.uids]
-
-
-def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, PillarboxError) else describe(error)

@@ -225,24 +225,26 @@ def default_parallelism(spark: SparkSession) -> tuple[int, str]:
 
 def _cores(spark: SparkSession) -> int | None:
     """Return how many tasks run at a time; None: nobody knows."""
+    executors = spark.conf.get("spark.executor.instances", None)
     if (spark.conf.get("spark.dynamicAllocation.enabled", None) or "").lower() == "true":
         # Executors come when there is work: the present ones tell nothing.
-        return _cores_of(spark, spark.conf.get("spark.dynamicAllocation.maxExecutors", None))
-    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
-    if context is not None:
-        return int(context.defaultParallelism)
-    said = spark.conf.get("spark.default.parallelism", None)
-    if said is not None:
-        return int(said)
-    executors = spark.conf.get("spark.executor.instances", None)
-    return _local_cores(spark) if executors is None else _cores_of(spark, executors)
-
-
-def _cores_of(spark: SparkSession, executors: str | None) -> int | None:
-    """Return the cores of a number of executors, or None."""
+        executors = spark.conf.get("spark.dynamicAllocation.maxExecutors", None)
+    else:
+        known = _default_slots(spark)
+        if known is not None:
+            return known
+        if executors is None:
+            return _local_cores(spark)
     if executors is None or not executors.isdigit():
         return None
     return int(executors) * int(spark.conf.get("spark.executor.cores", None) or 1)
+
+
+def _default_slots(spark: SparkSession) -> int | None:
+    """Return how many tasks Spark takes for granted that run at a time; None: (Spark Connect) no setting tells."""
+    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
+    said = spark.conf.get("spark.default.parallelism", None) if context is None else context.defaultParallelism
+    return None if said is None else int(said)
 
 
 def _local_cores(spark: SparkSession) -> int | None:
@@ -261,21 +263,14 @@ def task_slots(spark: SparkSession) -> int:
     Raises:
         ConfigurationError: (Spark Connect) no setting tells.
     """
-    from pyspark.sql.utils import is_remote
-
     said = spark.conf.get("spark.sql.leafNodeDefaultParallelism", None)
-    if said is None and not is_remote():
-        return int(spark.sparkContext.defaultParallelism)
-    said = said or spark.conf.get("spark.default.parallelism", None)
-    if said is not None:
-        return int(said)
-    cores = _local_cores(spark)
-    if cores is None:
+    slots = int(said) if said else _default_slots(spark) or _local_cores(spark)
+    if slots is None:
         raise ConfigurationError(
             "job_rate_limit is shared by the tasks of the source, and their number is not known: set"
             " spark.sql.leafNodeDefaultParallelism to it, or use rate_limit, which applies to each task"
         )
-    return cores
+    return slots
 
 
 def time_zone(spark: SparkSession) -> str:
