@@ -23,9 +23,6 @@ from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 
 __all__ = ["BatchTaskHost"]
 
-# How many bytes of an Arrow batch become buffers at a time.
-_PORTION_BYTES = 4 * 1024 * 1024
-
 
 class BatchTaskHost:
     """The function for ``mapInArrow`` on partitions of buffers, ordered by target.
@@ -72,16 +69,8 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Buf
         targets = batch.column(0).to_numpy()
         breaks = np.flatnonzero(np.diff(targets)) + 1
         for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(targets)]):
-            run: list[Buffer] = []
-            size = 0
             columns = [batch.column(index).slice(start, end - start) for index in range(len(BUFFER_COLUMNS))]
-            for buffer in rows.take([*(column.to_pylist() for column in columns[:-1]), _bytes_of(columns[-1])]):
-                run.append(buffer)
-                size += len(buffer.payload)
-                if size >= _PORTION_BYTES:
-                    yield buffer.target, run
-                    run, size = [], 0
-            if run:
+            for run in rows.portions([*(column.to_pylist() for column in columns[:-1]), _bytes_of(columns[-1])]):
                 yield run[0].target, run
     rows.end()
 
