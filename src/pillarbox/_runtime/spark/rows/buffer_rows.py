@@ -42,8 +42,8 @@ _MOST_ROWS = 10_000
 # With so few columns of fixed width a batch is no larger than Spark has it by default.
 _NARROW = 400
 
-# A task and an Arrow batch take so many bytes of buffers at a time, or one buffer. Spark brings up to 40 MiB at once: a home would hold
-# them twice over, pickled and unpickled, and the results of all of them.
+# A task and an Arrow batch take so many bytes of buffers at a time, or one buffer. Spark brings up to 40 MiB at once: a
+# home would hold them twice over, pickled and unpickled, and the results of all of them.
 PORTION_BYTES = 4 * 1024 * 1024
 
 _UNBOUNDED = str(2**31 - 1)
