@@ -96,7 +96,8 @@ def read_lines(spark: SparkSession, folder: str, names: Iterable[str] | None = N
         return [(name, line) for name, text in found if text for line in text.removesuffix("\n").split("\n")]
     glob = "*" if names is None else f"{{{','.join(names)}}}"
     texts = _texts(spark, folder, pathGlobFilter=glob)
-    return [tuple(row) for row in unless_missing(texts.select("_metadata.file_name", "value").collect, [])]
+    rows = unless_missing(texts.select("_metadata.file_name", "value").collect, [])
+    return [(name, line) for name, line in rows]
 
 
 def text_of(spark: SparkSession, path: str) -> str | None:

@@ -108,7 +108,7 @@ class Start:
     @property
     def calls_function(self) -> bool:
         """Whether it hands its micro-batches to a function of the user's: ``foreachBatch``."""
-        return self._format == "foreachbatch" if self._proto is None else self._proto.HasField("foreach_batch")
+        return self._format == "foreachbatch" if self._proto is None else bool(self._proto.HasField("foreach_batch"))
 
     @property
     def batch_function(self) -> Callable[..., Any] | None:
