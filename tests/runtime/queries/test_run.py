@@ -288,7 +288,7 @@ class Java:
 @pytest.fixture
 def java(query, monkeypatch):
     found = query._jsq = Java(query)
-    monkeypatch.setattr(ending, "ClientServer", SimpleNamespace)
+    monkeypatch.setattr("py4j.clientserver.ClientServer", SimpleNamespace)
     monkeypatch.setattr("pyspark.SparkContext._gateway", SimpleNamespace(jvm=found))
     yield found
     assert not found.is_locked

@@ -41,14 +41,16 @@ __all__ = [
     "file_system",
     "frame_of",
     "is_classic",
+    "is_classic_query",
     "java_session",
     "jvm",
     "message_of",
     "path_class",
+    "pinned_jvm",
     "python_pattern",
     "repartition",
     "session_of",
-    "sink_log_classes",
+    "sink_log",
     "writer_field",
 ]
 
@@ -170,18 +172,41 @@ def frame_of(query: Any) -> DataFrame:
     return DataFrame(query._write_stream._child, query._session)
 
 
+def is_classic_query(query: Any) -> bool:
+    """Return whether a query is a classic one. If it goes, all seem to be of Spark Connect."""
+    return hasattr(query, "_jsq")
+
+
 def execution_of(query: Any) -> Any:
     """Return a classic query as Spark runs it. If it goes, queries end by ``stop()``, in the middle of an epoch."""
     return query._jsq.streamingQuery()
 
 
-def sink_log_classes(spark: Any) -> tuple[Any, Any]:
-    """Return the classes of the log of a file sink and of its entries. Checked: no query with such a sink would start.
+def pinned_jvm() -> Any:
+    """Return the JVM, in which each thread of this process has one of its own, so that it can hold locks there.
 
-    They are there since 4.1.
+    If it goes, queries end by ``stop()``, in the middle of an epoch.
+
+    Raises:
+        RuntimeError: the user has set that threads there are shared.
     """
-    package = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
-    return package.FileStreamSinkLog, package.SinkFileStatus
+    from py4j.clientserver import ClientServer
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if not isinstance(gateway, ClientServer):
+        raise RuntimeError("PYSPARK_PIN_THREAD is false")
+    return gateway.jvm
+
+
+def sink_log(spark: Any, folder: str, version: int) -> tuple[Any, Any]:
+    """Return the log of a file sink, which makes its folder, and an empty array of its entries.
+
+    Spark has these classes since 4.1. Checked: no query with such a sink would start.
+    """
+    sinks = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
+    log = sinks.FileStreamSinkLog(version, java_session(spark), folder, jvm(spark).scala.Option.empty())
+    return log, spark.sparkContext._gateway.new_array(sinks.SinkFileStatus, 0)
 
 
 # -- plans --

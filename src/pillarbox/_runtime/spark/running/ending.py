@@ -16,12 +16,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from py4j.clientserver import ClientServer
-from pyspark import SparkContext
-
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.facts import execution_of
+from pillarbox._runtime.spark.facts import execution_of, is_classic_query, pinned_jvm
 from pillarbox._runtime.spark.starting.start import changes_refused
 
 if TYPE_CHECKING:
@@ -131,13 +128,10 @@ class Gate:
         self._open: Any = None
         self._closed: Any = None
         self.exists = False
-        if not hasattr(query, "_jsq"):  # Spark Connect
+        if not is_classic_query(query):
             return
         try:
-            gateway: Any = SparkContext._gateway
-            if not isinstance(gateway, ClientServer):
-                raise RuntimeError("PYSPARK_PIN_THREAD is false")
-            self._jvm: Any = gateway.jvm
+            self._java: Any = pinned_jvm()
             execution = execution_of(query)
             self._thread = execution.queryExecutionThread()
             self._thread.isAlive()
@@ -172,7 +166,7 @@ class Gate:
             return False
         other = kind.getClassLoader().loadClass(name.removesuffix("ACTIVE$") + "TERMINATED$")
         self._closed = other.getField("MODULE$").get(None)
-        if not self._lock.tryLock(_LOCK, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS):
+        if not self._lock.tryLock(_LOCK, self._java.java.util.concurrent.TimeUnit.MILLISECONDS):
             return False
         # While this holds the lock, the query's thread neither begins an epoch nor comes from the end of one to the
         # look at its state.
@@ -208,10 +202,10 @@ class Gate:
     def stack(self) -> str:
         """Return the methods in which the query's thread is; none where it has ended."""
         # An exception writes all of it at once; each of its methods would be a request.
-        trace = self._jvm.java.lang.Exception()
+        trace = self._java.java.lang.Exception()
         trace.setStackTrace(self._thread.getStackTrace())
-        text = self._jvm.java.io.StringWriter()
-        trace.printStackTrace(self._jvm.java.io.PrintWriter(text))
+        text = self._java.java.io.StringWriter()
+        trace.printStackTrace(self._java.java.io.PrintWriter(text))
         return str(text.toString())
 
     def open(self) -> None:

@@ -17,10 +17,8 @@ from pillarbox._errors import CheckpointMismatchError
 from pillarbox._runtime.spark.facts import (
     file_system,
     is_classic,
-    java_session,
-    jvm,
     path_class,
-    sink_log_classes,
+    sink_log,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +65,6 @@ class SinkLog:
         self._folder = folder
         self._place = path_class(spark)(folder, _METADATA)
         self._files = file_system(spark, self._place)
-        self._log, self._entry = sink_log_classes(spark)
 
     @property
     def exists(self) -> bool:
@@ -78,7 +75,7 @@ class SinkLog:
     def last(self) -> int | None:
         """The number of the last batch in it; None: it has none."""
         # Spark's class would make the log's folder.
-        last = self._opened().getLatestBatchId() if self.exists else None
+        last = self._opened()[0].getLatestBatchId() if self.exists else None
         return int(last.get()) if last is not None and last.isDefined() else None
 
     def has(self, batch: int) -> bool:
@@ -91,7 +88,7 @@ class SinkLog:
         last = self.last
         if last is None:
             # A new log begins with its last entry that stands for all those before.
-            interval = self._opened().defaultCompactInterval()
+            interval = self._opened()[0].defaultCompactInterval()
             last = (until + 1) // interval * interval - 1
             if last >= 0:
                 file = self._files.create(path_class(self._session)(self._place, f"{last}.compact"))
@@ -103,11 +100,12 @@ class SinkLog:
 
     def add_empty(self, batch: int) -> None:
         """Add a batch that wrote no files."""
-        self._opened().add(batch, self._session.sparkContext._gateway.new_array(self._entry, 0))
+        log, nothing = self._opened()
+        log.add(batch, nothing)
 
-    def _opened(self) -> Any:
-        nothing = jvm(self._session).scala.Option.empty()
-        return self._log(_VERSION, java_session(self._session), self._place.toString(), nothing)
+    def _opened(self) -> tuple[Any, Any]:
+        """Return the log, and no entries."""
+        return sink_log(self._session, self._place.toString(), _VERSION)
 
 
 def _silent(checkpoint: Checkpoint) -> list[int]:
