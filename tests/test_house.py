@@ -216,6 +216,19 @@ def test_the_public_names_of_the_other_modules(module):
     assert set(importlib.import_module(f"pillarbox.{module}").__all__) == PUBLIC_MODULES[module]
 
 
+# How PySpark calls its objects of Java's and the messages of Spark Connect, and settings that are none of its API.
+_OF_SPARK = re.compile(
+    r"\._(?:jvm|jdf|jwrite|jsparkSession|jsq|jsc|df|gateway|write_stream|explain_string|streamingCheckpointManager)\b"
+    r"|spark\.sql\.streaming\.internal|__globPaths__"
+)
+
+
+def test_private_names_of_spark_are_in_one_file():
+    """What they are for, and what happens if they go, is said there."""
+    found = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if _OF_SPARK.search(path.read_text())}
+    assert found == {"_runtime/spark/facts.py"}
+
+
 def test_what_is_not_public_has_a_private_name():
     """A module is private if its name, or that of a package around it, begins with an underscore."""
     modules = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in SOURCE.rglob("*.py")}

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pillarbox import CheckpointMismatchError, SavepointError
 from pillarbox._cli import commands, show
-from pillarbox._runtime.spark.checkpoint import savepoint_marks
+from pillarbox._runtime.spark import files
 from pillarbox._runtime.spark.running import requests as requests_module
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
 from pillarbox._runtime.spark.starting import rescale as rescale_module
@@ -310,7 +310,7 @@ def test_a_pipe_gets_tables_as_wide_as_they_are(no_spark, monkeypatch):
 
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr(inspection, "inspect_checkpoint", lambda *args: FOUND)
-    monkeypatch.setattr(savepoint_marks, "is_savepoint", lambda *args: False)
+    monkeypatch.setattr(files, "is_savepoint", lambda *args: False)
     lines = called("inspect", "cp").stdout.splitlines()
     (of_count,) = (line for line in lines if "12,345" in line)
     assert all(words in of_count for words in ("count", "12,345", "7 event", "none yet", "seen: value LONG"))
@@ -340,7 +340,7 @@ def test_an_operator_by_columns_has_its_keys_in_columns(no_spark, monkeypatch):
 
     by_columns = {**FOUND, "operators": [{**OPERATOR, "by_columns": True, "keys": 0}]}
     monkeypatch.setattr(inspection, "inspect_checkpoint", lambda *args: by_columns)
-    monkeypatch.setattr(savepoint_marks, "is_savepoint", lambda *args: False)
+    monkeypatch.setattr(files, "is_savepoint", lambda *args: False)
     assert "in columns" in called("inspect", "cp").stdout
 
 

@@ -12,7 +12,8 @@ from pillarbox import CheckpointMismatchError, ProgramError, StreamExecutionEnvi
 from pillarbox._graph import CODES, Layout, SinkTransformation, lay_out, subtask_places
 from pillarbox._graph.description import compare, describe_programs, read_layouts
 from pillarbox._graph.targets import subtask_codes
-from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
+from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
+from tests.runtime.spark_of_dicts import context_of_task
 
 
 class Frame:
@@ -93,16 +94,14 @@ def test_tasks_learn_the_layout_from_their_query(monkeypatch):
 
     program = compiled(2)
     layout = ProgramLayout.of(program)
-    assert layout.current() == Layout(4, 4, 2)
-    assert [layout.place(layout.current(), code) for code in (1, 2)] == [(1, 0), None]
-
-    class Context:
-        def getLocalProperty(self, name: str) -> str | None:
-            return {f"spark.pillarbox.layout.{program.id}": "[4, 128, 2]"}.get(name)
-
-    monkeypatch.setattr(TaskContext, "_taskContext", Context())
-    assert layout.current() == Layout(4, 128, 2)
-    assert layout.place(layout.current(), subtask_codes(1, 4)[3]) == (1, 3)
+    compiled_with = TaskFacts.here(layout).layout
+    assert compiled_with == Layout(4, 4, 2)
+    assert [layout.place(compiled_with, code) for code in (1, 2)] == [(1, 0), None]
+    context = context_of_task(0, 0, {f"spark.pillarbox.layout.{program.id}": "[4, 128, 2]"})
+    monkeypatch.setattr(TaskContext, "_taskContext", context)
+    told = TaskFacts.here(layout).layout
+    assert told == Layout(4, 128, 2)
+    assert layout.place(told, subtask_codes(1, 4)[3]) == (1, 3)
 
 
 def described(program, layout=None):

@@ -22,8 +22,7 @@ from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, BufferOutput
-from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
-from pillarbox._runtime.spark.tasks.residency import DRAIN_PROPERTY
+from pillarbox._runtime.spark.tasks.task_facts import DRAIN, ProgramLayout
 from pillarbox._runtime.spark.worker.processor import Processor
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._runtime.spark.worker.task_host import TaskHost
@@ -146,7 +145,7 @@ class Query:
             bounded=False,
             columns=["value"],
         )
-        properties = {"streaming.sql.batchId": "7", DRAIN_PROPERTY: "7" if last else "6", **self.settings}
+        properties = {"streaming.sql.batchId": "7", DRAIN: "7" if last else "6", **self.settings}
         self.reports = []
         buffers: list[tuple[Any, ...]] = []
         with pytest.MonkeyPatch.context() as patch:

@@ -28,7 +28,7 @@ from pillarbox import (
     metrics,
 )
 from pillarbox._graph.targets import spark_hash, subtask_codes
-from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from tests.spark.streams import Rows, stream_of
 
 
@@ -337,7 +337,7 @@ def test_a_subtask_without_records_is_idle_and_stays_so_over_a_restart(spark, tm
     finally:
         query.stop()
     assert list(out) == [(1_000, 1)] and query.exception() is None
-    if Description(spark, str(tmp_path / "cp")).unfinished is not None:
+    if Checkpoint(spark, str(tmp_path / "cp")).unfinished is not None:
         one_epoch()  # the one that the query was stopped in comes again
     put(9_000)
     one_epoch()

@@ -132,6 +132,17 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
         raise click.BadParameter(f"{condition!r}: {_said(error)}{hint}", param_hint="--where") from None
 
 
+def _say(found: dict[str, Any], sentence: str, *, as_json: bool) -> None:
+    click.echo(json.dumps(found) if as_json else sentence)
+
+
+def _show(found: dict[str, Any], table: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        table(show.output(), found)
+
+
 def _place(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if not value:
         raise click.BadParameter("it is empty")
@@ -139,6 +150,7 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
 
 
 _CHECKPOINT = click.argument("checkpoint", callback=_place)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _EPOCH = click.option(
     "--epoch", type=click.IntRange(0), help="A micro-batch whose state Spark still has; else the last."
 )
@@ -155,7 +167,7 @@ _EPOCH = click.option(
     metavar="CHECKPOINT",
     help="Compare with the program of another checkpoint: list what keeps it from resuming from this one.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_JSON
 @_with_spark
 def inspect(
     checkpoint: str, epoch: int | None, top: int, against: str | None, as_json: bool, open_session: Any
@@ -169,7 +181,7 @@ def inspect(
     To see what a change of a program would do, run the changed program once on a checkpoint of its own, as in a test,
     and pass that checkpoint by --against: the exit code is 1 if the program could not resume from CHECKPOINT.
     """
-    from pillarbox._runtime.spark.checkpoint.savepoint_marks import is_savepoint
+    from pillarbox._runtime.spark.files import is_savepoint
     from pillarbox._runtime.spark.reading.inspection import changes_to, inspect_checkpoint, inspect_savepoint
 
     with open_session(f"Reading {checkpoint}") as spark:
@@ -179,18 +191,12 @@ def inspect(
                     f"{checkpoint} is a savepoint: it has one epoch, and --against is for checkpoints"
                 )
             found = inspect_savepoint(spark, checkpoint)
-            if as_json:
-                click.echo(json.dumps(found, indent=2, ensure_ascii=False))
-            else:
-                show.savepoint(show.output(), found)
+            _show(found, show.savepoint, as_json=as_json)
             return
         found = inspect_checkpoint(spark, checkpoint, epoch, top)
         if against is not None:
             found["changes"] = changes_to(spark, checkpoint, against)
-    if as_json:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
-    else:
-        show.checkpoint(show.output(), found)
+    _show(found, show.checkpoint, as_json=as_json)
     if found.get("changes", {}).get("refused"):
         sys.exit(1)
 
@@ -223,8 +229,8 @@ def state(
 
     If --output is interrupted, run the same command again: it starts from scratch, and overwrites the incomplete DIR.
     """
-    from pillarbox._runtime.spark.facts import reader
     from pillarbox._runtime.spark.failures import unwrapped_failures
+    from pillarbox._runtime.spark.files import reader
     from pillarbox._runtime.spark.reading.state_reader import read_state
     from pillarbox._runtime.spark.settings.places import new_folder
 
@@ -236,10 +242,7 @@ def state(
             with new_folder(spark, output):
                 rows.write.mode("append").parquet(output)
             count = reader(spark).parquet(output).count()
-            if as_json:
-                click.echo(json.dumps({"output": output, "rows": count}))
-            else:
-                click.echo(f"{output}: {show.counted(count, 'row')}")
+            _say({"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}", as_json=as_json)
             return
         if limit:
             rows = rows.limit(limit + 1)
@@ -255,7 +258,7 @@ def state(
 @click.option(
     "--parallelism", required=True, type=click.IntRange(1), metavar="N", help="How many tasks are to run at a time."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_JSON
 @_with_spark
 def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any) -> None:
     """Change how many tasks the stopped query of CHECKPOINT runs at a time.
@@ -270,12 +273,9 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
 
     with open_session(f"Changing the parallelism to {parallelism}") as spark:
         changed = change(spark, checkpoint, parallelism)
-    if as_json:
-        click.echo(json.dumps({"checkpoint": checkpoint, "parallelism": parallelism, "changed": changed}))
-    elif changed:
-        click.echo(f"{checkpoint}: its parallelism is {parallelism} now; start with set_parallelism({parallelism})")
-    else:
-        click.echo(f"{checkpoint}: its parallelism is {parallelism} already")
+    now = f"now; start with set_parallelism({parallelism})" if changed else "already"
+    found = {"checkpoint": checkpoint, "parallelism": parallelism, "changed": changed}
+    _say(found, f"{checkpoint}: its parallelism is {parallelism} {now}", as_json=as_json)
 
 
 @pillarbox.command()
@@ -295,7 +295,7 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     show_default=True,
     help="With --stop: how long the query may take to be stopped (seconds).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_JSON
 @_with_spark
 def savepoint(
     checkpoint: str,
@@ -341,26 +341,18 @@ def savepoint(
             if not stop:
                 raise
             # The driver has answered that it is there.
-            _not_seen_here(directory, as_json=as_json)
+            found = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
+            said = f"{directory}: the driver has written the savepoint, at a place that is not seen from here"
+            _say(found, said, as_json=as_json)
             return
+    uids = [operator.uid for operator in manifest.operators]
     size = sum(each.length for each in manifest.files.values())
-    if as_json:
-        uids = [operator.uid for operator in manifest.operators]
-        click.echo(json.dumps({"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size}))
-    else:
-        click.echo(
-            f"{directory}: a savepoint of epoch {manifest.epoch}; state of"
-            f" {show.counted(len(manifest.operators), 'operator')}, {show.size(size)}"
-            f"{'; drained' if manifest.drained else ''}"
-        )
-
-
-def _not_seen_here(directory: str, *, as_json: bool) -> None:
-    """Print that the driver has written a savepoint, of which this machine cannot say more."""
-    if as_json:
-        click.echo(json.dumps({"savepoint": directory, "epoch": None, "operators": None, "bytes": None}))
-    else:
-        click.echo(f"{directory}: the driver has written the savepoint, at a place that is not seen from here")
+    _say(
+        {"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size},
+        f"{directory}: a savepoint of epoch {manifest.epoch}; state of {show.counted(len(uids), 'operator')},"
+        f" {show.size(size)}{'; drained' if manifest.drained else ''}",
+        as_json=as_json,
+    )
 
 
 @pillarbox.command()
@@ -372,7 +364,7 @@ def _not_seen_here(directory: str, *, as_json: bool) -> None:
     show_default=True,
     help="How long the running epoch may take to complete (seconds); then it is interrupted.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_JSON
 @_with_spark
 def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> None:
     """Stop the running query of CHECKPOINT between two epochs, without a savepoint.
@@ -384,18 +376,16 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
     pillarbox.start(...). The request is withdrawn if no driver accepts it in time. If the command is killed, run it
     again: it waits for its earlier request. pillarbox.run(query), in the program, does the same at SIGTERM.
     """
-    from pillarbox._runtime.spark.checkpoint.description import Description
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.running.requests import request_stop
 
     with open_session(f"Stopping the query of {checkpoint}") as spark:
         request_stop(
             spark, checkpoint, None, drain=False, timeout=timeout, tell=functools.partial(click.echo, err=True)
         )
-        description = Description(spark, checkpoint)
-        last = description.last_committed
-        begun = None if description.unfinished is None else last + 1
-    if as_json:
-        click.echo(json.dumps({"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}))
-        return
+        files = Checkpoint(spark, checkpoint)
+        last = files.last_committed
+        begun = None if files.unfinished is None else last + 1
     where = f"behind epoch {last}" if begun is None else f"in epoch {begun}, which the next start runs again"
-    click.echo(f"{checkpoint}: the query is stopped {where}")
+    found = {"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}
+    _say(found, f"{checkpoint}: the query is stopped {where}", as_json=as_json)

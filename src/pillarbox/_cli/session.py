@@ -10,17 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pillarbox._runtime.spark.settings.session import check_java, check_packages
+from pillarbox._runtime.spark.settings.session import new_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["session"]
 
-_LOCAL = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
 _QUIET = {"spark.log.level": "OFF", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 _CONNECT = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
@@ -38,25 +34,14 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
     Raises:
         ConfigurationError: Java or a Python package is missing or of a wrong version.
     """
-    check_packages()
-    check_java()
-    from pyspark.logger import PySparkLogger
-    from pyspark.sql import SparkSession
-
     # It is a classic session of its own, whatever programs of this shell connect to.
     for name in _CONNECT:
         os.environ.pop(name, None)
-    is_local = master.startswith("local")
-    if is_local:
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    merged = {**(_LOCAL if is_local else {}), **({} if verbose else _QUIET), **settings}
-    builder = SparkSession.builder.appName("pillarbox").master(master)
-    for name, value in merged.items():
-        builder = builder.config(name, value)
     with _standard_error(shown=verbose):
-        spark = builder.getOrCreate()
+        spark = new_session("pillarbox", {"spark.master": master, **({} if verbose else _QUIET), **settings})
     if not verbose:
+        from pyspark.logger import PySparkLogger
+
         # PySpark writes errors of SQL to standard error by itself, beside raising them.
         for logger in _LOGGERS:
             PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)

@@ -14,6 +14,11 @@ __all__ = ["LARGEST_COUNTERS", "OperatorReport", "OperatorReports", "by_operator
 # Counters of which the largest counts: those of different tasks are no parts of a sum.
 LARGEST_COUNTERS = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms")
 
+# How fields of tasks make those of their operator.
+_SUMS = ("records_out", "bytes_out", "busy_ms", "idle_ms", "back_pressured_ms", "state_ms")
+_LOWEST = ("watermark", "next_wake_up", "state_format")
+_LARGEST = ("rate_limited_ms", "alignment_ms", "mailbox_latency_ms")
+
 
 @dataclass(frozen=True)
 class OperatorReport:
@@ -145,30 +150,21 @@ def _added_up(tasks: Sequence[TaskReport]) -> OperatorReport:
         epoch=max(task.epoch for task in tasks),
         tasks=len(tasks),
         records_in=total("records_in") - sum(copies) + max(copies),
-        records_out=total("records_out"),
-        bytes_out=total("bytes_out"),
-        busy_ms=total("busy_ms"),
-        idle_ms=total("idle_ms"),
-        back_pressured_ms=total("back_pressured_ms"),
-        state_ms=total("state_ms"),
         busiest=busiest.subtask,
         busiest_ms=busiest.busy_ms,
         counters=_counters(tasks),
-        watermark=of_all("watermark", min),
         keys=total("keys") if behind_shuffle else None,
         timers=total("event_time_timers") + total("processing_time_timers") if behind_shuffle else None,
-        next_wake_up=of_all("next_wake_up", min),
         unfinished=sorted(task.subtask for task in tasks if task.unfinished),
         state_bytes=total("state_bytes") if behind_shuffle else None,
         state_bytes_written=total("state_bytes_written") if behind_shuffle else None,
-        rate_limited_ms=of_all("rate_limited_ms", max),
         most_back_pressured=slowed.subtask if slowed.back_pressured_ms else None,
         most_back_pressured_ms=slowed.back_pressured_ms,
-        alignment_ms=of_all("alignment_ms", max),
-        mailbox_latency_ms=of_all("mailbox_latency_ms", max),
         state_syncs=dict(Counter(task.state_sync for task in tasks if task.state_sync is not None)),
-        state_format=of_all("state_format", min),
         gauges=_gauges(tasks),
+        **{name: total(name) for name in _SUMS},
+        **{name: of_all(name, min) for name in _LOWEST},
+        **{name: of_all(name, max) for name in _LARGEST},
     )
 
 

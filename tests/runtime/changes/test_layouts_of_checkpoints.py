@@ -10,8 +10,8 @@ import pytest
 
 from pillarbox import CheckpointMismatchError
 from pillarbox._graph import CODES, Layout
-from pillarbox._runtime.spark.checkpoint import description as module
-from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint import checkpoint as module
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 
 COMPILED = [Layout(16, 128)]
 NOTE = {"codes": CODES, "layouts": [[8, 64]], "number": 1}
@@ -39,7 +39,7 @@ class Folder:
             return found
 
         nobody: Any = None
-        return Description(nobody, "/checkpoint").layouts(COMPILED, find)
+        return Checkpoint(nobody, "/checkpoint").layouts(COMPILED, find)
 
 
 @pytest.fixture

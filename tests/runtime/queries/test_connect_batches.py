@@ -11,16 +11,19 @@ from pyspark.sql.connect import proto
 from pillarbox import CheckpointMismatchError, SavepointError, stop_with_savepoint
 from pillarbox._graph import CODES, Layout
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
-from pillarbox._runtime.spark.settings.writer import tasks_are_told
+from pillarbox._runtime.spark.settings.writer import Start
+from pillarbox._runtime.spark.starting.start import check_compiled
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
-from pillarbox._runtime.spark.tasks.layouts import check_compiled
 
 
-def writer(*, foreach_batch: bool) -> Any:
-    found = SimpleNamespace(_write_proto=proto.WriteStreamOperationStart())
+def start(*, foreach_batch: bool) -> Start:
+    settings: Any = SimpleNamespace(get=lambda name, default: default)
+    writer = SimpleNamespace(_write_proto=proto.WriteStreamOperationStart(), start=lambda: None)
+    writer._session = SimpleNamespace(conf=settings)
     if foreach_batch:
-        found._write_proto.foreach_batch.python_function.python_ver = "3"
-    return found
+        writer._write_proto.foreach_batch.python_function.python_ver = "3"
+    writer._write_proto.options["checkpointLocation"] = "cp"
+    return Start(writer, "start")
 
 
 def planned(layout: Layout) -> PlannedProgram:
@@ -28,26 +31,26 @@ def planned(layout: Layout) -> PlannedProgram:
 
 
 def test_whose_tasks_are_told():
-    assert tasks_are_told(SimpleNamespace()), "a classic one"
-    assert tasks_are_told(writer(foreach_batch=False)) and not tasks_are_told(writer(foreach_batch=True))
+    assert Start(SimpleNamespace(_spark=None), "start").tasks_are_told, "a classic one"
+    assert start(foreach_batch=False).tasks_are_told and not start(foreach_batch=True).tasks_are_told
 
 
 def test_a_checkpoint_of_another_layout_is_refused():
-    description: Any = "cp"
-    check_compiled(description, [planned(Layout(16, 16))], [Layout(16, 16, CODES)])
+    checkpoint: Any = "cp"
+    check_compiled(checkpoint, [planned(Layout(16, 16))], [Layout(16, 16, CODES)])
     with pytest.raises(CheckpointMismatchError) as caught:
-        check_compiled(description, [planned(Layout(16, 16))], [Layout(8, 8, CODES)])
+        check_compiled(checkpoint, [planned(Layout(16, 16))], [Layout(8, 8, CODES)])
     assert str(caught.value) == (
         "checkpoint cp has max parallelism 8, and the program 16; under Spark Connect, tasks of foreachBatch and"
         " for_each_batch are not told of that: call env.set_max_parallelism(8), or start the query in a classic session"
     )
     with pytest.raises(CheckpointMismatchError, match=r"another way than the .* of that: start the query in a classic"):
-        check_compiled(description, [planned(Layout(16, 16))], [Layout(16, 16, 1)])
+        check_compiled(checkpoint, [planned(Layout(16, 16))], [Layout(16, 16, 1)])
 
 
 def test_a_query_that_is_to_be_drained_goes_on():
     query: Any = SimpleNamespace(id="batches", isActive=True, awaitTermination=None)
-    remember(StartedQuery(query, writer(foreach_batch=True), lambda: query, "cp", []))
+    remember(StartedQuery(query, start(foreach_batch=True)))
     with pytest.raises(
         SavepointError, match=r"query batches cannot be drained: under Spark Connect, .* Nothing was don"
     ):

@@ -66,7 +66,7 @@ def folder(monkeypatch):
     found = Folder()
     monkeypatch.setattr(requests, "Requests", lambda spark, checkpoint: found)
     of_a_query = SimpleNamespace(query_id="q")
-    monkeypatch.setattr(requests, "Description", lambda spark, checkpoint: of_a_query)
+    monkeypatch.setattr(requests, "Checkpoint", lambda spark, checkpoint: of_a_query)
     return found
 
 
@@ -89,7 +89,8 @@ def stopped(monkeypatch):
 @pytest.fixture
 def watch(folder, clock, monkeypatch):
     query: Any = SimpleNamespace(id="q", isActive=True)
-    found = RequestWatch(NO_SPARK, StartedQuery(query, None, lambda: query, "cp", []), clock.time)
+    start: Any = SimpleNamespace(checkpoint="cp", spark=NO_SPARK)
+    found = RequestWatch(StartedQuery(query, start), clock.time)
     # What another thread would do, at once.
     monkeypatch.setattr(threading, "Thread", lambda target, args, **_: SimpleNamespace(start=lambda: target(*args)))
     found.look()  # as at the start of the query
@@ -305,7 +306,7 @@ def test_a_request_is_withdrawn_where_the_command_is_interrupted(folder, clock, 
 
 
 def test_nothing_is_asked_where_no_query_was_ever_started(folder, monkeypatch):
-    monkeypatch.setattr(requests, "Description", lambda spark, checkpoint: SimpleNamespace(query_id=None))
+    monkeypatch.setattr(requests, "Checkpoint", lambda spark, checkpoint: SimpleNamespace(query_id=None))
     with pytest.raises(CheckpointMismatchError, match=r"^wrong/path is no checkpoint of a query: give the checkpoint"):
         request_stop(NO_SPARK, "wrong/path", "/sp", drain=False, timeout=30.0)
     assert not folder.content
@@ -448,7 +449,7 @@ def started(folder, watch):
     """A start of the query behind all that is in the folder; returns its watch."""
 
     def start():
-        found = RequestWatch(NO_SPARK, watch._started, watch._clock)
+        found = RequestWatch(watch._started, watch._clock)
         found.look()
         found.look()
         return found
@@ -518,7 +519,7 @@ def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(fo
         raise OSError("no route to host")
 
     ask(folder)
-    found = RequestWatch(NO_SPARK, watch._started, watch._clock)
+    found = RequestWatch(watch._started, watch._clock)
     with monkeypatch.context() as patch:
         patch.setattr(folder, "files", broken)
         found.look()

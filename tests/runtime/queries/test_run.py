@@ -65,7 +65,8 @@ def query(monkeypatch: pytest.MonkeyPatch) -> Query:
 
 def started(query: Query) -> Query:
     sparks: Any = query
-    remember(StartedQuery(sparks, None, lambda: sparks, None, []))
+    start: Any = SimpleNamespace(checkpoint=None)
+    remember(StartedQuery(sparks, start))
     return query
 
 
@@ -287,7 +288,7 @@ class Java:
 @pytest.fixture
 def java(query, monkeypatch):
     found = query._jsq = Java(query)
-    monkeypatch.setattr(ending, "ClientServer", SimpleNamespace)
+    monkeypatch.setattr("py4j.clientserver.ClientServer", SimpleNamespace)
     monkeypatch.setattr("pyspark.SparkContext._gateway", SimpleNamespace(jvm=found))
     yield found
     assert not found.is_locked

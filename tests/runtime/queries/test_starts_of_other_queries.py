@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pillarbox._runtime.spark.plan import registry
+from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.starting import start
 
 
@@ -36,3 +37,9 @@ def test_it_does_not_where_a_program_waits_for_its_start(monkeypatch):
     starts = start._with_settings(lambda writer: pytest.fail("it was started"))
     with pytest.raises(RuntimeError, match="the plan cannot be read"):
         starts(SimpleNamespace(_spark=session))
+
+
+def test_a_start_can_be_repeated_whatever_its_options_are_called():
+    writer = SimpleNamespace(_spark=Session(), start=lambda path, **options: (path, options))
+    again: Any = Start(writer, "start", "out", method="append", writer="me", self="too")
+    assert again.run() == again.run() == ("out", {"method": "append", "writer": "me", "self": "too"})

@@ -22,8 +22,8 @@ def query(**what: Any) -> Any:
 
 
 def stop(found: Any, timeout: float = 60.0) -> _Stop:
-    writer = SimpleNamespace(_spark=None)
-    return _Stop(StartedQuery(found, writer, lambda: found, "cp", []), "cp", time.monotonic() + timeout)
+    start: Any = SimpleNamespace(spark=None, checkpoint="cp")
+    return _Stop(StartedQuery(found, start), time.monotonic() + timeout)
 
 
 @pytest.mark.parametrize("fails", ["before", "when it is stopped"])

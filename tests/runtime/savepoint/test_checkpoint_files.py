@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from pillarbox import CheckpointMismatchError
-from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles, Stateful
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 
 TWO_LEVELS = {"operators": [{"uid": "a", "level": 1}, {"uid": "b", "level": 1}, {"uid": "c", "level": 2}]}
 
 
-class Description:
+class Checkpoint:
     def __init__(self, programs: list[Any] | None) -> None:
         self._programs = programs
 
@@ -40,8 +40,8 @@ class Description:
     ],
 )
 def test_state_that_is_gone_is_noticed(programs: list[Any] | None, found: int, says: str | None) -> None:
-    files: Any = CheckpointFiles.__new__(CheckpointFiles)
-    files.description, files.epoch = Description(programs), 7
+    files: Any = CheckpointState.__new__(CheckpointState)
+    files.checkpoint, files.epoch = Checkpoint(programs), 7
     operators = [Stateful(number, 2, 0) for number in range(found)]
     if says is None:
         files._check_whole(operators)
@@ -68,6 +68,6 @@ def test_columns_of_any_names_are_mapped(names: list[str]) -> None:
             seen.append(each.schema.names)
             yield each
 
-    mapped: Any = map_in_arrow(frame(names), function, "x INT")
+    mapped: Any = map_in_arrow(frame(names), "a test", function, "x INT")
     assert mapped == [batch]
     assert seen == [names]

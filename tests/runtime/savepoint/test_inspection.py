@@ -51,8 +51,8 @@ def beside(monkeypatch) -> Any:
         views = {code: LogView(store, code) for code, store in enumerate(stores.values()) if store.get(0) is not None}
         return SimpleNamespace(stateful=[0], views=lambda operator: views)
 
-    monkeypatch.setattr(inspection, "Description", description)
-    monkeypatch.setattr(inspection, "CheckpointFiles", files)
+    monkeypatch.setattr(inspection, "Checkpoint", description)
+    monkeypatch.setattr(inspection, "CheckpointState", files)
     return known
 
 
@@ -115,7 +115,7 @@ def test_the_reason_why_state_is_pickled(types: Any, key_type: Any, reason: str 
         harness.push("rows", row(card="ann"))
         harness.run_epoch()
         (store,) = (each for each in harness.snapshot().stores.values() if each.get(0) is not None)
-    (batch,) = inspection._Summaries(top=1)._summary(0, store)
+    (batch,) = inspection._summary(1, 0, store)
     facts = json.loads(batch.to_pylist()[0]["facts"])
     assert facts["is_plain"] is (reason is None)
     assert (facts["reason_for_pickles"] or "").startswith(reason or "")
@@ -134,7 +134,7 @@ def test_an_operator_that_keeps_records_has_its_reason() -> None:
         harness.run_epoch()
         (store,) = (each for each in harness.snapshot().stores.values() if each.get(0) is not None)
         ANSWERING.set()
-    (batch,) = inspection._Summaries(top=1)._summary(0, store)
+    (batch,) = inspection._summary(1, 0, store)
     facts = json.loads(batch.to_pylist()[0]["facts"])
     assert facts["summary"]["carried"] == {"ask": 1}
     assert facts["reason_for_pickles"].startswith("an operator chained to it keeps records of its own")

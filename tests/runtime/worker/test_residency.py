@@ -15,6 +15,7 @@ from pillarbox import MapFunction, StreamExecutionEnvironment
 from pillarbox._graph import SinkTransformation
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark.tasks import residency
+from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
 
 
 class Noted(MapFunction):
@@ -34,7 +35,7 @@ env = StreamExecutionEnvironment()
 stream = env.from_collection([1]).map(Noted())
 sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
 program = env._compile("test", [sink])
-task = residency.here.source_task(ship(program.vertices[0]), program.layout)
+task = residency.here.source_task(ship(program.vertices[0]), TaskFacts(program.layout))
 {then}
 """
 

@@ -21,8 +21,8 @@ from pillarbox import (
 )
 from pillarbox._runtime.spark.rows.output import BufferOutput
 from pillarbox._runtime.spark.tasks import residency
-from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
 from pillarbox._runtime.spark.tasks.residency import Residency
+from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
 from pillarbox._runtime.spark.worker import restore_host
 from pillarbox._runtime.spark.worker.restore_host import Router
 from pillarbox._runtime.spark.worker.source_host import SourceHost
@@ -274,7 +274,7 @@ def test_a_task_that_ends_is_freed_without_a_look_at_what_was_there_before(worke
     env = StreamExecutionEnvironment().set_parallelism(1)
     query = Query(env, env.from_collection([]).map(Closes()))
     worker.spare_the_collector()
-    task = worker.source_task(query.shipped[0], query.program.layout)
+    task = worker.source_task(query.shipped[0], TaskFacts(query.program.layout))
     ended = weakref.ref(task)
     gc.collect()  # as happens while a task has much to do: what it has made counts as old from then on
     worker.end(task)
@@ -349,10 +349,10 @@ def batch_of(function: MapFunction, *, bounded: bool) -> Callable[[], list[pa.Re
 # -- state of a savepoint on its way to new subtasks --
 
 
-def routed(query: Query, size: int, *, files: bool) -> tuple[Table, dict[int, list[pa.RecordBatch]]]:
+def routed(query: Query, size: int) -> tuple[Table, dict[int, list[pa.RecordBatch]]]:
     """The table of the counts, and the shares that subtasks get of it, by code.
 
-    It comes in batches of some size, or in files of that many rows.
+    It comes in files of some rows.
     """
     vertex = query.program.vertices[1]
     codes = [code for code, (number, _) in query.program.subtasks.items() if number == vertex.number]
@@ -366,15 +366,13 @@ def routed(query: Query, size: int, *, files: bool) -> tuple[Table, dict[int, li
     whole = pa.concat_batches([batch for view in views for batch in table.encode(view.rows(), view.head.subtask)])
     batches = (whole.slice(start, size) for start in range(0, whole.num_rows, size))
     shares: dict[int, list[pa.RecordBatch]] = {code: [] for code in codes}
-    digests = None
-    if files:
-        contents = list(map(parquet, batches))
-        digests = {f"{n}.parquet": digest_of(content) for n, content in enumerate(contents)}
-        batches = (
-            pa.record_batch({"path": [f"file:/sp/state/count/{n}.parquet"], "content": [content]})
-            for n, content in enumerate(contents)
-        )
-    for row in Router(table.operator, codes, vertex.max_parallelism, query.shipped[1], files=digests)(batches):
+    contents = list(map(parquet, batches))
+    digests = {f"{n}.parquet": digest_of(content) for n, content in enumerate(contents)}
+    files = (
+        pa.record_batch({"path": [f"file:/sp/state/count/{n}.parquet"], "content": [content]})
+        for n, content in enumerate(contents)
+    )
+    for row in Router(table.operator, codes, vertex.max_parallelism, query.shipped[1], digests)(files):
         ((code, number, payload),) = rows_of([row])
         assert number == 0
         shares[code].append(pa.ipc.open_stream(payload).read_next_batch())
@@ -401,22 +399,19 @@ def counting_many(keys: int) -> Query:
     return query
 
 
-@pytest.mark.parametrize("files", [False, True])
-def test_the_shares_of_a_savepoint_are_few_and_large(files):
+def test_the_shares_of_a_savepoint_are_few_and_large():
     """Each is a row for Spark, and costs a hundred times as much as a key."""
-    _, shares = routed(counting_many(500), 5, files=files)
+    _, shares = routed(counting_many(500), 5)
     assert [len(each) for each in shares.values()] == [1] * len(shares)
     assert all(each[0].num_rows > 5 for each in shares.values())
 
 
-@pytest.mark.parametrize("files", [False, True])
-@pytest.mark.parametrize(("limit", "bytes_"), [("_SHARE_BYTES", 1000), ("_WAITING_BYTES", 3000), ("_ROUTED_BYTES", 1)])
-def test_the_shares_of_a_savepoint_are_bounded(limit, bytes_, files, monkeypatch):
+@pytest.mark.parametrize(("limit", "bytes_"), [("_SHARE_BYTES", 1000), ("_WAITING_BYTES", 3000)])
+def test_the_shares_of_a_savepoint_are_bounded(limit, bytes_, monkeypatch):
     query = counting_many(2000)
     monkeypatch.setattr(restore_host, "_ROUTED_ROWS", 50)
     monkeypatch.setattr(restore_host, limit, bytes_)
-    table, shares = routed(query, 500 if files else 10, files=files)
-    if limit != "_ROUTED_BYTES":
-        assert all(len(each) >= 5 and max(share.num_rows for share in each) <= 125 for each in shares.values())
+    table, shares = routed(query, 500)
+    assert all(len(each) >= 5 and max(share.num_rows for share in each) <= 125 for each in shares.values())
     keys = {key for each in shares.values() for share in each for key in table.keys(share, loads)}
     assert keys == {*range(2000)} - {13}

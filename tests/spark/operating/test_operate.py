@@ -27,7 +27,7 @@ from pillarbox import (
     read_state,
 )
 from pillarbox._cli import commands
-from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.starting.rescale import rescale
 
 pytestmark = pytest.mark.spark
@@ -119,7 +119,7 @@ class Home:
 
     @property
     def parallelism(self) -> int | None:
-        return Description(self.spark, self.checkpoint).parallelism
+        return Checkpoint(self.spark, self.checkpoint).parallelism
 
 
 @pytest.fixture

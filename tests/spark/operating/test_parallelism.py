@@ -11,8 +11,8 @@ import pytest
 import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment, WatermarkStrategy
 from pillarbox._graph import Layout
-from pillarbox._runtime.spark.checkpoint.description import Description
-from pillarbox._runtime.spark.settings.state_settings import PROVIDER
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.facts import PROVIDER
 
 pytestmark = pytest.mark.spark
 
@@ -111,7 +111,7 @@ def counts(n: int) -> list[tuple[int, int]]:
 
 
 def layouts(home: Home) -> list[Layout]:
-    return Description(home.spark, str(home.checkpoint)).layouts([Layout(1, 1)], list)
+    return Checkpoint(home.spark, str(home.checkpoint)).layouts([Layout(1, 1)], list)
 
 
 def test_eight_subtasks_in_two_partitions(home, caplog):

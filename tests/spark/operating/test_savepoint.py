@@ -26,8 +26,8 @@ from pillarbox import (
     sum_,
 )
 from pillarbox._cli import commands
-from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles
-from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
 from pillarbox._runtime.spark.savepoint.savepoint import _sources, open_savepoint
 from pillarbox._state import LogIdentity, MemoryChunkStore
@@ -93,7 +93,7 @@ def command(spark, monkeypatch):
 
 
 def logs_of(spark: Any, checkpoint: str) -> dict[tuple[str, int], MemoryChunkStore]:
-    files = CheckpointFiles(spark, checkpoint)
+    files = CheckpointState(spark, checkpoint)
     found: dict[tuple[str, int], MemoryChunkStore] = {}
     for operator in files.stateful:
         heads = files.heads(operator)
@@ -118,7 +118,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     with pytest.raises(CheckpointMismatchError, match="is no savepoint: it has no manifest; it is a checkpoint, of"):
         open_savepoint(spark, checkpoint)
     # Of an epoch before, the files that were seen by then.
-    assert [len(lines) for lines in _sources(spark, checkpoint, 1).files.values()] == [2]
+    assert [len(lines) for lines in _sources(CheckpointState(spark, checkpoint, 1)).files.values()] == [2]
 
     # A half one is overwritten, whatever is in it: here tables of an operator that is no more.
     for name, text in (("started", "begun"), ("state/old", "half"), ("tasks", "half")):
@@ -214,7 +214,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     # Queries take any path, and so do their descriptions; what only Spark's reader of state could do is refused.
     elsewhere = tmp_path / "copy [1]" / "5% *"
     copytree(checkpoint, elsewhere)
-    then, now = (Description(spark, str(place)) for place in (checkpoint, elsewhere))
+    then, now = (Checkpoint(spark, str(place)) for place in (checkpoint, elsewhere))
     assert (now.last_committed, now.parallelism, now.subtasks()) == (2, 2, then.subtasks())
     copytree(checkpoint, tmp_path / "copy%20[1]" / "5%25%20*")  # for which it would take that one
     for call in (

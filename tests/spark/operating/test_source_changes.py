@@ -28,11 +28,7 @@ class Count(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize("named_in_spark", [False, pytest.param(True, marks=[_LONG, _NAMES])])
-def test_sources_come_go_and_change_their_places(
-    spark: Any, tmp_path: Path, named_in_spark: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not named_in_spark:  # and the table is read row by row, as one of large files is
-        monkeypatch.setattr("pillarbox._runtime.spark.savepoint.savepoint._WHOLE_BYTES", 0)
+def test_sources_come_go_and_change_their_places(spark: Any, tmp_path: Path, named_in_spark: bool) -> None:
     spark = spark.newSession()
     spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", str(named_in_spark).lower())
     files: Counter[str] = Counter()

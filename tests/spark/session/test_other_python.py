@@ -9,8 +9,9 @@ from pyspark.sql.functions import udf
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
-from pillarbox._runtime.spark.plan.other_python import runs_other_python
-from pillarbox._runtime.spark.rows.buffer_rows import BATCH_BYTES
+from pillarbox._runtime.spark.facts import BATCH_BYTES
+from pillarbox._runtime.spark.plan.analyzed_plan import runs_other_python
+from pillarbox._runtime.spark.settings.writer import Start
 
 pytestmark = pytest.mark.spark
 
@@ -23,6 +24,10 @@ def passed(frames: Any) -> Any:
 def rows(spark, tmp_path):
     spark.range(6).write.parquet(str(tmp_path / "in"))
     return spark.readStream.schema("id LONG").parquet(str(tmp_path / "in"))
+
+
+def is_other(writer: Any) -> bool:
+    return runs_other_python(Start(writer, "start"))
 
 
 def program(rows: Any) -> Any:
@@ -41,14 +46,14 @@ def test_python_of_the_users_is_found_in_a_plan(spark, rows):
         "in an expression before it": program(rows.select(double("id").alias("id"))).to_dataframe(),
         "beside it": result.join(static, "id"),
     }
-    assert {name: runs_other_python(frame.writeStream) for name, frame in theirs.items()} == dict.fromkeys(theirs, True)
+    assert {name: is_other(frame.writeStream) for name, frame in theirs.items()} == dict.fromkeys(theirs, True)
     ours = {
         "alone": result,
         "with spark's": result.where("id > 1").withColumn("n", result["id"] + 1).join(spark.range(3), "id"),
         "two": result.unionAll(program(rows).to_dataframe()),
     }
-    assert {name: runs_other_python(frame.writeStream) for name, frame in ours.items()} == dict.fromkeys(ours, False)
-    assert runs_other_python(result.writeStream.foreachBatch(lambda batch, number: None))
+    assert {name: is_other(frame.writeStream) for name, frame in ours.items()} == dict.fromkeys(ours, False)
+    assert is_other(result.writeStream.foreachBatch(lambda batch, number: None))
 
 
 def test_a_function_for_each_batch_has_its_rows_bounded(rows, tmp_path):
@@ -61,7 +66,7 @@ def test_a_function_for_each_batch_has_its_rows_bounded(rows, tmp_path):
         seen.append(frames["rows"].sparkSession.conf.getAll)
 
     writer = env.for_each_batch(write, {"rows": stream})
-    assert not runs_other_python(writer)
+    assert not is_other(writer)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
     pillarbox.start(writer).awaitTermination()
     assert len(seen) == 1 and BATCH_BYTES not in seen[0]

@@ -140,4 +140,4 @@ BY_CORES = "by the cluster's cores"
 )
 def test_default_parallelism(conf, parallelism, reason):
     spark: Any = FakeSession(**conf)
-    assert (session.default_parallelism(spark), session.reason_for_default(spark)) == (parallelism, reason)
+    assert session.default_parallelism(spark) == (parallelism, reason)

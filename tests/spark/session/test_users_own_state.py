@@ -9,7 +9,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
-from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 
 pytestmark = pytest.mark.spark
 
@@ -37,5 +37,5 @@ def test_state_called_log_is_not_taken_for_that_of_a_program(spark, tmp_path):
     checkpoint = str(tmp_path / "checkpoint")
     writer = largest.writeStream.format("noop").option("checkpointLocation", checkpoint)
     pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
-    assert len(CheckpointFiles(spark, checkpoint).stateful) == 1
+    assert len(CheckpointState(spark, checkpoint).stateful) == 1
     assert pillarbox.read_state(spark, checkpoint, "largest").count() == 6

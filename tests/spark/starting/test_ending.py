@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
 from pillarbox._cli import commands
-from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import query as query_module
 from pillarbox._runtime.spark.running.ending import Gate, end_between_epochs
 from pillarbox._runtime.spark.running.requests import request_stop
@@ -224,7 +224,7 @@ def test_available_now_ends_between_epochs_where_the_clock_counts(spark, tmp_pat
         assert query.exception() is None
         begun, committed = epochs(tmp_path / "checkpoint")
         assert begun == committed
-    assert Description(spark, str(tmp_path / "checkpoint")).unfinished is None
+    assert Checkpoint(spark, str(tmp_path / "checkpoint")).unfinished is None
     if RESCALES:
         assert pillarbox.rescale(spark, str(tmp_path / "checkpoint"), 2)
 

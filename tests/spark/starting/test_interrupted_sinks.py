@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from pillarbox._runtime.spark.facts import STATE_FORMAT
-from pillarbox._runtime.spark.settings.session import session_settings
+from pillarbox._runtime.spark.settings.session_settings import session_settings
 
 _LOG = "spark.sql.streaming.fileSink.log."
 

@@ -24,8 +24,8 @@ from pillarbox import (
 from pillarbox._runtime.spark.plan.plan import plan_first_epoch
 from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
-from pillarbox._runtime.spark.settings import session, state_settings
-from pillarbox._runtime.spark.settings.state_settings import spark_version
+from pillarbox._runtime.spark.settings import session_settings
+from pillarbox._runtime.spark.settings.session_settings import spark_version
 from pillarbox._runtime.spark.starting import first_epoch
 from pillarbox._runtime.spark.starting import rescale as rescale_module
 
@@ -110,7 +110,7 @@ def test_the_lock_of_starts_is_free_while_jobs_run(spark, stopped, monkeypatch):
         monkeypatch.setattr(module, name, look)
 
     def free_lock(name: str) -> None:
-        with state_settings._starting:
+        with session_settings._starting:
             looks.append(name)
 
     looked_at(savepoint_module, "begin")
@@ -126,9 +126,9 @@ def test_the_lock_of_starts_is_free_while_jobs_run(spark, stopped, monkeypatch):
     write_state(read_state(spark, first, "count").where("key = 1"), str(stopped / "edited"), "count", like=first)
     run(spark, stopped, "other", first)
     if spark_version(spark) >= (4, 2):
-        looked_at(rescale_module, "_repartition")
+        looked_at(rescale_module, "repartition")
         assert rescale(spark, checkpoint, 1)
-        assert "_repartition" in looks
+        assert "repartition" in looks
     assert {"write_table", "complete"} <= {*looks}
 
 
@@ -138,10 +138,10 @@ def test_settings_of_the_first_epoch_are_on_the_session_while_nothing_else_start
 
     @contextmanager
     def looked_at(*args: Any) -> Iterator[None]:
-        trying = threading.Thread(target=lambda: free.append(state_settings._starting.acquire(blocking=False)))
+        trying = threading.Thread(target=lambda: free.append(session_settings._starting.acquire(blocking=False)))
         trying.start()
         trying.join()
-        with session.session_settings(*args):
+        with session_settings.session_settings(*args):
             yield
 
     monkeypatch.setattr(first_epoch, "session_settings", looked_at)

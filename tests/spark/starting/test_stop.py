@@ -22,7 +22,7 @@ from pillarbox import (
     WindowFunction,
     stop_with_savepoint,
 )
-from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import query as query_module
 from pillarbox._runtime.spark.running import stop as stop_module
 from pillarbox._runtime.spark.running.requests import request_stop
@@ -107,7 +107,7 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog, monkeypa
     query.awaitTermination()
     assert (tmp_path / "first" / "manifest").is_dir(), "the query seems to run until its savepoint is written"
     asked.join()
-    description = Description(spark, home.checkpoint)
+    description = Checkpoint(spark, home.checkpoint)
     assert description.unfinished is None and not description.is_drained()
 
     query = home.start()
@@ -118,7 +118,7 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog, monkeypa
             stop_with_savepoint(query, f"{tmp_path}/second", drain=True, timeout=400)
     assert "The query is stopped, and no savepoint was written" in str(caught.value)
     assert not query.isActive and not (tmp_path / "second").exists()
-    assert Description(spark, home.checkpoint).last_epoch_begun is None
+    assert Checkpoint(spark, home.checkpoint).last_epoch_begun is None
 
     query = home.start()
     home.add(40_000)
@@ -130,7 +130,7 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog, monkeypa
     home.add(60_000)  # for this the last epoch has to wait
     asked.join()
     assert Counter(row for rows in home.out.values() for row in rows) == home.everything()
-    description = Description(spark, home.checkpoint)
+    description = Checkpoint(spark, home.checkpoint)
     assert description.is_drained() and not description.is_drained(description.last_committed - 1)
     assert description.last_epoch_begun is None
 

@@ -1,209 +1,306 @@
-"""Names of Spark's settings, and the small files of a checkpoint: how they are listed, read and written.
+"""All that pillarbox knows of Spark beyond its API: private names of settings, classes, fields and files.
 
-This module alone knows how Spark keeps such files. In a classic session the driver reads and writes them through
-Hadoop's ``FileSystem``, without a job. Under Spark Connect there are only DataFrames.
+Each has its name here and nowhere else: what it is for, in which versions Spark has it (all that pillarbox supports,
+where nothing is said), and what happens if it goes. Without those of :func:`check_facts` a query would start with a
+wrong setting and say nothing, or none would start: so they are looked at before the first one.
+
+What PySpark keeps in a worker (broadcast variables, accumulators, the task's context, shipped files) is in
+``homes/surroundings.py``, and the columns of a batch on their way to Arrow in ``rows/arrow_frame.py``. If it goes,
+tasks fail in homes, or values are converted twice.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import re
-import uuid
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox._errors import PillarboxError
+from pillarbox._errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
+    "BATCH_BYTES",
+    "BATCH_ID",
+    "BATCH_ROWS",
+    "CHANGELOG",
     "CHECKSUMS",
+    "JOB_GROUP",
+    "PROVIDER",
+    "PROVIDER_KEY",
+    "QUERY_ID",
+    "SHUFFLE_PARTITIONS",
     "STATE_FORMAT",
-    "add_file",
-    "add_line",
-    "executor_here",
-    "file_names",
+    "STATE_PARTITIONS",
+    "WILDCARDS",
+    "analyzed_plan",
+    "analyzed_text",
+    "change_writer",
+    "check_facts",
+    "execution_of",
+    "file_system",
+    "frame_of",
     "is_classic",
-    "is_missing",
-    "json_object",
-    "read_lines",
-    "reader",
+    "is_classic_query",
+    "java_session",
+    "jvm",
+    "message_of",
+    "path_class",
+    "pinned_jvm",
+    "python_pattern",
+    "repartition",
+    "session_of",
+    "sink_log",
+    "writer_field",
 ]
 
+# -- settings --
+
+STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
+"""For: the number of state partitions, apart from that of the query's other shuffles. Checked: it would be ignored."""
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+"""For: the parallelism that users set. By this name the offset log notes the number of state partitions, whatever the
+session's setting of this name; if it gets another one, a checkpoint seems to say nothing of its parallelism."""
+
+PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+"""For: the kind of the state store. Checked: a query would have the one of the session."""
+
+PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""The state store that `transformWithState` needs. If it gets another name, Spark refuses to start a query."""
+
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+"""For: an epoch writes the changes of the state store, not its files. If it goes, epochs with much state take long."""
+
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-"""In format 2, state files have unique names, which the commit log refers to."""
+"""For: in format 2, state files have unique names, which the commit log refers to. Since 4.3 a checkpoint keeps the
+format that it was begun with. If it goes, state has Spark's default format."""
 
 CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
-"""Whether Spark writes the size and the checksum of each file of a checkpoint into a file beside it."""
+"""For: Spark writes the size and the checksum of each file of a checkpoint into a file beside it, which pillarbox turns
+off. If it goes, each partition and epoch costs more requests to a store."""
 
-# Spark's own name of the option by which its readers look at a path that they were given and at no other.
-_WILDCARDS = "__globPaths__"
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+"""For: a bound of Arrow batches. If it goes, batches are as large as Spark has them."""
+
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+"""For: a bound of Arrow batches. If it goes, batches are as large as Spark has them."""
+
+WILDCARDS = "__globPaths__"
+"""For: an option by which Spark's readers look at a path that they were given and at no other. If it goes, a checkpoint
+whose path has one of ``[ ] { } * ?`` seems to be a new one."""
+
+# -- local properties of tasks --
+
+QUERY_ID = "sql.streaming.queryId"
+"""For: the query's id. Checked: homes of a former run of the query would stay."""
+
+BATCH_ID = "streaming.sql.batchId"
+"""For: the number of the micro-batch. Checked: no query would ever be drained, and homes would stay."""
+
+JOB_GROUP = "spark.jobGroup.id"
+"""For: the id of a query's run, where pillarbox could not set its own. If it goes, such runs share homes."""
+
+# -- sessions --
 
 
 def is_classic(spark: Any) -> bool:
-    """Return whether a session is a classic one, whose driver runs in this process's JVM."""
+    """Return whether a session is a classic one, whose driver runs in this process's JVM; else it is Spark Connect."""
     return hasattr(spark, "_jsparkSession")
 
 
-def executor_here(spark: Any) -> int | None:
-    """Return the process of the only executor, if that is the driver's own JVM; None: executors are elsewhere."""
-    if not is_classic(spark) or not re.match(r"local(\[|$)", spark.sparkContext.master):
-        return None
-    return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+def jvm(spark: Any) -> Any:
+    """Return the JVM of a classic session. If it goes, no program runs in a classic session."""
+    return spark.sparkContext._jvm
 
 
-def reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader of files that takes a path for what it is.
-
-    Without it, Spark takes ``[1]``, ``{a,b}``, ``*`` and ``?`` for wildcards when it reads, and not when it writes: so
-    it would not find what was written there, and the checkpoint would seem to be a new one.
-    """
-    return spark.read.option(_WILDCARDS, "false")
+def java_session(spark: Any) -> Any:
+    """Return a classic session as Java has it. If it goes, every session seems to be one of Spark Connect."""
+    return spark._jsparkSession
 
 
-def is_missing(error: Exception) -> bool:
-    """Return whether an error of Spark says that a path does not exist."""
-    from pyspark.errors import PySparkException
-
-    return isinstance(error, PySparkException) and error.getCondition() == "PATH_NOT_FOUND"
+def path_class(spark: Any) -> Any:
+    """Return the class of Hadoop's paths, in a classic session. If it goes, no checkpoint can be read."""
+    return jvm(spark).org.apache.hadoop.fs.Path
 
 
-def json_object(line: str) -> dict[str, Any]:
-    """Return a line that is a JSON object; an empty dictionary if it is something else."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def file_system(spark: Any, path: Any) -> Any:
+    """Return the file system of a path with a classic session's settings. If it goes, no checkpoint can be read."""
+    return path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
 
 
-def file_names(spark: SparkSession, folder: str) -> list[str]:
-    """Return the names of the files in a folder, without hidden ones; no file is opened. No folder has no files."""
-    if is_classic(spark):
-        return _Folder(spark, folder).names()
-    try:
-        paths = _texts(spark, folder).inputFiles()
-    except Exception as error:
-        if not is_missing(error):
-            raise
-        return []
-    return [unquote(path.rpartition("/")[2]) for path in paths]
+def repartition(spark: Any, checkpoint: str, partitions: int) -> None:
+    """Spread the state of a checkpoint over partitions. Since 4.2; if it goes, ``pillarbox.rescale`` fails."""
+    spark._streamingCheckpointManager.repartition(checkpoint, partitions)
 
 
-def read_lines(spark: SparkSession, folder: str, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
-    """Return the lines of the files in a folder, each with the name of its file.
-
-    A file that somebody removes meanwhile has no lines, nor has a folder that does not exist.
-
-    Args:
-        names: the files to read; None: all that are not hidden.
-    """
-    if is_classic(spark):
-        files = _Folder(spark, folder)
-        found = ((name, files.text(name)) for name in (files.names() if names is None else names))
-        return [(name, line) for name, text in found if text for line in text.removesuffix("\n").split("\n")]
-    glob = "*" if names is None else f"{{{','.join(names)}}}"
-    try:
-        rows = _texts(spark, folder, pathGlobFilter=glob).select("_metadata.file_name", "value").collect()
-    except Exception as error:
-        if not is_missing(error):
-            raise
-        return []
-    return [(name, line) for name, line in rows]
+# -- writers and queries --
 
 
-def add_line(spark: SparkSession, folder: str, text: str) -> None:
-    """Write a line of text into a file of its own in a folder: all of it, or nothing.
-
-    Several applications may do so at the same time.
-    """
-    if is_classic(spark):
-        _Folder(spark, folder).add(f"{uuid.uuid4().hex}.txt", f"{text}\n")
-        return
-    # As base64 it needs no quoting, and no parameter: parsers of session extensions, such as Delta's, may lose those.
-    encoded = base64.b64encode(text.encode()).decode()
-    line = spark.sql(f"SELECT CAST(unbase64('{encoded}') AS STRING) AS value")
-    line.coalesce(1).write.mode("append").option("compression", "none").text(folder)
+def session_of(writer: Any) -> SparkSession:
+    """Return the session of a writer, classic or of Spark Connect. If it goes, no query starts."""
+    return writer._spark if hasattr(writer, "_spark") else writer._session  # type: ignore[no-any-return]
 
 
-def add_file(spark: SparkSession, folder: str, name: str, text: str) -> None:
-    """Write a file of a certain name into a folder: all of it, or nothing. The session is a classic one.
+def message_of(writer: Any) -> Any:
+    """Return the message that a writer of Spark Connect sends; None: it is a classic one. If it goes, all are these."""
+    return getattr(writer, "_write_proto", None)
+
+
+_FIELDS = ("source", "trigger", "extraOptions")
+
+
+def writer_field(writer: Any, name: str) -> Any:
+    """Return a private field of a classic writer, one of three. Checked: no query would start."""
+    assert name in _FIELDS
+    field = writer._jwrite.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(writer._jwrite)
+
+
+def change_writer(writer: Any, method: str, value: Any) -> None:
+    """Call a method of a classic writer of Java's. If it goes, a query cannot be started for one micro-batch."""
+    writer._jwrite = getattr(writer._jwrite, method)(value)
+
+
+def frame_of(query: Any) -> DataFrame:
+    """Return the DataFrame that a writer writes, classic or of Spark Connect. If it goes, no query starts."""
+    if message_of(query) is None:
+        return query._df  # type: ignore[no-any-return]
+    from pyspark.sql.connect.dataframe import DataFrame
+
+    return DataFrame(query._write_stream._child, query._session)
+
+
+def is_classic_query(query: Any) -> bool:
+    """Return whether a query is a classic one. If it goes, all seem to be of Spark Connect."""
+    return hasattr(query, "_jsq")
+
+
+def execution_of(query: Any) -> Any:
+    """Return a classic query as Spark runs it. If it goes, queries end by ``stop()``, in the middle of an epoch."""
+    return query._jsq.streamingQuery()
+
+
+def pinned_jvm() -> Any:
+    """Return the JVM, in which each thread of this process has one of its own, so that it can hold locks there.
+
+    If it goes, queries end by ``stop()``, in the middle of an epoch.
 
     Raises:
-        PillarboxError: there is such a file.
+        RuntimeError: the user has set that threads there are shared.
     """
-    files = _Folder(spark, folder)
-    if files.has(name):
-        raise PillarboxError(f"{folder}/{name} exists")
-    files.add(name, text)
+    from py4j.clientserver import ClientServer
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if not isinstance(gateway, ClientServer):
+        raise RuntimeError("PYSPARK_PIN_THREAD is false")
+    return gateway.jvm
 
 
-def _texts(spark: SparkSession, folder: str, **options: str) -> Any:
-    # A query that runs removes old files of its logs while they are read.
-    read = reader(spark).options(ignoreMissingFiles="true", **options)
-    return read.schema("value STRING").text(folder)
+def sink_log(spark: Any, folder: str, version: int) -> tuple[Any, Any]:
+    """Return the log of a file sink, which makes its folder, and an empty array of its entries.
+
+    Spark has these classes since 4.1. Checked: no query with such a sink would start.
+    """
+    sinks = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
+    log = sinks.FileStreamSinkLog(version, java_session(spark), folder, jvm(spark).scala.Option.empty())
+    return log, spark.sparkContext._gateway.new_array(sinks.SinkFileStatus, 0)
 
 
-class _Folder:
-    """A folder of small files, through Hadoop's ``FileSystem`` with the session's settings.
+# -- plans --
 
-    Args:
-        spark: a classic session.
+
+def analyzed_plan(df: Any) -> Any:
+    """Return the analyzed plan of a classic DataFrame, as Java has it. Checked: no program would be seen in a query."""
+    return df._jdf.queryExecution().analyzed()
+
+
+def analyzed_text(df: Any) -> str:
+    """Return the same of a DataFrame of Spark Connect, as text. Checked: no program would be seen in a query."""
+    plans = str(df._explain_string(mode="extended"))
+    return plans.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
+
+
+def python_pattern(spark: Any) -> Any:
+    """Return what marks Python functions in a plan. If it goes, every query seems to have some of the user's."""
+    return jvm(spark).org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+
+
+# -- the check --
+
+
+class _Needed(NamedTuple):
+    """What no program should run without.
+
+    Attributes:
+        name: what it is.
+        classic: whether only classic sessions need it.
+        is_there: tells whether a session has it; to raise is to have it not.
     """
 
-    def __init__(self, spark: Any, folder: str) -> None:
-        self._path_class: Any = spark.sparkContext._jvm.org.apache.hadoop.fs.Path
-        self._folder = self._path_class(folder)
-        self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    name: str
+    classic: bool
+    is_there: Callable[[Any], bool]
 
-    def names(self) -> list[str]:
-        """Return the names of its files that are not hidden."""
-        found = self._unless_missing(lambda: self._files.listStatus(self._folder)) or ()
-        names = [str(each.getPath().getName()) for each in found if each.isFile()]
-        return [name for name in names if not name.startswith((".", "_"))]
 
-    def text(self, name: str) -> str | None:
-        """Return what is in a file; None: there is no such file."""
+def _has_setting(name: str) -> _Needed:
+    return _Needed(f"the setting {name}", False, lambda spark: bool(spark.conf.isModifiable(name)))
 
-        def read() -> bytes:
-            stream = self._files.open(self._path_class(self._folder, name))
-            try:
-                return bytes(stream.readAllBytes())
-            finally:
-                stream.close()
 
-        content = self._unless_missing(read)
-        return None if content is None else content.decode()
+def _has_class(name: str, *fields: str) -> _Needed:
+    def is_there(spark: Any) -> bool:
+        found = java_session(spark).getClass().getClassLoader().loadClass(name)
+        return all(found.getDeclaredField(field) is not None for field in fields)
 
-    def has(self, name: str) -> bool:
-        """Return whether there is a file."""
-        return bool(self._files.exists(self._path_class(self._folder, name)))
+    return _Needed(f"the class {name}" + (f" with {', '.join(fields)}" if fields else ""), True, is_there)
 
-    def add(self, name: str, text: str) -> None:
-        """Write a file under a hidden name, then rename it: nobody reads half of it.
 
-        Raises:
-            PillarboxError: the file system did not rename it.
-        """
-        hidden, place = (self._path_class(self._folder, each) for each in (f".{name}.tmp", name))
-        stream = self._files.create(hidden, False)
-        try:
-            stream.write(text.encode())
-        finally:
-            stream.close()
-        if not self._files.rename(hidden, place):
-            raise PillarboxError(f"{place}: the file system did not rename {hidden} to it: look at its permissions")
+def _has_property(name: str, of: str, constant: str) -> _Needed:
+    def is_there(spark: Any) -> bool:
+        package = jvm(spark).org.apache.spark.sql.execution.streaming.runtime
+        return bool(getattr(getattr(package, of), constant)() == name)
 
-    @staticmethod
-    def _unless_missing(read: Any) -> Any:
-        from py4j.protocol import Py4JJavaError
+    return _Needed(f"the local property {name}", True, is_there)
 
-        try:
-            return read()
-        except Py4JJavaError as error:
-            if error.java_exception.getClass().getName() != "java.io.FileNotFoundException":
-                raise
-            return None
+
+def _shows_aliases(spark: Any) -> bool:
+    df = spark.range(0).alias("pillarbox")
+    plan = analyzed_plan(df).simpleString(1) if is_classic(spark) else analyzed_text(df)
+    return "SubqueryAlias pillarbox" in plan
+
+
+_NEEDED = (
+    _has_setting(STATE_PARTITIONS),
+    _has_setting(PROVIDER_KEY),
+    _has_property(QUERY_ID, "StreamExecution", "QUERY_ID_KEY"),
+    _has_property(BATCH_ID, "MicroBatchExecution", "BATCH_ID_KEY"),
+    _has_class("org.apache.spark.sql.classic.DataStreamWriter", *_FIELDS),
+    _has_class("org.apache.spark.sql.execution.streaming.sinks.FileStreamSinkLog"),
+    _has_class("org.apache.spark.sql.execution.streaming.sinks.SinkFileStatus"),
+    _Needed("aliases in plans", False, _shows_aliases),
+)
+
+
+def check_facts(spark: Any) -> None:
+    """Check that Spark has all without which programs would run wrongly or not at all. No job is run.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    missing = [each.name for each in _NEEDED if not _is_there(each, spark)]
+    if missing:
+        raise ConfigurationError(
+            f"Spark {spark.version} is not one that this version of pillarbox knows: it does not have"
+            f" {'; '.join(missing)}. Use another version of Spark, or a newer pillarbox"
+        )
+
+
+def _is_there(needed: _Needed, spark: Any) -> bool:
+    if needed.classic and not is_classic(spark):
+        return True
+    try:
+        return needed.is_there(spark)
+    except Exception:
+        return False

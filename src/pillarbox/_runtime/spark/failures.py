@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pillarbox._errors import OperatorError, PillarboxError
+from pillarbox._errors import OperatorError, PillarboxError, describe
 from pillarbox._runtime.failures import located
 from pillarbox._tracebacks import user_traceback
 
-__all__ = ["failures_in_worker", "told_elsewhere", "unwrapped_failures"]
+__all__ = ["failures_in_worker", "sentence_of", "told_elsewhere", "unwrapped_failures"]
 
 
 @contextmanager
@@ -57,6 +57,11 @@ def _told(error: BaseException, task: str, subtask: int) -> PillarboxError:
         interrupted.at(subtask=subtask)
         sentence = str(interrupted)
     return kind("\n".join(filter(None, [sentence, user_traceback(error), *getattr(error, "__notes__", ())])))
+
+
+def sentence_of(error: Exception) -> str:
+    """Return an error as a sentence for people."""
+    return str(error) if isinstance(error, PillarboxError) else describe(error)
 
 
 @contextmanager

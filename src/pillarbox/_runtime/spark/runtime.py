@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._graph import CollectionSource, Program
 from pillarbox._runtime.local import LocalRuntime
-from pillarbox._runtime.spark.plan.plan import collect_objects, plan_for_each_batch, plan_output
+from pillarbox._runtime.spark.plan.plan import collect_objects, plan_outputs, write_for_each_batch
 from pillarbox._runtime.spark.settings.session import default_parallelism, task_slots, time_zone
 from pillarbox._runtime.spark.starting.start import watch_starts
 
@@ -32,7 +32,7 @@ class SparkRuntime:
     @property
     def parallelism(self) -> int:
         """``spark.sql.shuffle.partitions`` where it is not Spark's 200, otherwise the cluster's cores, at most 16."""
-        return default_parallelism(self._session)
+        return default_parallelism(self._session)[0]
 
     @property
     def task_slots(self) -> int:
@@ -52,7 +52,7 @@ class SparkRuntime:
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame:
         """Return the one output of a program as a DataFrame."""
-        return plan_output(program, self._session, schema, watch_starts)
+        return self._planned(program, {program.outputs[0]: schema})
 
     def for_each_batch(
         self,
@@ -61,4 +61,11 @@ class SparkRuntime:
         function: Callable[[dict[str, DataFrame], int], None],
     ) -> DataStreamWriter:
         """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name."""
-        return plan_for_each_batch(program, self._session, schemas, function, watch_starts)
+        return write_for_each_batch(self._planned(program, schemas), schemas, function)
+
+    def _planned(self, program: Program, schemas: dict[str, StructType]) -> DataFrame:
+        """Return the rows of a program's outputs. Queries that hold those of a streaming one start as it needs."""
+        rows = plan_outputs(program, self._session, schemas)
+        if rows.isStreaming:
+            watch_starts(self._session)
+        return rows

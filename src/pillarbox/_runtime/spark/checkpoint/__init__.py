@@ -1,5 +1,5 @@
 """A query's checkpoint from outside: its files, the programs that are noted next to it, and its state logs.
 
-Imports `settings` and `facts.py`. Start with `description.py`: the notes. `checkpoint_files.py` reads state logs with
+Imports `settings` and `files.py`. Start with `checkpoint.py`: epochs and notes. `state.py` reads state logs with
 Spark's own readers. Weak spot: Spark may delete an epoch while it is being read.
 """

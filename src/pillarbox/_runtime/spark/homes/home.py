@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from pillarbox._elements import Buffer
 from pillarbox._runtime.spark.homes import surroundings
@@ -29,6 +29,7 @@ from pillarbox._runtime.spark.homes.sockets import listen, peer_pid
 from pillarbox._runtime.spark.homes.wire import Channel, Kind, LostError, Visit
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
+from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
 
 __all__ = ["LEAVE_SECONDS", "Home", "HomeFacts"]
 
@@ -191,9 +192,9 @@ class _Guest:
             else:
                 channel.send((Kind.DONE, wakes_up, surroundings.taken()))
 
-    def _run_epoch(self, channel: Channel, place: tuple[int, int], layout: Any, now: int, last: bool) -> int | None:
+    def _run_epoch(self, channel: Channel, place: tuple[int, int], facts: TaskFacts) -> int | None:
         assert self._tasks is not None
-        epoch = self._tasks.run_epoch(place, layout, _buffers(channel), _Chunks(channel), now, last=last)
+        epoch = self._tasks.run_epoch(place, facts, _buffers(channel), _Chunks(channel))
         while True:
             try:
                 sent = next(epoch)

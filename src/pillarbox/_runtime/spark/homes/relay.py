@@ -12,8 +12,6 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark import TaskContext
-
 from pillarbox._elements import Buffer
 from pillarbox._errors import OperatorError
 from pillarbox._graph import Layout
@@ -25,8 +23,8 @@ from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_
 from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.homes.sockets import connect
 from pillarbox._runtime.spark.homes.wire import Channel, Kind, LostError, Visit
-from pillarbox._runtime.spark.tasks.layouts import STATE_PARTITIONS, local_property, query, run_of_query
 from pillarbox._runtime.spark.tasks.level_tasks import SparkChunks
+from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
 
 __all__ = ["Homes", "Relay"]
 
@@ -64,7 +62,7 @@ class Homes:
         identity = [run, self.level, *map(str, layout), str(partitions), str(spark_hash(code) % partitions)]
         return hashlib.sha256("\0".join(identity).encode()).hexdigest()
 
-    def relay(self, vertices: dict[int, ShippedVertex], layout: Layout, code: int) -> Relay | None:
+    def relay(self, vertices: dict[int, ShippedVertex], facts: TaskFacts, code: int) -> Relay | None:
         """Return a relay to the home of a subtask's state partition; None: the user wants no homes.
 
         Raises:
@@ -73,20 +71,17 @@ class Homes:
         settings = settings_of(local_property)
         if settings is None:
             return None
-        context = TaskContext.get()
-        if context is None:
+        if facts.task is None:
             raise NoHomesError("no task of Spark's runs here")
-        run = run_of_query()
-        partitions = int(local_property(STATE_PARTITIONS) or self.partitions)
         request = {
-            "place": self.place(run, layout, partitions, code),
-            "run": run,
-            "query": query(),
-            "epoch": int(local_property("streaming.sql.batchId") or 0),
+            "place": self.place(facts.run, facts.layout, facts.partitions or self.partitions, code),
+            "run": facts.run,
+            "query": facts.query,
+            "epoch": facts.batch or 0,
             "secret": self.secret,
             **vars(settings),
         }
-        return Relay(of_this_worker(), vertices, request, int(context.taskAttemptId()))
+        return Relay(of_this_worker(), vertices, request, facts.task)
 
 
 class Relay:
@@ -136,12 +131,9 @@ class Relay:
     def run_epoch(
         self,
         place: tuple[int, int],
-        layout: Layout,
+        facts: TaskFacts,
         buffers: Iterable[list[Buffer]],
         chunks: SparkChunks,
-        now: int,
-        *,
-        last: bool,
     ) -> Generator[list[Buffer], None, int | None]:
         """Have an epoch run; as :meth:`LevelTasks.run_epoch`.
 
@@ -149,7 +141,7 @@ class Relay:
             PillarboxError: it failed there, or the home has ended.
         """
         try:
-            return (yield from self._relayed((place, layout, now, last), buffers, chunks))
+            return (yield from self._relayed((place, facts), buffers, chunks))
         except LostError as error:
             number, subtask = place
             raise OperatorError(

@@ -9,7 +9,7 @@ while that one writes. The exception is how an epoch begins.
 | relay | ``Visit``                                   | who comes                                                    |
 | home  | ``WELCOME``, whether it has the level       | it comes in, and sends the level if it is asked for          |
 | home  | ``LATE``                                    | it does not: a newer attempt has been here                   |
-| relay | subtask, layout, time, whether it is last   | run an epoch                                                 |
+| relay | subtask, ``TaskFacts``                      | run an epoch                                                 |
 | home  | ``MORE``                                    | give the next buffers; the answer is a list, or None at last |
 | home  | ``GET``, chunk, whether it may be missing   | read from Spark's state; the answer is bytes, or None        |
 | home  | ``PUT``, chunk, bytes                       | write to Spark's state                                       |

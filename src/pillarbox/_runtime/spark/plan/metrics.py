@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, overload
 
 from pillarbox._elements import TaskReport, report_of_text
@@ -62,19 +62,17 @@ def tasks_of(progress: Any) -> list[tuple[str, TaskReport]]:
     tasks: list[tuple[str, TaskReport]] = []
     for name, values in observed.items():
         if _NAME.fullmatch(name):
-            row = _named(values, ["tasks"])
-            tasks += [(name, report_of_text(text)) for text in row["tasks"] or ()]
+            tasks += [(name, report_of_text(text)) for text in _only(values) or ()]
     return tasks
 
 
-def _named(row: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return the values of a row by their names.
+def _only(row: Any) -> Any:
+    """Return the only value of a row.
 
     Args:
         row: one of Spark's, a list, or a dict; that of a progress under Spark Connect has ``values`` and a ``schema``.
-        names: those of the values of a list.
     """
-    named = dict(row) if isinstance(row, Mapping) else dict(zip(getattr(row, "__fields__", None) or names, row))
-    if named.keys() == {"values", "schema"}:
-        named = dict(zip((field["name"] for field in named["schema"]["fields"]), named["values"]))
-    return named
+    if isinstance(row, list):
+        return row[0]
+    named = row if isinstance(row, Mapping) else row.asDict()
+    return named["values"][0] if "values" in named else named["tasks"]

@@ -16,10 +16,11 @@ from pillarbox._elements import Records, decode, dumps
 from pillarbox._errors import ProgramError, raise_from_user_code
 from pillarbox._graph import CollectionSource, DataFrameSource, Program, SourceTransformation, output_target
 from pillarbox._runtime.shipping import ShippedVertex, ship
+from pillarbox._runtime.spark.facts import BATCH_BYTES
 from pillarbox._runtime.spark.failures import unwrapped_failures
-from pillarbox._runtime.spark.plan.other_python import without_setting
 from pillarbox._runtime.spark.plan.registry import metrics_names, register, take_metrics_name
-from pillarbox._runtime.spark.rows.buffer_rows import BATCH_BYTES, BUFFER_SCHEMA, BufferRows
+from pillarbox._runtime.spark.rows.any_names import quoted, with_plain_names
+from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_SCHEMA, BufferRows
 from pillarbox._runtime.spark.rows.output import (
     BATCH_TIMESTAMP,
     BufferOutput,
@@ -27,7 +28,8 @@ from pillarbox._runtime.spark.rows.output import (
     Output,
 )
 from pillarbox._runtime.spark.settings.session import check_session
-from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
+from pillarbox._runtime.spark.settings.session_settings import without_setting
+from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
 from pillarbox._runtime.spark.worker.batch_host import BatchTaskHost
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
     from pillarbox._state.savepoint.manifest import OperatorTable
 
-__all__ = ["FirstEpoch", "collect_objects", "plan_first_epoch", "plan_for_each_batch", "plan_output"]
+__all__ = ["FirstEpoch", "collect_objects", "plan_first_epoch", "plan_outputs", "write_for_each_batch"]
 
 
 # A part of a nested type that must not be null.
@@ -159,11 +161,9 @@ class _Plan:
         for number, source in self.program.sources.items():
             df, pickled = self._dataframe(source)
             columns = None if pickled else df.columns
-            if columns is not None and any("." in name or "`" in name for name in columns):
-                df = df.toDF(*(f"c{position}" for position in range(len(columns))))  # mapInArrow looks them up by name
             bounded = not df.isStreaming
             host = SourceHost(self.shipped[number], self._layout, output, bounded=bounded, columns=columns)
-            tasks.append(df.mapInArrow(host, schema))
+            tasks.append(with_plain_names(df).mapInArrow(host, schema))
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _nothing(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
@@ -220,39 +220,23 @@ class _Metrics:
         return marked.observe(name, tasks).where(F.expr(f"{self.column} IS NULL")).drop(self.column)
 
 
-def plan_output(
-    program: Program, spark: SparkSession, schema: StructType, watch_starts: Callable[[SparkSession], None]
-) -> DataFrame:
-    """Return the one output of a program as a DataFrame; a streaming one observes the tasks' metrics.
-
-    Args:
-        watch_starts: is called for a streaming program, so that queries which hold it start as it needs.
-    """
-    return _outputs(program, spark, {program.outputs[0]: schema}, watch_starts)
-
-
 def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -> DataFrame:
     """Return the plan of the epoch in which a streaming program takes the state of a savepoint."""
     return _Plan(program, spark, first).rows(BufferOutput(None), BUFFER_SCHEMA)
 
 
-def plan_for_each_batch(
-    program: Program,
-    spark: SparkSession,
-    schemas: dict[str, StructType],
-    function: Callable[[dict[str, DataFrame], int], None],
-    watch_starts: Callable[[SparkSession], None],
+def write_for_each_batch(
+    rows: DataFrame, schemas: dict[str, StructType], function: Callable[[dict[str, DataFrame], int], None]
 ) -> DataStreamWriter:
     """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name.
 
     Args:
-        watch_starts: as of :func:`plan_output`.
+        rows: those of the outputs, as of :func:`plan_outputs`.
 
     Raises:
         ProgramError: the program reads no streaming DataFrame.
         OperatorError: (while it runs) the function raised; the cause has the frames of the function alone.
     """
-    rows = _outputs(program, spark, schemas, watch_starts)
     named = getattr(function, "__name__", type(function).__name__)
     outputs = ", ".join(map(repr, schemas))
     if not rows.isStreaming:
@@ -266,7 +250,7 @@ def plan_for_each_batch(
         batch.persist().count()
         try:
             frames = {name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}
-            with without_setting(batch, BATCH_BYTES):  # which is for the program's own rows
+            with without_setting(batch.sparkSession, BATCH_BYTES):  # which is for the program's own rows
                 function(frames, batch_id)
         except Exception as error:
             keep_user_frames(error)
@@ -279,12 +263,7 @@ def plan_for_each_batch(
     return rows.writeStream.foreachBatch(call)
 
 
-def _outputs(
-    program: Program,
-    spark: SparkSession,
-    schemas: dict[str, StructType],
-    watch_starts: Callable[[SparkSession], None],
-) -> DataFrame:
+def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
     """Return the rows of a program's outputs: several have a struct column each, of which one is set.
 
     A streaming program observes its metrics as ``pillarbox``, or as ``pillarbox 2`` and so on where programs may meet
@@ -306,7 +285,6 @@ def _outputs(
     report = next(name for name in _report_names() if name not in taken)
     schema = StructType([*fields, StructField(report, StringType(), True)])
     alias = register(program, plan.secret)
-    watch_starts(spark)
     for name in metrics_names(spark):
         try:
             rows = plan.rows(ColumnOutput(outputs, report), schema, _Metrics(name, report, alias))
@@ -324,8 +302,7 @@ def _rows_of(batch: DataFrame, name: str) -> DataFrame:
     """Return the rows of one output of several."""
     from pyspark.sql import functions as F
 
-    column = "`" + name.replace("`", "``") + "`"
-    return batch.where(F.col(column).isNotNull()).select(f"{column}.*")
+    return batch.where(F.col(quoted(name)).isNotNull()).select(f"{quoted(name)}.*")
 
 
 def _report_names() -> Iterator[str]:

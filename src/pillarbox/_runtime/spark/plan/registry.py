@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,8 +17,9 @@ from weakref import WeakKeyDictionary
 
 from pillarbox._errors import ProgramError
 from pillarbox._graph import Layout, Program
+from pillarbox._graph.description import ProgramDescription
 from pillarbox._runtime.spark.plan.analyzed_plan import aliases_of
-from pillarbox._runtime.spark.plan.program_facts import ProgramFacts
+from pillarbox._runtime.spark.rows.buffer_rows import has_narrow_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PlannedProgram",
+    "ProgramFacts",
+    "facts_of",
     "free_metrics_names",
     "is_one_unstarted",
     "metrics_names",
@@ -48,6 +51,36 @@ _taking = threading.Lock()  # held by whoever reads or changes them
 
 _REMEMBERED = 256
 _programs: OrderedDict[str, tuple[ProgramFacts, str]] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class ProgramFacts:
+    """All that the start of a query takes of a program in its plan: none of its functions and DataFrames.
+
+    Attributes:
+        description: what is noted of it beside a checkpoint.
+        uses_processing_time: whether it has timers of the clock.
+        auto_rescale: whether its parallelism is to become the checkpoint's.
+        has_narrow_rows: whether no row of its sources can be large.
+        begins: the program itself, if it starts from a savepoint: its first epoch is a plan of its own.
+    """
+
+    description: ProgramDescription
+    uses_processing_time: bool
+    auto_rescale: bool
+    has_narrow_rows: bool
+    begins: Program | None
+
+    @staticmethod
+    def of(program: Program) -> ProgramFacts:
+        """Return the facts of a program."""
+        return ProgramFacts(
+            ProgramDescription.of(program),
+            program.uses_processing_time,
+            program.auto_rescale,
+            has_narrow_rows(program),
+            None if program.savepoint is None else program,
+        )
 
 
 class _TakenName(NamedTuple):
@@ -84,6 +117,11 @@ class PlannedProgram:
         parallelism = program.parallelism if len(program.levels) > 1 else 0
         sets = program.sets_parallelism, program.sets_max_parallelism
         return PlannedProgram(program.id, parallelism, program.layout, *sets, ProgramFacts.of(program))
+
+
+def facts_of(programs: Iterable[PlannedProgram]) -> list[ProgramFacts]:
+    """Return the facts of those programs of which they are known."""
+    return [one.facts for one in programs if one.facts is not None]
 
 
 def register(program: Program, secret: str) -> str:

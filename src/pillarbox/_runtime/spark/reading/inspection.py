@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,10 @@ import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.description import compare
-from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles, each_log
-from pillarbox._runtime.spark.checkpoint.description import Description
-from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, each_log
+from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.head import Layout, LogHead
@@ -42,30 +44,30 @@ def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None =
         CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read.
         ProgramError: ``epoch`` is no number of a micro-batch.
     """
-    files = CheckpointFiles(spark, checkpoint, epoch)
-    description = files.description
+    files = CheckpointState(spark, checkpoint, epoch)
+    notes = files.checkpoint
     found: dict[str, dict[str, Any]] = {}
     for operator in files.stateful:
         logs = files.logs(operator)
-        summaries = logs.mapInArrow(_Summaries(top), "facts STRING")
+        summaries = map_in_arrow(logs, "inspect", partial(each_log, partial(_summary, top)), "facts STRING")
         with unwrapped_failures():
             rows = summaries.collect()
         for facts in sorted((json.loads(row.facts) for row in rows), key=itemgetter("operator", "subtask")):
             _merge(found, facts, top)
-    noted = description.binding()
+    noted = notes.binding()
     described = {each["uid"]: each for program in (noted or {}).get("programs", ()) for each in program["operators"]}
     for uid, each in found.items():
         each.update({name: described.get(uid, {}).get(name) for name in ("name", "kind", "level")})
     return {
-        "checkpoint": str(description),
+        "checkpoint": str(notes),
         "epoch": files.epoch,
         "oldest_epoch": max((operator.first for operator in files.stateful), default=None),
-        "last_epoch": description.last_committed,
-        "unfinished_epoch": None if description.unfinished is None else description.last_committed + 1,
-        "parallelism": description.parallelism,
-        "max_parallelism": min((subtasks for subtasks, _ in description.subtasks() or ()), default=None),
-        "interrupted_rescale_to": description.interrupted,
-        "state_file_format": int(description.state_format),
+        "last_epoch": notes.last_committed,
+        "unfinished_epoch": None if notes.unfinished is None else notes.last_committed + 1,
+        "parallelism": notes.parallelism,
+        "max_parallelism": min((subtasks for subtasks, _ in notes.subtasks() or ()), default=None),
+        "interrupted_rescale_to": notes.interrupted,
+        "state_file_format": int(notes.state_format),
         "programs": None if noted is None else noted["programs"],
         "operators": [found[uid] for uid in sorted(found, key=lambda uid: (found[uid]["level"] or 0, uid))],
     }
@@ -122,35 +124,26 @@ def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
     }
 
 
-class _Summaries:
-    """The function for ``mapInArrow``: from the values of logs to a line of JSON for each."""
-
-    def __init__(self, top: int) -> None:
-        self._top = top
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with failures_in_worker("inspect", 0):
-            yield from each_log(batches, self._summary)
-
-    def _summary(self, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-        view = LogView(store, code)
-        head = view.head
-        by_columns = _is_by_columns(head)
-        facts = {
-            "operator": head.operator,
-            "subtask": head.subtask,
-            "parallelism": head.parallelism,
-            "max_parallelism": head.max_parallelism,
-            "key": head.key,
-            "is_plain": bool(head.types),
-            "reason_for_pickles": _reason_for_pickles(head, view),
-            "states": _states(head),
-            "log_bytes": sum(map(len, store.chunks.values())),
-            "by_columns": by_columns,
-            "summary": LogSummary.of(view, self._top, by_columns=by_columns).as_data(),
-        }
-        facts["classes"] = sorted(view.classes)  # behind the rows, which name them
-        yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
+def _summary(top: int, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+    """Return what there is in a log, as a line of JSON."""
+    view = LogView(store, code)
+    head = view.head
+    by_columns = _is_by_columns(head)
+    facts = {
+        "operator": head.operator,
+        "subtask": head.subtask,
+        "parallelism": head.parallelism,
+        "max_parallelism": head.max_parallelism,
+        "key": head.key,
+        "is_plain": bool(head.types),
+        "reason_for_pickles": _reason_for_pickles(head, view),
+        "states": _states(head),
+        "log_bytes": sum(map(len, store.chunks.values())),
+        "by_columns": by_columns,
+        "summary": LogSummary.of(view, top, by_columns=by_columns).as_data(),
+    }
+    facts["classes"] = sorted(view.classes)  # behind the rows, which name them
+    yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
 
 def _is_by_columns(head: LogHead) -> bool:
@@ -215,7 +208,7 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
     Raises:
         CheckpointMismatchError: there is no description of a program beside one of them.
     """
-    then, now = Description(spark, checkpoint).binding(), Description(spark, other).newest()
+    then, now = Checkpoint(spark, checkpoint).binding(), Checkpoint(spark, other).newest()
     for found, where in ((then, checkpoint), (now, other)):
         if found is None:
             raise CheckpointMismatchError(
@@ -225,7 +218,7 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
     assert then is not None and now is not None
     changes = compare(then, now)
     found = {"refused": changes.refused, "doubtful": changes.doubtful, "carried_out": list[str]()}
-    logs, others = (_logs(CheckpointFiles(spark, where)) for where in (checkpoint, other))
+    logs, others = (_logs(CheckpointState(spark, where)) for where in (checkpoint, other))
     for uid in sorted(logs.keys() & others.keys()):
         # Those of all subtasks declare the same states.
         of_states = compare_states(logs[uid][0].head, others[uid][0].head)
@@ -255,7 +248,7 @@ def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> I
         )
 
 
-def _logs(files: CheckpointFiles) -> dict[str, list[LogView]]:
+def _logs(files: CheckpointState) -> dict[str, list[LogView]]:
     """Return the logs of each operator's subtasks by uid, as far as their heads go."""
     found: dict[str, list[LogView]] = {}
     for operator in files.stateful:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, check_text, shorten
-from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles, Stateful, each_log
-from pillarbox._runtime.spark.checkpoint.savepoint_marks import is_savepoint
-from pillarbox._runtime.spark.failures import failures_in_worker
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
+from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.reading.state_columns import StateEncoder, key_type, state_columns
-from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._runtime.spark.settings.session import time_zone
@@ -26,7 +26,6 @@ from pillarbox._unpickle import loads_allowed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 __all__ = ["read_state"]
 
@@ -73,15 +72,14 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     check_text(uid, "read_state(): the uid")
     if is_savepoint(spark, checkpoint):
         return _of_savepoint(spark, checkpoint, uid, epoch)
-    files = CheckpointFiles(spark, checkpoint, epoch)
+    files = CheckpointState(spark, checkpoint, epoch)
     operator, heads = _found(files, uid)
     every = list(heads.values())
     states = state_columns(every, _TAKEN)
     encoder = StateEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(spark))
     codes = ", ".join(map(str, sorted(heads)))
-    logs, schema = files.logs(operator).where(f"code IN ({codes})"), _schema(encoder)
-    rows = logs.mapInArrow(_StateRows(encoder), schema)
-    return _with_variants(rows, encoder)
+    logs = files.logs(operator).where(f"code IN ({codes})")
+    return _mapped(logs, partial(each_log, partial(_rows, encoder)), encoder)
 
 
 def _of_savepoint(spark: SparkSession, directory: str, uid: str, epoch: int | None) -> DataFrame:
@@ -99,22 +97,24 @@ def _of_savepoint(spark: SparkSession, directory: str, uid: str, epoch: int | No
     heads = [operator.head()]
     states = state_columns(heads, _TAKEN)
     encoder = StateEncoder(uid, key_type(heads, DataType.fromDDL), states, time_zone(spark))
-    table, schema = opened.frame(uid), _schema(encoder)
-    rows = map_in_arrow(table, _TableRows(operator, encoder), schema)
-    return _with_variants(rows, encoder)
+    return _mapped(opened.frame(uid), partial(_table_rows, operator, encoder), encoder)
 
 
-def _with_variants(rows: DataFrame, encoder: StateEncoder) -> DataFrame:
+def _mapped(df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch]], encoder: StateEncoder) -> DataFrame:
+    from pyspark.sql.types import StructField, StructType
+
+    schema = StructType([StructField(name, declared) for name, declared in encoder.types.items()])
+    rows = map_in_arrow(df, "read_state", function, schema)
     variants = set(encoder.variants)
     # What is no JSON is binary: see state_columns.
     made = "coalesce(parse_json({0}.json), CAST({0}.pickled AS VARIANT)) AS {0}"
-    columns = [_quoted(name) for name in encoder.schema.names]
+    columns = [quoted(name) for name in encoder.schema.names]
     return rows.selectExpr(
         *(made.format(column) if name in variants else column for name, column in zip(encoder.schema.names, columns))
     )
 
 
-def _found(files: CheckpointFiles, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
+def _found(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
     """Return the stateful operator that has the logs of a uid, and their heads.
 
     Spark has to know a DataFrame's columns before it reads, and only the heads of all subtasks together say which there
@@ -133,61 +133,34 @@ def _found(files: CheckpointFiles, uid: str) -> tuple[Stateful, dict[int, LogHea
     )
 
 
-def _schema(encoder: StateEncoder) -> StructType:
-    from pyspark.sql.types import StructField, StructType
-
-    return StructType([StructField(name, declared) for name, declared in encoder.types.items()])
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+# Rows go on in batches of about these sizes.
+_ROWS = 10_000
+_BYTES = 8 * 1024 * 1024
 
 
-class _StateRows:
-    """The function for ``mapInArrow``: from the values of logs to their rows."""
-
-    # Rows go on in batches of about these sizes.
-    ROWS = 10_000
-    BYTES = 8 * 1024 * 1024
-
-    def __init__(self, encoder: StateEncoder) -> None:
-        self._encoder = encoder
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with failures_in_worker("read_state", 0):
-            yield from each_log(batches, self._rows)
-
-    def _rows(self, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-        view = LogView(store, code)
-        pending: list[pa.RecordBatch] = []
-        count = size = 0
-        for rows in view.rows():
-            pending.append(self._encoder.encode(rows, view.head.subtask))
-            count += len(rows.keys)
-            size += int(rows.sizes.sum())
-            if count >= self.ROWS or size >= self.BYTES:
-                yield _one(pending)
-                pending, count, size = [], 0, 0
-        if pending:
-            yield _one(pending)
+def _rows(encoder: StateEncoder, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a log."""
+    view = LogView(store, code)
+    pending: list[pa.RecordBatch] = []
+    count = size = 0
+    for rows in view.rows():
+        pending.append(encoder.encode(rows, view.head.subtask))
+        count += len(rows.keys)
+        size += int(rows.sizes.sum())
+        if count >= _ROWS or size >= _BYTES:
+            yield pa.concat_batches(pending)
+            pending, count, size = [], 0, 0
+    if pending:
+        yield pa.concat_batches(pending)
 
 
-class _TableRows:
-    """The function for ``mapInArrow``: from the table of a savepoint to rows of state."""
-
-    def __init__(self, operator: OperatorTable, encoder: StateEncoder) -> None:
-        self._operator = operator
-        self._encoder = encoder
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with failures_in_worker("read_state", 0):
-            table, names = Table(self._operator), AnyNames()
-            for batch in batches:
-                for view, subtasks in table.views(batch, lambda payload: loads_allowed(payload, names)):
-                    made = self._encoder.encode(view, 0)
-                    place = made.schema.get_field_index("subtask")
-                    yield made.set_column(place, made.schema.field(place), subtasks)
-
-
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
+def _table_rows(
+    operator: OperatorTable, encoder: StateEncoder, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Return the rows of state in the table of a savepoint."""
+    table, names = Table(operator), AnyNames()
+    for batch in batches:
+        for view, subtasks in table.views(batch, lambda payload: loads_allowed(payload, names)):
+            made = encoder.encode(view, 0)
+            place = made.schema.get_field_index("subtask")
+            yield made.set_column(place, made.schema.field(place), subtasks)

@@ -16,12 +16,12 @@ import pyarrow as pa
 from pillarbox._elements import Buffer
 from pillarbox._errors import ExchangeError
 from pillarbox._graph import DataFrameSource, Program
+from pillarbox._runtime.spark.facts import BATCH_BYTES, BATCH_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
-    "BATCH_BYTES",
     "BUFFER_COLUMNS",
     "BUFFER_SCHEMA",
     "PORTION_BYTES",
@@ -29,6 +29,7 @@ __all__ = [
     "as_rows",
     "batch_settings",
     "has_narrow_rows",
+    "in_portions",
 ]
 
 BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, part LONG, parts LONG, payload BINARY"
@@ -37,16 +38,14 @@ BUFFER_COLUMNS = (*_NUMBERS, "payload")
 
 # The most bytes of a row, and the most rows of an Arrow batch.
 _ROW_BYTES = 4096
-_BATCH_ROWS = 10_000
+_MOST_ROWS = 10_000
 # With so few columns of fixed width a batch is no larger than Spark has it by default.
 _NARROW = 400
 
-# A task takes so many bytes of buffers at a time, or one buffer. Spark brings up to 40 MiB at once: a home would hold
-# them twice over, pickled and unpickled, and the results of all of them.
+# A task and an Arrow batch take so many bytes of buffers at a time, or one buffer. Spark brings up to 40 MiB at once: a
+# home would hold them twice over, pickled and unpickled, and the results of all of them.
 PORTION_BYTES = 4 * 1024 * 1024
 
-_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _UNBOUNDED = str(2**31 - 1)
 
 
@@ -64,6 +63,20 @@ def as_rows(buffers: Sequence[Buffer]) -> list[pa.Array]:
         *map(pa.array, (*numbers, part, np.repeat(parts, parts))),
         pa.Array.from_buffers(pa.binary(), len(part), [None, pa.py_buffer(ends), content]),
     ]
+
+
+def in_portions(buffers: Iterable[Buffer]) -> Iterator[list[Buffer]]:
+    """Return buffers, so many at a time as a task or an Arrow batch takes."""
+    portion: list[Buffer] = []
+    size = 0
+    for buffer in buffers:
+        portion.append(buffer)
+        size += len(buffer.payload)
+        if size >= PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
 
 
 class BufferRows:
@@ -98,16 +111,7 @@ class BufferRows:
 
     def portions(self, columns: Sequence[Iterable[int | bytes]]) -> Iterator[list[Buffer]]:
         """Return the buffers of which all rows have come, so many at a time as a task takes; as :meth:`take`."""
-        portion: list[Buffer] = []
-        size = 0
-        for buffer in self.take(columns):
-            portion.append(buffer)
-            size += len(buffer.payload)
-            if size >= PORTION_BYTES:
-                yield portion
-                portion, size = [], 0
-        if portion:
-            yield portion
+        return in_portions(self.take(columns))
 
     def end(self) -> None:
         """Check that there are no more rows to come.
@@ -127,8 +131,8 @@ def batch_settings(spark: SparkSession, *, are_narrow: bool) -> dict[str, str]:
             user has done it.
     """
     needed: dict[str, str] = {}
-    if not 0 < int(spark.conf.get(_RECORDS) or 0) <= _BATCH_ROWS:
-        needed[_RECORDS] = str(_BATCH_ROWS)
+    if not 0 < int(spark.conf.get(BATCH_ROWS) or 0) <= _MOST_ROWS:
+        needed[BATCH_ROWS] = str(_MOST_ROWS)
     if BATCH_BYTES not in spark.conf.getAll and are_narrow:
         needed[BATCH_BYTES] = _UNBOUNDED
     return needed

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, TaskReport, decode, text_of_report
-from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows
+from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows, in_portions
 from pillarbox._task import REPORT_TARGET
 
 __all__ = ["BATCH_TIMESTAMP", "BufferOutput", "ColumnOutput", "Output"]
@@ -20,25 +20,15 @@ __all__ = ["BATCH_TIMESTAMP", "BufferOutput", "ColumnOutput", "Output"]
 # A column of buffers on their way into a level of a query without timers, to whose functions Spark tells no time.
 BATCH_TIMESTAMP = "batch_timestamp"
 
-# Buffers share an Arrow batch, as each of these has its price, but only up to about this many bytes: a task may hand
-# over very much at once.
-_BATCH_BYTES = 4 * 1024 * 1024
-
 
 class Output(ABC):
     """Turns what a task hands over into Arrow batches; it travels to the workers with the level's host."""
 
     def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
         """Return the batches."""
-        portion: list[Buffer] = []
-        size = 0
-        for buffer in buffers:
-            portion.append(buffer)
-            size += len(buffer.payload)
-            if size >= _BATCH_BYTES:
-                yield from self._batches(portion)
-                portion, size = [], 0
-        yield from self._batches(portion)
+        # Buffers share an Arrow batch, as each of these has its price, but a task may hand over very much at once.
+        for portion in in_portions(buffers):
+            yield from self._batches(portion)
 
     @abstractmethod
     def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:

@@ -16,18 +16,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from py4j.clientserver import ClientServer
-from pyspark import SparkContext
-
 from pillarbox._errors import describe
-from pillarbox._runtime.spark.checkpoint.description import Description
-from pillarbox._runtime.spark.settings.writer import one_batch, session_of
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.facts import execution_of, is_classic_query, pinned_jvm
 from pillarbox._runtime.spark.starting.start import changes_refused
 
 if TYPE_CHECKING:
+    from pillarbox._runtime.spark.settings.writer import Start
     from pillarbox._runtime.spark.starting.started import StartedQuery
 
-__all__ = ["Gate", "end_between_epochs", "end_query", "run_one_epoch"]
+__all__ = ["Gate", "end_between_epochs", "end_query", "finish_epoch", "run_one_epoch"]
 
 _log = logging.getLogger("pillarbox")
 
@@ -63,13 +61,7 @@ def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
             return False
         if query.exception() is not None:
             return False
-        if started.checkpoint is None:
-            return True
-        description = Description(session_of(started.writer), started.checkpoint)
-        if description.unfinished is None or description.interrupted is not None:
-            return True
-        _log.info("checkpoint %s: finishing epoch %d", started.checkpoint, description.last_committed + 1)
-        return run_one_epoch(started, has_time) is not None
+        return started.checkpoint is None or finish_epoch(started.start, has_time)
 
 
 def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
@@ -93,10 +85,19 @@ def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
     return True
 
 
-def run_one_epoch(started: StartedQuery, has_time: Callable[[], bool]) -> Any:
+def finish_epoch(start: Start, has_time: Callable[[], bool]) -> bool:
+    """Run an epoch to its end that was begun, if there is one; return whether there is none any more."""
+    half = Checkpoint(start.spark, str(start.checkpoint)).half_epoch
+    if half is None:
+        return True
+    _log.info("checkpoint %s: finishing epoch %d", start.checkpoint, half)
+    return run_one_epoch(start, has_time) is not None
+
+
+def run_one_epoch(start: Start, has_time: Callable[[], bool]) -> Any:
     """Start a query for one epoch, and wait for its end; return that query, or None where time ran out."""
-    with one_batch(started.writer), changes_refused():
-        query: Any = started.start()
+    with start.one_batch(), changes_refused():
+        query: Any = start.run()
     while not query.awaitTermination(_LOOK_EVERY):
         if not has_time():
             query.stop()
@@ -127,14 +128,11 @@ class Gate:
         self._open: Any = None
         self._closed: Any = None
         self.exists = False
-        if not hasattr(query, "_jsq"):  # Spark Connect
+        if not is_classic_query(query):
             return
         try:
-            gateway: Any = SparkContext._gateway
-            if not isinstance(gateway, ClientServer):
-                raise RuntimeError("PYSPARK_PIN_THREAD is false")
-            self._jvm: Any = gateway.jvm
-            execution = query._jsq.streamingQuery()
+            self._java: Any = pinned_jvm()
+            execution = execution_of(query)
             self._thread = execution.queryExecutionThread()
             self._thread.isAlive()
             self._state = execution.state()
@@ -168,7 +166,7 @@ class Gate:
             return False
         other = kind.getClassLoader().loadClass(name.removesuffix("ACTIVE$") + "TERMINATED$")
         self._closed = other.getField("MODULE$").get(None)
-        if not self._lock.tryLock(_LOCK, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS):
+        if not self._lock.tryLock(_LOCK, self._java.java.util.concurrent.TimeUnit.MILLISECONDS):
             return False
         # While this holds the lock, the query's thread neither begins an epoch nor comes from the end of one to the
         # look at its state.
@@ -204,10 +202,10 @@ class Gate:
     def stack(self) -> str:
         """Return the methods in which the query's thread is; none where it has ended."""
         # An exception writes all of it at once; each of its methods would be a request.
-        trace = self._jvm.java.lang.Exception()
+        trace = self._java.java.lang.Exception()
         trace.setStackTrace(self._thread.getStackTrace())
-        text = self._jvm.java.io.StringWriter()
-        trace.printStackTrace(self._jvm.java.io.PrintWriter(text))
+        text = self._java.java.io.StringWriter()
+        trace.printStackTrace(self._java.java.io.PrintWriter(text))
         return str(text.toString())
 
     def open(self) -> None:

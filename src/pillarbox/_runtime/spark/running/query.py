@@ -13,24 +13,22 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, describe, shorten
-from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.plan.metrics import tasks_of
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, wanted_parallelism
-from pillarbox._runtime.spark.running.ending import end_query
+from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of, programs_of, wanted_parallelism
+from pillarbox._runtime.spark.running.ending import end_query, finish_epoch
 from pillarbox._runtime.spark.running.requests import RequestWatch
-from pillarbox._runtime.spark.settings.writer import checkpoint_of, is_available_now, one_batch, session_of
+from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.starting.closing import close_started
 from pillarbox._runtime.spark.starting.rescale import check_spark, rescale
 from pillarbox._runtime.spark.starting.start import changes_refused
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -91,13 +89,14 @@ def start(
             "start() takes the writer of a program, such as to_dataframe(...).writeStream or for_each_batch(...); start"
             " a query without a program of pillarbox by its writer's own start()"
         )
-    _adapt(writer, planned, path, table, options)
+    how = Start(writer, "start", path, **options) if table is None else Start(writer, "toTable", table, **options)
+    _adapt(how, planned)
     with changes_refused():
-        query = writer.toTable(table, **options) if table is not None else writer.start(path, **options)
-    timed = any(one.facts is not None and one.facts.uses_processing_time for one in planned)
+        query = how.run()
+    timed = any(facts.uses_processing_time for facts in facts_of(planned))
     started = find(query)
     assert started is not None
-    watch = _Watch(session_of(writer), started, ends=timed and is_available_now(writer))
+    watch = _Watch(started, ends=timed and how.is_available_now)
     started.hold_its_end(watch.wait_for_closing)
     watch.start()
     return query
@@ -106,32 +105,20 @@ def start(
 # -- another parallelism --
 
 
-def _adapt(
-    writer: DataStreamWriter,
-    planned: Sequence[PlannedProgram],
-    path: str | None,
-    table: str | None,
-    options: dict[str, Any],
-) -> None:
+def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
     """Give the checkpoint the parallelism of the programs, if they ask for that."""
     wanted = wanted_parallelism(planned)
-    if wanted is None or not any(one.facts is not None and one.facts.auto_rescale for one in planned):
+    if wanted is None or not any(facts.auto_rescale for facts in facts_of(planned)):
         return
-    run = partial(writer.start, path, **options) if table is None else partial(writer.toTable, table, **options)
-    checkpoint = checkpoint_of(writer, run.func, *run.args, **options)
-    if checkpoint is None:
+    if start.checkpoint is None:
         return
-    spark = session_of(writer)
-    description = Description(spark, checkpoint)
-    present = description.parallelism
-    if present is None or (present == wanted and description.interrupted is None):
+    checkpoint = Checkpoint(start.spark, start.checkpoint)
+    present = checkpoint.parallelism
+    if present is None or (present == wanted and checkpoint.interrupted is None):
         return
-    check_spark(spark)
-    if description.unfinished == present:
-        _log.info("checkpoint %s: finishing epoch %d", checkpoint, description.last_committed + 1)
-        with one_batch(writer), changes_refused():
-            run().awaitTermination()
-    if rescale(spark, checkpoint, wanted):
+    check_spark(start.spark)
+    finish_epoch(start, lambda: True)
+    if rescale(start.spark, start.checkpoint, wanted):
         _log.info("checkpoint %s: its parallelism went from %d to %d", checkpoint, present, wanted)
 
 
@@ -204,13 +191,12 @@ class _Watch(threading.Thread):
         ends: whether the query is to end when there is nothing left to do.
     """
 
-    def __init__(self, spark: SparkSession, started: StartedQuery, *, ends: bool) -> None:
+    def __init__(self, started: StartedQuery, *, ends: bool) -> None:
         super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
-        self._spark = spark
         self._managed = started
         self._query: Any = started.query
         self._end = EndOfWork() if ends else None
-        self._requests = None if started.checkpoint is None else RequestWatch(spark, started)
+        self._requests = None if started.checkpoint is None else RequestWatch(started)
 
     def wait_for_closing(self) -> None:
         """Wait until the functions of the query, which has ended, are closed. Any thread."""
@@ -232,7 +218,7 @@ class _Watch(threading.Thread):
             # The query's own failure is raised where the user waits for it.
             _log.debug("query %s ended: %s", self._query.id, describe(error))
         self._managed.wait_while_held()
-        close_started(self._spark, self._managed)
+        close_started(self._managed)
 
     def _wait(self) -> None:
         reports = Reports(self._query)

@@ -28,9 +28,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import CheckpointMismatchError, PillarboxError, SavepointError, describe
-from pillarbox._runtime.spark.checkpoint.description import Description
-from pillarbox._runtime.spark.facts import add_line, file_names, json_object, read_lines
+from pillarbox._errors import CheckpointMismatchError, SavepointError, describe
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.failures import sentence_of
+from pillarbox._runtime.spark.files import add_line, file_names, json_object, read_lines
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
@@ -174,9 +175,9 @@ class RequestWatch:
         clock: epoch seconds.
     """
 
-    def __init__(self, spark: SparkSession, started: StartedQuery, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, started: StartedQuery, clock: Callable[[], float] = time.time) -> None:
         assert started.checkpoint is not None
-        self._requests = Requests(spark, started.checkpoint)
+        self._requests = Requests(started.start.spark, started.checkpoint)
         self._started = started
         self._clock = clock
         # None: those of before the start have not been looked at.
@@ -236,11 +237,8 @@ class RequestWatch:
 
     def _open_request(self) -> _Request | None:
         """Return a request that nobody has taken, whose time has not run out."""
-        now = self._clock()
-        for request in _requests_in(self._requests.lines()).values():
-            if request.is_open and request.until > now:
-                return request
-        return None
+        now, every = self._clock(), _requests_in(self._requests.lines()).values()
+        return next((request for request in every if request.is_open and request.until > now), None)
 
     def carry_out(self, request: _Request) -> None:
         """Do what is asked for, and write the answer. It raises nothing."""
@@ -260,28 +258,20 @@ class RequestWatch:
 
     def _stop(self, request: _Request) -> str | None:
         """Stop the query; return the sentence that says why not, or None."""
-        if request.directory is None:
-            return self._end(request)
-        left = request.until - self._clock()
+        started = self._started
         try:
-            stop_with_savepoint(self._started.query, request.directory, drain=request.drain, timeout=max(left, 0.001))
-        except Exception as error:
-            _log.warning("query %s: it could not be stopped with a savepoint: %s", self._name, error)
-            return str(error) if isinstance(error, PillarboxError) else describe(error)
-        return None
-
-    def _end(self, request: _Request) -> str | None:
-        """End the query between two epochs, or when the time is over; return the sentence that says why not."""
-        query = self._started.query
-        try:
-            if not end_query(self._started, lambda: self._clock() < request.until):
-                failure = query.exception()
+            if request.directory is not None:
+                left = max(request.until - self._clock(), 0.001)
+                stop_with_savepoint(started.query, request.directory, drain=request.drain, timeout=left)
+            elif not end_query(started, lambda: self._clock() < request.until):
+                failure = started.query.exception()
                 if failure is not None:
                     return f"the query failed before it could be stopped: {describe(failure)}"
                 _log.warning("query %s: its epoch was interrupted, and the next start runs that one again", self._name)
         except Exception as error:
-            _log.warning("query %s: it could not be stopped: %s", self._name, error)
-            return str(error) if isinstance(error, PillarboxError) else describe(error)
+            how = "" if request.directory is None else " with a savepoint"
+            _log.warning("query %s: it could not be stopped%s: %s", self._name, how, error)
+            return sentence_of(error)
         return None
 
 
@@ -307,17 +297,15 @@ def request_stop(
         CheckpointMismatchError: no query was ever started there; nothing was asked.
         SavepointError: it was not done; or something else was asked for, and is under way or done.
     """
-    if Description(spark, checkpoint).query_id is None:
+    if Checkpoint(spark, checkpoint).query_id is None:
         raise CheckpointMismatchError(
             f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of the query to stop"
         )
     place = None if directory is None else directory.rstrip("/") or directory
-    mine = _Request(uuid.uuid4().hex, place, drain, time.time() + timeout)
-    asked = _Asked(spark, checkpoint, mine, timeout, tell)
-    if asked.join_earlier():
+    asked = _Asked(spark, checkpoint, _Request("", place, drain, time.time() + timeout), timeout, tell)
+    if asked.is_done_already():
         return
     try:
-        asked.ask()
         asked.wait()
     except BaseException:
         asked.withdraw()  # whoever asked is not interested any more: no query is to stop for it
@@ -338,15 +326,16 @@ class _Asked:
         self._requests = Requests(spark, checkpoint)
         self._checkpoint = checkpoint
         self._mine = mine
-        self._deadline = mine.until
         self._timeout = timeout
+        # How long the writing of the savepoint may take (seconds).
+        self._writing = max(timeout, _WRITING)
         self._tell = tell
-        # The one that is waited for; None: none was written.
+        # The one that is waited for, of this call or of an earlier one; None: there is none yet.
         self._request: _Request | None = None
         self._is_withdrawn = False
 
-    def join_earlier(self) -> bool:
-        """Take the request of an earlier call for this one, if there is one to wait for; return whether it is done.
+    def is_done_already(self) -> bool:
+        """Return whether an earlier call was for the same, and it is done. If that is under way, it is waited for.
 
         Raises:
             SavepointError: something else was asked for, and is under way, or done.
@@ -360,32 +349,24 @@ class _Asked:
                 self._tell("an earlier call has asked for it, and it is done")
                 return True
             if request.is_done:
-                raise SavepointError(
-                    f"checkpoint {self._checkpoint}: an earlier call has asked {request}, which was done, and no"
-                    " pillarbox.start(...) has started the query since; nothing was asked. Of a query that is stopped,"
-                    f" 'pillarbox savepoint {self._checkpoint} DIR' writes a savepoint"
+                raise self._failed(
+                    f"an earlier call has asked {request}, which was done, and no pillarbox.start(...) has started the"
+                    " query since; nothing was asked. Of a query that is stopped, 'pillarbox savepoint"
+                    f" {self._checkpoint} DIR' writes a savepoint"
                 )
             lasts = request.until + (self._writing if request.is_under_way else 0)
             if not (request.is_under_way or request.is_open) or lasts < time.time():
                 continue
             if not is_same:
-                raise SavepointError(
-                    f"checkpoint {self._checkpoint}: an earlier call has asked {request}, which is under way: nothing"
-                    f" was asked. '{request.command(self._checkpoint)}' waits for it, and withdraws it if interrupted"
-                    " before a driver takes it"
+                raise self._failed(
+                    f"an earlier call has asked {request}, which is under way: nothing was asked."
+                    f" '{request.command(self._checkpoint)}' waits for it, and withdraws it if interrupted before a"
+                    " driver takes it"
                 )
             self._request = request
         return False
 
-    def ask(self) -> None:
-        """Write the request, unless an earlier one is waited for."""
-        if self._request is not None:
-            self._tell("an earlier call has asked for it: waiting for that")
-            return
-        self._write()
-        self._tell("waiting for the query's driver to take the request")
-
-    def _write(self) -> None:
+    def _ask(self) -> None:
         """Write a request of this call's own."""
         self._request = mine = replace(self._mine, number=uuid.uuid4().hex)
         self._is_withdrawn = False
@@ -400,30 +381,34 @@ class _Asked:
             self._requests.write(withdrawn=request.number)
 
     def wait(self) -> None:
-        """Wait for the answer.
+        """Ask, unless an earlier call has, and wait for the answer.
 
         Raises:
             SavepointError: it was not done.
         """
+        if self._request is None:
+            self._ask()
+            self._tell("waiting for the query's driver to take the request")
+        else:
+            self._tell("an earlier call has asked for it: waiting for that")
         while not self._is_answered():
-            request = self._request
+            request, now = self._request, time.time()
             assert request is not None
             if request.over and request.taken:
-                raise SavepointError(
-                    f"checkpoint {self._checkpoint}: the query was started again before the driver that had taken the"
-                    " request has answered: that one has died, or is still at it."
-                    f" {request.outcome(self._checkpoint)}"
+                raise self._failed(
+                    "the query was started again before the driver that had taken the request has answered: that one"
+                    f" has died, or is still at it. {request.outcome(self._checkpoint)}"
                 )
             if request.over or (request.withdrawn and not self._is_withdrawn and not request.taken):
                 self._ask_again()
-            elif time.time() <= request.until:
+            elif now <= request.until:
                 time.sleep(_LOOK_EVERY)
             elif request.taken:
                 # The driver keeps to the same time, but the writing of the savepoint takes as long as it does.
-                if time.time() > request.until + self._writing:
-                    raise SavepointError(
-                        f"checkpoint {self._checkpoint}: the driver has taken the request, and does not answer: it has"
-                        f" died, or is still at it; look at its log. {request.outcome(self._checkpoint)}"
+                if now > request.until + self._writing:
+                    raise self._failed(
+                        "the driver has taken the request, and does not answer: it has died, or is still at it; look at"
+                        f" its log. {request.outcome(self._checkpoint)}"
                     )
                 time.sleep(_LOOK_EVERY)
             elif self._is_withdrawn:
@@ -437,25 +422,18 @@ class _Asked:
         Raises:
             SavepointError: there is no time left.
         """
-        if time.time() > self._deadline:
-            raise SavepointError(
-                f"checkpoint {self._checkpoint}: no driver has accepted the request within {self._timeout:g} seconds,"
-                " and it is withdrawn. The query does not run, was not started with pillarbox.start(...), or the clocks"
-                f" of both machines differ{self._if_stopped}"
+        if time.time() > self._mine.until:
+            stopped = "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
+            raise self._failed(
+                f"no driver has accepted the request within {self._timeout:g} seconds, and it is withdrawn. The query"
+                " does not run, was not started with pillarbox.start(...), or the clocks of both machines differ"
+                f"{'' if self._mine.directory is None else stopped}"
             )
-        self._write()
+        self._ask()
         self._tell("the query's driver is asked once more")
 
-    @property
-    def _if_stopped(self) -> str:
-        if self._mine.directory is None:
-            return ""
-        return "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
-
-    @property
-    def _writing(self) -> float:
-        """How long the writing of the savepoint may take (seconds)."""
-        return max(self._timeout, _WRITING)
+    def _failed(self, why: str) -> SavepointError:
+        return SavepointError(f"checkpoint {self._checkpoint}: {why}")
 
     def _is_written(self) -> bool:
         """Return whether there is a whole savepoint at the place."""

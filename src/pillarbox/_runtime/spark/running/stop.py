@@ -8,16 +8,18 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import PillarboxError, ProgramError, SavepointError, describe, shorten
-from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._errors import ProgramError, SavepointError, describe, shorten
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.failures import sentence_of
 from pillarbox._runtime.spark.plan.metrics import metrics
-from pillarbox._runtime.spark.running.ending import end_between_epochs, run_one_epoch
+from pillarbox._runtime.spark.plan.registry import facts_of
+from pillarbox._runtime.spark.running.ending import end_between_epochs, finish_epoch, run_one_epoch
 from pillarbox._runtime.spark.savepoint.savepoint import check_new, savepoint
 from pillarbox._runtime.spark.settings.places import place_of
-from pillarbox._runtime.spark.settings.writer import session_of, tasks_are_told
-from pillarbox._runtime.spark.starting.last_epoch import last_epoch
+from pillarbox._runtime.spark.starting.query_settings import last_epoch
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
 from pillarbox._time.timestamps import MAX_WATERMARK
 
@@ -84,7 +86,7 @@ def stop_with_savepoint(
         raise SavepointError(
             f"query {query.id} has no checkpointLocation that it could be started with again: nothing was done"
         )
-    if drain and not tasks_are_told(started.writer):
+    if drain and not started.start.tasks_are_told:
         raise SavepointError(
             f"query {query.id} cannot be drained: under Spark Connect, the tasks of foreachBatch and for_each_batch are"
             " not told which epoch is the last one. Nothing was done: stop it without drain, or drain it in a classic"
@@ -96,9 +98,9 @@ def stop_with_savepoint(
             f"query {query.id} holds several programs that have an operator {twice[0]!r}, and a savepoint has one state"
             " for each uid: nothing was done. Give operators of all programs in a query uids of their own"
         )
-    check_new(session_of(started.writer), directory)
+    check_new(started.start.spark, directory)
     with started.held():
-        _Stop(started, started.checkpoint, time.monotonic() + timeout).run(directory, drain=drain)
+        _Stop(started, time.monotonic() + timeout).run(directory, drain=drain)
 
 
 class _Stop:
@@ -108,17 +110,18 @@ class _Stop:
         deadline: until when it has to be stopped, by the monotonic clock (seconds).
     """
 
-    def __init__(self, started: StartedQuery, checkpoint: str, deadline: float) -> None:
+    def __init__(self, started: StartedQuery, deadline: float) -> None:
         self._started = started
-        self._spark = session_of(started.writer)
-        self._checkpoint = checkpoint
+        self._spark = started.start.spark
+        self._checkpoint = str(started.checkpoint)
         self._deadline = deadline
 
     def run(self, directory: str, *, drain: bool) -> None:
         """Go all the way."""
         self._stop()
         try:
-            self._finish()
+            if not finish_epoch(self._started.start, self._has_time_to_begin()):
+                raise self._has_not_ended()
             if drain:
                 self._drain()
         except SavepointError:
@@ -130,7 +133,7 @@ class _Stop:
         except Exception as error:
             raise SavepointError(
                 f"checkpoint {self._checkpoint}: the query is stopped, but its savepoint could not be written:"
-                f" {_sentence(error)}. Write it with 'pillarbox savepoint {self._checkpoint} DIR', or start the query"
+                f" {sentence_of(error)}. Write it with 'pillarbox savepoint {self._checkpoint} DIR', or start the query"
                 " again, which resumes where it stopped"
             ) from error
 
@@ -148,31 +151,23 @@ class _Stop:
     def _has_time(self) -> bool:
         return time.monotonic() <= self._deadline
 
-    def _finish(self) -> None:
-        """Run an epoch that was begun, and not committed."""
-        description = Description(self._spark, self._checkpoint)
-        if description.interrupted is not None or description.unfinished is None:
-            return
-        _log.info("checkpoint %s: finishing epoch %d", self._checkpoint, description.last_committed + 1)
-        self._run_one()
-
     def _drain(self) -> None:
         """Run the last epoch: of several programs, each has its own, when there is input for it."""
         every, ended = set(_uids(self._started)), set[str]()
         while True:
-            number = Description(self._spark, self._checkpoint).note_last_epoch()
+            number = Checkpoint(self._spark, self._checkpoint).note_last_epoch()
             try:
                 with last_epoch(number):
                     progress = self._run_at_input(number, sorted(every - ended) if ended else [])
             finally:
                 # Without effect where it was begun: then it stays the last one, whoever runs it again.
-                Description(self._spark, self._checkpoint).forget_last_epoch()
+                Checkpoint(self._spark, self._checkpoint).forget_last_epoch()
             if progress is None or progress["batchId"] != number:
                 return  # Spark has told nothing of it
             just_now = {report.uid for report in metrics(progress) if report.watermark == MAX_WATERMARK}
             if not just_now:
                 # What was new in a source had no rows, and no partitions.
-                Description(self._spark, self._checkpoint).forget_last_epoch(number)
+                Checkpoint(self._spark, self._checkpoint).forget_last_epoch(number)
             ended |= just_now
             if every <= ended:
                 return
@@ -185,7 +180,7 @@ class _Stop:
         """
         while True:
             progress = self._run_one()
-            if Description(self._spark, self._checkpoint).last_committed >= number:
+            if Checkpoint(self._spark, self._checkpoint).last_committed >= number:
                 return progress
             if time.monotonic() + _TRY_EVERY > self._deadline:
                 which = f" of {', '.join(map(repr, left))}, which other operators had," if left else ""
@@ -197,11 +192,18 @@ class _Stop:
 
     def _run_one(self) -> Any:
         """Start the query for one epoch, and wait for its end; return what Spark tells of it, if there was one."""
-        least = time.monotonic() + 1.0
-        query = run_one_epoch(self._started, lambda: self._has_time() or time.monotonic() < least)
+        query = run_one_epoch(self._started.start, self._has_time_to_begin())
         if query is None:
-            raise self._aborted("an epoch did not end within the timeout", begun=True)
+            raise self._has_not_ended()
         return query.lastProgress
+
+    def _has_time_to_begin(self) -> Callable[[], bool]:
+        """Return what tells whether there still is time for an epoch that begins now: a second at least."""
+        least = time.monotonic() + 1.0
+        return lambda: self._has_time() or time.monotonic() < least
+
+    def _has_not_ended(self) -> SavepointError:
+        return self._aborted("an epoch did not end within the timeout", begun=True)
 
     def _aborted(self, why: str, *, begun: bool = False) -> SavepointError:
         """Return the error of a query that is stopped and has no savepoint."""
@@ -215,8 +217,4 @@ class _Stop:
 
 def _uids(started: StartedQuery) -> list[str]:
     """Return the uids of all operators with state, of all programs in the query."""
-    return [uid for one in started.programs if one.facts is not None for uid in one.facts.description.uids]
-
-
-def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, PillarboxError) else describe(error)
+    return [uid for facts in facts_of(started.programs) for uid in facts.description.uids]

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles, Stateful, each_log
-from pillarbox._runtime.spark.checkpoint.description import Description
-from pillarbox._runtime.spark.checkpoint.savepoint_marks import MANIFEST, STARTED, is_savepoint, text_of
-from pillarbox._runtime.spark.facts import is_missing, json_object, read_lines, reader
-from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
+from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.files import MANIFEST, STARTED, is_savepoint, json_object, reader, text_of, unless_missing
+from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
@@ -50,9 +51,8 @@ _STATE = "state"
 _TASKS = "tasks"
 # A file of at most so many bytes may be in memory as a whole, several times over, to be proved and read. So no file
 # gets larger, unless a single row is.
-_WHOLE_BYTES = 64 * 1024 * 1024
+_BYTES_IN_FILE = 64 * 1024 * 1024
 _ROWS_IN_FILE = 200_000
-_BYTES_IN_FILE = _WHOLE_BYTES
 _BEGUN = "a savepoint of pillarbox was begun here"
 
 
@@ -82,9 +82,9 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
     check_session(spark, "savepoint()")
     checkpoint = place_of(checkpoint, "savepoint(): the checkpoint")
     directory = place_of(directory, "savepoint(): the place of the savepoint")
-    files = CheckpointFiles(spark, checkpoint, epoch)
+    files = CheckpointState(spark, checkpoint, epoch)
     stateful = files.stateful
-    if not stateful and files.description.binding() is None:
+    if not stateful and files.checkpoint.binding() is None:
         raise CheckpointMismatchError(
             f"checkpoint {checkpoint} has no state of pillarbox: does it belong to another query of Spark's?"
         )
@@ -97,9 +97,9 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
         manifest = Manifest(
             pillarbox=pillarbox.__version__,
             epoch=files.epoch,
-            programs=files.description.programs_at(files.epoch),
+            programs=files.checkpoint.programs_at(files.epoch),
             operators=tuple(operators),
-            sources=_sources(spark, str(files), files.epoch),
+            sources=_sources(files),
             files={},
             checkpoint=str(files),
             drained=is_drained(tasks),
@@ -159,7 +159,7 @@ def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
 
 
 def _write_tables(
-    files: CheckpointFiles, stateful: Iterable[Stateful], directory: str
+    files: CheckpointState, stateful: Iterable[Stateful], directory: str
 ) -> tuple[list[OperatorTable], list[dict[str, Any]]]:
     """Write the tables of all operators; return what the manifest says of them, and the rows of ``tasks``."""
     operators: list[OperatorTable] = []
@@ -179,50 +179,39 @@ def _write_tables(
             table = Table(OperatorTable.of(heads))
             if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
                 table = Table(OperatorTable.of(heads, _parts(logs)))
-            schema = spark_schema(table.schema)
-            rows = logs.mapInArrow(_Rows(table.operator), schema)
+            rows = map_in_arrow(logs, "savepoint", partial(_rows, table.operator), spark_schema(table.schema))
             write_table(rows, directory, uid)
             operators.append(table.operator)
             tasks += map(task_row, views.values())
     return sorted(operators, key=lambda each: each.uid), tasks
 
 
-class _Rows:
-    """The function for ``mapInArrow``: from the values of logs to the rows of the table."""
+def _rows(operator: OperatorTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the rows of the table, from the values of logs."""
+    table = Table(operator)
 
-    def __init__(self, operator: OperatorTable) -> None:
-        self._operator = operator
+    def rows(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+        view = LogView(store, code)
+        with many_new_objects():
+            yield from table.encode(view.rows(), view.head.subtask)
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with failures_in_worker("savepoint", 0):
-            table = Table(self._operator)
-
-            def rows(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-                view = LogView(store, code)
-                with many_new_objects():
-                    yield from table.encode(view.rows(), view.head.subtask)
-
-            yield from each_log(batches, rows)
+    return each_log(rows, batches)
 
 
 def _parts(logs: DataFrame) -> dict[str, pa.Schema]:
     """Return the Arrow schemas of an operator by columns."""
     found: dict[str, pa.Schema] = {}
-    schemas = logs.mapInArrow(_schemas, "part STRING, content BINARY")
+    schemas = map_in_arrow(logs, "savepoint", partial(each_log, _schemas), "part STRING, content BINARY")
     for row in schemas.collect():
         found.setdefault(row["part"], pa.ipc.read_schema(pa.py_buffer(bytes(row["content"]))))
     return found
 
 
-def _schemas(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    def schemas(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
-        found = schemas_of(LogView(store, code))
-        if found:
-            contents = [schema.serialize().to_pybytes() for schema in found.values()]
-            yield pa.RecordBatch.from_pydict({"part": [*found], "content": contents})
-
-    with failures_in_worker("savepoint", 0):
-        yield from each_log(batches, schemas)
+def _schemas(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+    found = schemas_of(LogView(store, code))
+    if found:
+        contents = [schema.serialize().to_pybytes() for schema in found.values()]
+        yield pa.RecordBatch.from_pydict({"part": [*found], "content": contents})
 
 
 def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str) -> None:
@@ -239,13 +228,13 @@ def _write_text(spark: SparkSession, text: str, folder: str) -> None:
 
 
 @contextmanager
-def _still_there(files: CheckpointFiles) -> Iterator[None]:
+def _still_there(files: CheckpointState) -> Iterator[None]:
     """Tell where the epoch was cleaned away while it was read: the query goes on meanwhile."""
     try:
         yield
     except Exception as error:
         try:
-            CheckpointFiles(files.spark, str(files), files.epoch).stateful  # noqa: B018
+            CheckpointState(files.spark, str(files), files.epoch).stateful  # noqa: B018
         except CheckpointMismatchError as cause:
             raise CheckpointMismatchError(
                 f"checkpoint {files}: epoch {files.epoch} was cleaned away while the savepoint was written: call it"
@@ -257,9 +246,9 @@ def _still_there(files: CheckpointFiles) -> Iterator[None]:
 # -- sources --
 
 
-def _sources(spark: SparkSession, checkpoint: str, epoch: int) -> Sources:
-    """Return how far the sources had been read as of an epoch."""
-    offsets = tuple(line for _, line in read_lines(spark, f"{checkpoint}/offsets", [str(epoch)]))
+def _sources(files: CheckpointState) -> Sources:
+    """Return how far the sources had been read as of the epoch."""
+    offsets = tuple(files.checkpoint.offsets([files.epoch]).get(files.epoch, ()))
     if not offsets:
         return Sources()
     # Behind the version and the settings there is a line for each source; where sources have names, with these. A
@@ -270,18 +259,13 @@ def _sources(spark: SparkSession, checkpoint: str, epoch: int) -> Sources:
     last = max((line["logOffset"] for line in lines.values() if isinstance(line.get("logOffset"), int)), default=None)
     if last is None:
         return Sources(offsets)
-    files = {name: _files_seen(spark, f"{checkpoint}/sources/{name}", last) for name in lines}
-    return Sources(offsets, {name: seen for name, seen in files.items() if seen})
+    seen = {name: _files_seen(files.spark, f"{files}/sources/{name}", last) for name in lines}
+    return Sources(offsets, {name: log for name, log in seen.items() if log})
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
     """Return the lines of a file source's log up to a number; those of compact files stand in others, too."""
-    try:
-        rows = reader(spark).text(folder).where("value LIKE '{%'").distinct().collect()
-    except Exception as error:
-        if not is_missing(error):
-            raise
-        return ()
+    rows = unless_missing(lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), [])
     seen = [
         (found, row[0]) for row in rows if "path" in (found := json_object(row[0])) and found.get("batchId", 0) <= last
     ]
@@ -327,12 +311,7 @@ def _parquet(spark: SparkSession, directory: str) -> DataFrame:
 def _is_empty(spark: SparkSession, directory: str) -> bool:
     """Return whether a directory does not exist, or has no files."""
     read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
-    try:
-        return read.load(directory).select("path").limit(1).count() == 0
-    except Exception as error:
-        if not is_missing(error):
-            raise
-        return True
+    return unless_missing(lambda: read.load(directory).select("path").limit(1).count(), 0) == 0
 
 
 def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
@@ -349,7 +328,7 @@ def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
     if text is None:
         state = "was begun, and not completed" if is_savepoint(spark, directory) else "is no savepoint"
         how = ""
-        if Description(spark, directory).last_committed >= 0:
+        if Checkpoint(spark, directory).last_committed >= 0:
             how = f"; it is a checkpoint, of which 'pillarbox savepoint {directory} DIRECTORY' writes one"
         raise CheckpointMismatchError(f"{directory} {state}: it has no manifest{how}")
     manifest = Manifest.from_json(text)
@@ -389,15 +368,13 @@ class OpenSavepoint:
         self._prove(table_folder(uid))
         return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
 
-    def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]] | None:
+    def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]]:
         """Return the files of an operator's table, each a row with ``path`` and ``content``, and their digests by name.
 
-        Whoever takes them has to prove them. None: some are too large to be in memory as a whole.
+        Whoever takes them has to prove them.
         """
         folder = table_folder(uid)
         wanted = {name.rsplit("/", 1)[1]: file for name, file in self.manifest.files.items() if _folder(name) == folder}
-        if max((file.length for file in wanted.values()), default=0) > _WHOLE_BYTES:
-            return None
         return _parquet(self._spark, f"{self.directory}/{folder}").select("path", "content"), wanted
 
     @property

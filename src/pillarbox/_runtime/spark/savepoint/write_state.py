@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError, ProgramError, TypeMismatchError, shorten
-from pillarbox._runtime.spark.checkpoint.savepoint_marks import is_savepoint
-from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
-from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.files import is_savepoint
+from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint import savepoint as files
 from pillarbox._runtime.spark.settings.places import place_of
 from pillarbox._state.descriptors import StateDescriptor, ValueStateDescriptor
@@ -86,7 +87,7 @@ def write_state(
         return
     made, columns = _new(df, uid, key, states, timers)
     _refuse_twice(df, list(made.keys), uid)
-    _write(spark, directory, uid, df.select(*map(_quoted, columns)), made, [], None)
+    _write(spark, directory, uid, df.select(*map(quoted, columns)), made, [], None)
 
 
 def _new(
@@ -143,7 +144,7 @@ def _are_timers(kind: Any) -> bool:
 
 def _refuse_twice(df: DataFrame, columns: list[str], uid: str) -> None:
     """Refuse keys that are there twice."""
-    found = df.groupBy(*map(_quoted, columns)).count().where("count > 1").drop("count").take(1)
+    found = df.groupBy(*map(quoted, columns)).count().where("count > 1").drop("count").take(1)
     if found:
         values = found[0].asDict()
         said = next(iter(values.values())) if len(values) == 1 else tuple(values.values())
@@ -172,9 +173,9 @@ def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, Edi
                     f"write_state(): the column {name!r} of operator {uid!r} is a VARIANT, which does not tell values"
                     " as they were: take the rows from the savepoint's folder itself, spark.read.parquet(.../state/UID)"
                 )
-            columns.append(f"to_json({_quoted(name)}) AS {_quoted(name)}")
+            columns.append(f"to_json({quoted(name)}) AS {quoted(name)}")
         else:
-            columns.append(_quoted(name))
+            columns.append(quoted(name))
     rows = df.selectExpr(*columns)
     if not edited.operator.parts:
         of = ["key", *(["namespace"] if "namespace" in types else [])]
@@ -197,7 +198,7 @@ def _write(
         if before is None:
             files.begin(spark, directory)
         schema = files.spark_schema(Table(table.operator).schema)
-        made = map_in_arrow(rows, _Rows(table, uid), schema)
+        made = map_in_arrow(rows, f"write_state {uid}", partial(_encoded, table), schema)
         files.write_table(made, directory, uid)
         others = [] if before is None else [row.asDict() for row in before.tasks.collect()]
         files.write_tasks(spark, [*others, *tasks], directory)
@@ -232,19 +233,8 @@ def _there(spark: SparkSession, directory: str, uid: str) -> files.OpenSavepoint
     return None
 
 
-class _Rows:
-    """The function for ``mapInArrow``: from rows of the user's to the rows of the table."""
-
-    def __init__(self, table: NewTable | EditedTable, uid: str) -> None:
-        self._table = table
-        self._uid = uid
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with failures_in_worker(f"write_state {self._uid}", 0):
-            for batch in batches:
-                if batch.num_rows:
-                    yield from self._table.encode(batch)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def _encoded(table: NewTable | EditedTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return rows of the user's as the rows of the table."""
+    for batch in batches:
+        if batch.num_rows:
+            yield from table.encode(batch)

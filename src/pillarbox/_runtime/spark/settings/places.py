@@ -9,6 +9,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import PillarboxError, ProgramError, shorten
+from pillarbox._runtime.spark.facts import file_system, path_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,10 +54,8 @@ def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
     Raises:
         PillarboxError: there is something else.
     """
-    jvm: Any = spark.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(folder)
-    begun = jvm.org.apache.hadoop.fs.Path(path, _BEGUN)
-    files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    path, begun = path_class(spark)(folder), path_class(spark)(folder, _BEGUN)
+    files = file_system(spark, path)
     if files.exists(path):
         if not files.exists(begun):
             raise PillarboxError(f"{folder} exists: give a new directory")

@@ -9,12 +9,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ConfigurationError, ProgramError, check_text, shorten
+from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,16 +23,13 @@ __all__ = [
     "check_session",
     "default_parallelism",
     "local_session",
-    "reason_for_default",
-    "session_settings",
-    "session_with",
+    "new_session",
     "task_slots",
     "time_zone",
 ]
 
 _log = logging.getLogger("pillarbox")
 
-_PARTITIONS = "spark.sql.shuffle.partitions"
 _NEEDED_FOR_SPEED = ("spark.python.worker.reuse", "spark.python.use.daemon")
 # A program sets a higher parallelism by itself: each partition has a state store and may have a home of its own.
 _MOST_BY_DEFAULT = 16
@@ -54,32 +50,43 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     if not isinstance(cores, int) or isinstance(cores, bool) or cores < 1:
         raise ProgramError(f"local_session(): cores is a whole number from 1, not {shorten(cores)}")
     check_text(app_name, "local_session(): app_name")
-    check_packages()
-    check_java()
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers find the program's own modules where the driver does: beside the script.
     beside = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
     paths = [*beside, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    builder: Any = SparkSession.builder.appName(app_name)
     merged = {
-        # Four attempts a task: plain local[n] never tries again.
-        "spark.master": f"local[{cores}, 4]",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         # What workers import is imported once, and shared.
         **({"spark.python.daemon.module": "pillarbox.daemon"} if _daemon_finds_pillarbox() else {}),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.speculation": "false",
         "spark.log.level": "ERROR",
-        _PARTITIONS: str(cores),
+        SHUFFLE_PARTITIONS: str(cores),
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
-    for name, value in merged.items():
+    # Four attempts a task: plain local[n] never tries again.
+    return new_session(app_name, {"spark.master": f"local[{cores}, 4]", **merged})
+
+
+def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
+    """Return a classic session.
+
+    Args:
+        settings: those of Spark's; a local master gets what it needs besides.
+
+    Raises:
+        ConfigurationError: Java or a Python package is missing or of a wrong version.
+    """
+    check_packages()
+    check_java()
+    from pyspark.sql import SparkSession
+
+    if settings["spark.master"].startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", **settings}
+    builder: Any = SparkSession.builder.appName(app_name)
+    for name, value in settings.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
@@ -197,54 +204,47 @@ def _prefix(python: str) -> str:
     return said.stdout.strip()
 
 
-def default_parallelism(spark: SparkSession) -> int:
-    """Return ``spark.sql.shuffle.partitions`` where somebody has set it, at most 128; else the cores, at most 16.
+def default_parallelism(spark: SparkSession) -> tuple[int, str]:
+    """Return the parallelism of a program that sets none, and what it is taken from, as the end of a sentence.
 
-    Each subtask costs an epoch some time, and how much there is to do nobody knows: more cores than that are used where
-    the user says so. No job is run to find them out.
+    It is ``spark.sql.shuffle.partitions`` where somebody has set it, at most 128; else the cores, at most 16. Each
+    subtask costs an epoch some time, and how much there is to do nobody knows: more cores than that are used where the
+    user says so. No job is run to find them out.
     """
-    partitions = _partitions(spark)
-    if partitions is not None:
-        return min(partitions, _MOST_PARTITIONS)
-    return min(_cores(spark) or _MOST_BY_DEFAULT, _MOST_BY_DEFAULT)
-
-
-def reason_for_default(spark: SparkSession) -> str:
-    """Return what the default parallelism is taken from, as the end of a sentence about it."""
-    partitions = _partitions(spark)
-    if partitions is not None:
-        most = f", as {_PARTITIONS} is {partitions}" if partitions > _MOST_PARTITIONS else ""
-        return f"the most by default{most}" if most else f"as {_PARTITIONS} says"
-    return "by the cluster's cores" if _cores(spark) else "as nobody knows the cluster's cores"
-
-
-def _partitions(spark: SparkSession) -> int | None:
-    """Return ``spark.sql.shuffle.partitions``; None: nobody has chosen it: it is Spark's 200, or ``auto``."""
-    said = spark.conf.get(_PARTITIONS, None)
+    said = spark.conf.get(SHUFFLE_PARTITIONS, None)
     partitions = int(said) if said is not None and said.isdigit() else 0
-    return None if partitions in (0, 200) else partitions
+    if partitions > _MOST_PARTITIONS and partitions != 200:
+        return _MOST_PARTITIONS, f"the most by default, as {SHUFFLE_PARTITIONS} is {partitions}"
+    if partitions not in (0, 200):  # Spark's own, or ``auto``: nobody has chosen it
+        return partitions, f"as {SHUFFLE_PARTITIONS} says"
+    cores = _cores(spark)
+    if not cores:
+        return _MOST_BY_DEFAULT, "as nobody knows the cluster's cores"
+    return min(cores, _MOST_BY_DEFAULT), "by the cluster's cores"
 
 
 def _cores(spark: SparkSession) -> int | None:
     """Return how many tasks run at a time; None: nobody knows."""
+    executors = spark.conf.get("spark.executor.instances", None)
     if (spark.conf.get("spark.dynamicAllocation.enabled", None) or "").lower() == "true":
         # Executors come when there is work: the present ones tell nothing.
-        return _cores_of(spark, spark.conf.get("spark.dynamicAllocation.maxExecutors", None))
-    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
-    if context is not None:
-        return int(context.defaultParallelism)
-    said = spark.conf.get("spark.default.parallelism", None)
-    if said is not None:
-        return int(said)
-    executors = spark.conf.get("spark.executor.instances", None)
-    return _local_cores(spark) if executors is None else _cores_of(spark, executors)
-
-
-def _cores_of(spark: SparkSession, executors: str | None) -> int | None:
-    """Return the cores of a number of executors, or None."""
+        executors = spark.conf.get("spark.dynamicAllocation.maxExecutors", None)
+    else:
+        known = _default_slots(spark)
+        if known is not None:
+            return known
+        if executors is None:
+            return _local_cores(spark)
     if executors is None or not executors.isdigit():
         return None
     return int(executors) * int(spark.conf.get("spark.executor.cores", None) or 1)
+
+
+def _default_slots(spark: SparkSession) -> int | None:
+    """Return how many tasks Spark takes for granted that run at a time; None: (Spark Connect) no setting tells."""
+    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
+    said = spark.conf.get("spark.default.parallelism", None) if context is None else context.defaultParallelism
+    return None if said is None else int(said)
 
 
 def _local_cores(spark: SparkSession) -> int | None:
@@ -263,56 +263,16 @@ def task_slots(spark: SparkSession) -> int:
     Raises:
         ConfigurationError: (Spark Connect) no setting tells.
     """
-    from pyspark.sql.utils import is_remote
-
     said = spark.conf.get("spark.sql.leafNodeDefaultParallelism", None)
-    if said is None and not is_remote():
-        return int(spark.sparkContext.defaultParallelism)
-    said = said or spark.conf.get("spark.default.parallelism", None)
-    if said is not None:
-        return int(said)
-    cores = _local_cores(spark)
-    if cores is None:
+    slots = int(said) if said else _default_slots(spark) or _local_cores(spark)
+    if slots is None:
         raise ConfigurationError(
             "job_rate_limit is shared by the tasks of the source, and their number is not known: set"
             " spark.sql.leafNodeDefaultParallelism to it, or use rate_limit, which applies to each task"
         )
-    return cores
+    return slots
 
 
 def time_zone(spark: SparkSession) -> str:
     """Return the time zone of a session, in which naive datetimes are meant."""
     return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
-
-
-@contextmanager
-def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """Have settings on a session meanwhile."""
-    before = spark.conf.getAll if settings else {}
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name in settings:
-            if name in before:
-                spark.conf.set(name, before[name])
-            else:
-                spark.conf.unset(name)
-
-
-def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
-    """Return another session with the settings of a classic one, and with more, which nobody else sees."""
-    from pyspark.errors import AnalysisException
-
-    own = spark.newSession()
-    fresh = own.conf.getAll
-    for name, value in spark.conf.getAll.items():
-        if fresh.get(name) != value:
-            try:
-                own.conf.set(name, value)
-            except AnalysisException:  # one of the whole application, which a session may have all the same
-                continue
-    for name, value in settings.items():
-        own.conf.set(name, value)
-    return own

@@ -1,6 +1,7 @@
-"""The options of a ``DataStreamWriter``, which it has no methods for.
+"""How a query is about to be started: by a writer's ``start`` or ``toTable``, and with which options.
 
-Classic writers have private fields, those of Spark Connect a message.
+A ``DataStreamWriter`` has no methods that return its options. Classic writers have private fields, those of Spark
+Connect a message.
 """
 
 from __future__ import annotations
@@ -8,25 +9,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from pillarbox._runtime.spark.facts import change_writer, jvm, message_of, session_of, writer_field
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = [
-    "batch_function",
-    "calls_function",
-    "checkpoint_of",
-    "files_of",
-    "is_available_now",
-    "is_once",
-    "note_batch_function",
-    "one_batch",
-    "runs_every_plan",
-    "session_of",
-    "tasks_are_told",
-    "without_sink",
-]
+__all__ = ["Start", "note_batch_function"]
 
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 # Spark's sinks that read the rows of each batch they are given, also of one that they were given before.
@@ -36,158 +28,179 @@ _READING_SINKS = frozenset({"console", "foreach", "kafka", "memory", "noop"})
 _FUNCTION = "_pillarbox_batch_function"
 
 
-def session_of(writer: Any) -> SparkSession:
-    """Return the session of a writer, classic or of Spark Connect."""
-    return writer._spark if hasattr(writer, "_spark") else writer._session  # type: ignore[no-any-return]
-
-
-def is_available_now(writer: Any) -> bool:
-    """Return whether its trigger is ``availableNow``."""
-    if _is_connect(writer):
-        return bool(writer._write_proto.available_now)
-    return str(_field(writer, "trigger").toString()) == "AvailableNowTrigger"
-
-
-def calls_function(writer: Any) -> bool:
-    """Return whether it hands its micro-batches to a function of the user's: ``foreachBatch``."""
-    if _is_connect(writer):
-        return bool(writer._write_proto.HasField("foreach_batch"))
-    return str(_field(writer, "source")).lower() == "foreachbatch"
-
-
-def is_once(writer: Any) -> bool:
-    """Return whether its trigger is ``once``."""
-    if _is_connect(writer):
-        return bool(writer._write_proto.once)
-    return str(_field(writer, "trigger").toString()) == "OneTimeTrigger"
-
-
-def checkpoint_of(writer: Any, start: Callable[..., Any], *args: Any, **options: Any) -> str | None:
-    """Return the checkpoint location of the query that ``start(*args, **options)`` starts, or None for a new one.
-
-    Args:
-        start: ``start`` or ``toTable`` of the writer.
-
-    Raises:
-        TypeError: it cannot be called like that.
-    """
-    given = inspect.signature(start).bind(*args, **options).arguments
-    told = {name.lower(): value for name, value in given.get("options", {}).items()}
-    checkpoint = told.get("checkpointlocation") or _option(writer, "checkpointLocation")
-    if checkpoint:
-        return str(checkpoint)
-    name = given.get("queryName") or told.get("queryname") or _option(writer, "queryName")
-    root = session_of(writer).conf.get("spark.sql.streaming.checkpointLocation", None)
-    return f"{root.rstrip('/')}/{name}" if root and name else None
-
-
-def files_of(writer: Any, start: Callable[..., Any], *args: Any, **options: Any) -> str | None:
-    """Return the directory that the query of ``start(*args, **options)`` writes files to; None: it does not."""
-    given = inspect.signature(start).bind(*args, **options).arguments
-    if "tableName" in given:
-        return _files_of_table(session_of(writer), given["tableName"])
-    told = {name.lower(): value for name, value in given.get("options", {}).items()}
-    if _format_of(writer, given) not in _FILE_FORMATS:
-        return None
-    path = given.get("path") or told.get("path") or _option(writer, "path")
-    return str(path) if path else None
-
-
 def note_batch_function(writer: Any, function: Callable[..., Any]) -> None:
     """Keep the function that a writer was given by ``foreachBatch``."""
     setattr(writer, _FUNCTION, function)
 
 
-def batch_function(writer: Any) -> Callable[..., Any] | None:
-    """Return the function of ``foreachBatch``; None: the writer has another sink."""
-    found: Callable[..., Any] | None = getattr(writer, _FUNCTION, None) if calls_function(writer) else None
-    return found
+class Start:
+    """A start of a query, which can be repeated.
 
+    Args:
+        method: ``start`` or ``toTable``.
+        arguments: those of the method.
+        options: those of the method.
 
-def runs_every_plan(writer: Any, start: Callable[..., Any], *args: Any, **options: Any) -> bool:
-    """Return whether the sink reads the rows of each batch, also of one that it was given before.
-
-    File sinks skip a batch that is in their log, and tables may do so. A function of ``foreachBatch`` may return early,
-    but in a classic session
-    :func:`~pillarbox._runtime.spark.starting.interrupted_batch.interrupted_batch_is_read` sees to it.
+    Attributes:
+        writer: a ``DataStreamWriter``, classic or of Spark Connect.
+        spark: its session.
     """
-    given = inspect.signature(start).bind(*args, **options).arguments
-    if "tableName" in given:
-        return False
-    function = batch_function(writer)
-    if function is not None:
-        return not _is_connect(writer) or bool(getattr(function, "reads_every_batch", False))
-    return _format_of(writer, given) in _READING_SINKS
 
+    def __init__(self, writer: Any, method: str, /, *arguments: Any, **options: Any) -> None:
+        self.writer = writer
+        self.spark: SparkSession = session_of(writer)
+        self._method = method
+        self._arguments = arguments
+        self._options = options
+        # None: the writer is a classic one.
+        self._proto = message_of(writer)
 
-def _format_of(writer: Any, given: dict[str, Any]) -> str:
-    kind = writer._write_proto.format if _is_connect(writer) else _field(writer, "source")
-    return str(given.get("format") or kind).lower()
+    def run(self) -> StreamingQuery:
+        """Start the query."""
+        query: StreamingQuery = getattr(self.writer, self._method)(*self._arguments, **self._options)
+        return query
 
+    # -- the query --
 
-def _files_of_table(spark: SparkSession, table: str) -> str | None:
-    if not spark.catalog.tableExists(table):
-        return None
-    rows = spark.sql(f"DESCRIBE EXTENDED {table}").collect()
-    said = {row.col_name: row.data_type for row in rows}
-    return said.get("Location") if str(said.get("Provider")).lower() in _FILE_FORMATS else None
+    @cached_property
+    def checkpoint(self) -> str | None:
+        """The checkpoint location; None: it is a new one.
 
+        Raises:
+            TypeError: the method cannot be called like that.
+        """
+        checkpoint = self._option("checkpointLocation")
+        if checkpoint:
+            return checkpoint
+        name = self._given.get("queryName") or self._option("queryName")
+        root = self.spark.conf.get("spark.sql.streaming.checkpointLocation", None)
+        return f"{root.rstrip('/')}/{name}" if root and name else None
 
-def tasks_are_told(writer: Any) -> bool:
-    """Return whether settings of the session at its start reach the tasks of the query.
+    @property
+    def is_available_now(self) -> bool:
+        """Whether its trigger is ``availableNow``."""
+        return self._has_trigger("available_now", "AvailableNowTrigger")
 
-    A ``foreachBatch`` of Spark Connect runs each batch in the client's own session, as a query that is none.
-    """
-    return not (_is_connect(writer) and writer._write_proto.HasField("foreach_batch"))
+    @property
+    def is_once(self) -> bool:
+        """Whether its trigger is ``once``."""
+        return self._has_trigger("once", "OneTimeTrigger")
 
+    @contextmanager
+    def one_batch(self) -> Iterator[None]:
+        """Let it run one micro-batch meanwhile: the one that was not committed, if there is one."""
+        proto = self._proto
+        if proto is not None:
+            saved = type(proto)()
+            saved.CopyFrom(proto)
+            proto.once = True
+            try:
+                yield
+            finally:
+                proto.CopyFrom(saved)
+            return
+        once = jvm(self.spark).org.apache.spark.sql.streaming.Trigger.Once()
+        with self._changed("trigger", "trigger", once):
+            yield
 
-@contextmanager
-def one_batch(writer: Any) -> Iterator[None]:
-    """Let a query that is started meanwhile run one micro-batch: the one that was not committed, if there is one."""
-    if _is_connect(writer):
-        proto = writer._write_proto
-        saved = type(proto)()
-        saved.CopyFrom(proto)
-        proto.once = True
+    # -- its sink --
+
+    @property
+    def calls_function(self) -> bool:
+        """Whether it hands its micro-batches to a function of the user's: ``foreachBatch``."""
+        return self._format == "foreachbatch" if self._proto is None else bool(self._proto.HasField("foreach_batch"))
+
+    @property
+    def batch_function(self) -> Callable[..., Any] | None:
+        """The function of ``foreachBatch``; None: it has another sink."""
+        found: Callable[..., Any] | None = getattr(self.writer, _FUNCTION, None) if self.calls_function else None
+        return found
+
+    @property
+    def function_reads_all(self) -> bool:
+        """Whether it has a function that reads all rows of each batch: pillarbox's own of ``for_each_batch()``."""
+        return bool(getattr(self.batch_function, "reads_every_batch", False))
+
+    @property
+    def tasks_are_told(self) -> bool:
+        """Whether settings of the session at its start reach the tasks of the query.
+
+        A ``foreachBatch`` of Spark Connect runs each batch in the client's own session, as a query that is none.
+        """
+        return self._proto is None or not self.calls_function
+
+    @property
+    def files(self) -> str | None:
+        """The directory that it writes files to; None: it does not."""
+        if "tableName" in self._given:
+            return self._files_of_table(self._given["tableName"])
+        if self._format not in _FILE_FORMATS:
+            return None
+        path = self._given.get("path") or self._option("path")
+        return str(path) if path else None
+
+    @property
+    def runs_every_plan(self) -> bool:
+        """Whether the sink reads the rows of each batch, also of one that it was given before.
+
+        File sinks skip a batch that is in their log, and tables may do so. A function of ``foreachBatch`` may return
+        early, but in a classic session
+        :func:`~pillarbox._runtime.spark.starting.first_batch.interrupted_batch_is_read` sees to it.
+        """
+        if "tableName" in self._given:
+            return False
+        if self.batch_function is not None:
+            return self._proto is None or self.function_reads_all
+        return self._format in _READING_SINKS
+
+    @contextmanager
+    def without_sink(self) -> Iterator[None]:
+        """Let it write nowhere meanwhile. The session is a classic one."""
+        with self._changed("source", "format", "noop"):
+            yield
+
+    @contextmanager
+    def _changed(self, field: str, method: str, value: Any) -> Iterator[None]:
+        """Have another value in a field of a classic writer meanwhile."""
+        before = writer_field(self.writer, field)
+        change_writer(self.writer, method, value)
         try:
             yield
         finally:
-            proto.CopyFrom(saved)
-        return
-    before = _field(writer, "trigger")
-    trigger = writer._spark.sparkContext._jvm.org.apache.spark.sql.streaming.Trigger
-    writer._jwrite = writer._jwrite.trigger(trigger.Once())
-    try:
-        yield
-    finally:
-        writer._jwrite = writer._jwrite.trigger(before)
+            change_writer(self.writer, method, before)
 
+    def _files_of_table(self, table: str) -> str | None:
+        if not self.spark.catalog.tableExists(table):
+            return None
+        rows = self.spark.sql(f"DESCRIBE EXTENDED {table}").collect()
+        said = {row.col_name: row.data_type for row in rows}
+        return said.get("Location") if str(said.get("Provider")).lower() in _FILE_FORMATS else None
 
-@contextmanager
-def without_sink(writer: Any) -> Iterator[None]:
-    """Let a query that is started meanwhile write nowhere. The session is a classic one."""
-    before = _field(writer, "source")
-    writer._jwrite = writer._jwrite.format("noop")
-    try:
-        yield
-    finally:
-        writer._jwrite = writer._jwrite.format(before)
+    # -- options --
 
+    @cached_property
+    def _given(self) -> dict[str, Any]:
+        """The arguments by their names."""
+        method = inspect.signature(getattr(self.writer, self._method))
+        return method.bind(*self._arguments, **self._options).arguments
 
-def _is_connect(writer: Any) -> bool:
-    return hasattr(writer, "_write_proto")
+    @property
+    def _format(self) -> str:
+        of_writer = writer_field(self.writer, "source") if self._proto is None else self._proto.format
+        return str(self._given.get("format") or of_writer).lower()
 
+    def _has_trigger(self, field: str, name: str) -> bool:
+        if self._proto is not None:
+            return bool(getattr(self._proto, field))
+        return str(writer_field(self.writer, "trigger").toString()) == name
 
-def _option(writer: Any, name: str) -> str | None:
-    if _is_connect(writer):
-        proto = writer._write_proto
-        told = {key.lower(): str(value) for key, value in proto.options.items()}
-        return told.get(name.lower()) or (proto.query_name or None if name == "queryName" else None)
-    found = _field(writer, "extraOptions").get(name)
-    return str(found.get()) if found.isDefined() else None
-
-
-def _field(writer: Any, name: str) -> Any:
-    field = writer._jwrite.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(writer._jwrite)
+    def _option(self, name: str) -> str | None:
+        """Return an option of the call, or else of the writer."""
+        given = {key.lower(): value for key, value in self._given.get("options", {}).items()}.get(name.lower())
+        if given:
+            return str(given)
+        if self._proto is None:
+            found = writer_field(self.writer, "extraOptions").get(name)
+            return str(found.get()) if found.isDefined() else None
+        told = {key.lower(): str(value) for key, value in self._proto.options.items()}
+        return told.get(name.lower()) or (self._proto.query_name or None if name == "queryName" else None)

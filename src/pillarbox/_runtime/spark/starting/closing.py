@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from pillarbox._errors import ConfigurationError, describe
-from pillarbox._runtime.spark.facts import executor_here
+from pillarbox._runtime.spark.facts import is_classic, jvm
 from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_worker
+from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.settings.session import task_slots
 
 if TYPE_CHECKING:
@@ -30,17 +33,12 @@ _log = logging.getLogger("pillarbox")
 _TASKS = 32
 
 
-class _Closer:
-    """The function for ``mapInArrow`` that ends a run in the executor where it is called."""
-
-    def __init__(self, request: dict[str, Any]) -> None:
-        self._request = request
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass
-        _end(of_this_worker(), self._request)
-        yield pa.RecordBatch.from_pydict({"ended": [True]})
+def _end_here(request: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """End a run in the executor where this is called."""
+    for _ in batches:
+        pass
+    _end(of_this_worker(), request)
+    yield pa.RecordBatch.from_pydict({"ended": [True]})
 
 
 def _end(keeper: Keeper, request: dict[str, Any]) -> None:
@@ -50,25 +48,25 @@ def _end(keeper: Keeper, request: dict[str, Any]) -> None:
         pass  # there never were any homes
 
 
-def close_ended_queries(spark: SparkSession, ended: Sequence[StartedQuery]) -> None:
+def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
     """Have a thread close what executors hold of queries that have ended, unless somebody has."""
 
     def close() -> None:
         for started in ended:
-            close_started(spark, started)
+            close_started(started)
 
     if not all(started.is_closed for started in ended):
         threading.Thread(target=close, name="pillarbox end of queries", daemon=True).start()
 
 
-def close_started(spark: SparkSession, started: StartedQuery) -> None:
+def close_started(started: StartedQuery) -> None:
     """Close what executors hold of a query that has ended, once. It raises nothing."""
     if started.is_closed:
         return
     started.is_closed = True
     secrets = [one.secret for one in started.programs if one.secret is not None]
     try:
-        close_query(spark, started.run, secrets)
+        close_query(started.start.spark, started.run, secrets)
     except Exception as error:  # Spark has gone
         _log.debug("the functions of query %s were not closed: %s", started.query.id, describe(error))
 
@@ -83,7 +81,7 @@ def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
         secrets: of the run's programs, whose homes may not know the run.
     """
     request = {"run": run, "secrets": list(secrets)}
-    executor = executor_here(spark)
+    executor = _executor_here(spark)
     if executor is not None:
         _end(Keeper(executor), request)
         return
@@ -91,4 +89,12 @@ def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
         tasks = 2 * task_slots(spark)
     except ConfigurationError:  # nobody knows
         tasks = _TASKS
-    spark.range(0, tasks, 1, tasks).mapInArrow(_Closer(request), "ended BOOLEAN").collect()
+    rows = spark.range(0, tasks, 1, tasks)
+    map_in_arrow(rows, "the end of a query", partial(_end_here, request), "ended BOOLEAN").collect()
+
+
+def _executor_here(spark: Any) -> int | None:
+    """Return the process of the only executor, if that is the driver's own JVM; None: executors are elsewhere."""
+    if not is_classic(spark) or not re.match(r"local(\[|$)", spark.sparkContext.master):
+        return None
+    return int(jvm(spark).java.lang.ProcessHandle.current().pid())

@@ -9,7 +9,7 @@ not: a note in ``pillarbox/`` of the checkpoint then lets nothing but the same s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -21,14 +21,16 @@ from pillarbox._graph.description import Comparison, compare_sources, describe_p
 from pillarbox._graph.savepoint_start import RestorePlan, SavepointStart, plan_restore
 from pillarbox._runtime.savepoint_stores import classes_of
 from pillarbox._runtime.shipping import ship
-from pillarbox._runtime.spark.checkpoint.description import Description
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.facts import BATCH_BYTES, frame_of, is_classic
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan.plan import FirstEpoch, plan_first_epoch
-from pillarbox._runtime.spark.plan.registry import PlannedProgram
+from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint.savepoint import OpenSavepoint, open_savepoint
-from pillarbox._runtime.spark.settings.session import session_settings
-from pillarbox._runtime.spark.settings.writer import files_of, runs_every_plan, session_of
+from pillarbox._runtime.spark.settings.session_settings import session_settings
+from pillarbox._runtime.spark.settings.writer import Start
+from pillarbox._runtime.spark.starting.query_settings import program_settings
 from pillarbox._runtime.spark.starting.sink_log import SinkLog
 from pillarbox._runtime.spark.starting.source_positions import (
     FoundPositions,
@@ -38,68 +40,56 @@ from pillarbox._runtime.spark.starting.source_positions import (
     stand_ins,
     stateful_steps,
 )
-from pillarbox._runtime.spark.starting.start import program_settings
 from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST, STATE_SCHEMA, Router
 from pillarbox._state.keys.addresses import LIST
 from pillarbox._state.savepoint.own_state import OwnState
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 __all__ = ["begin_from_savepoint"]
 
 _log = logging.getLogger("pillarbox")
 
-# A row of state is up to some megabytes: without the first bound Spark gathers many into one Arrow batch. With it, it
-# looks at the size of a batch for each row, which takes the longer the more lists are in it: so there are few in one.
-_BATCHES = {
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
-}
+# A row of state is up to some megabytes, and a file up to some more: Spark is not to gather many into one Arrow batch.
+_BATCHES = {BATCH_BYTES: str(8 * 1024 * 1024)}
 
 
-def begin_from_savepoint(
-    writer: Any,
-    planned: Sequence[PlannedProgram],
-    checkpoint: str | None,
-    start: Callable[..., Any],
-    *args: Any,
-    **options: Any,
-) -> None:
+def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkpoint: Checkpoint | None) -> bool:
     """Give a query that is about to be started the state of the savepoint that it starts from, if there is one.
 
     Args:
-        checkpoint: the location of its checkpoint; None: it has none of its own.
-        start: how it is started: ``start(*args, **options)``.
+        checkpoint: that of the query; None: it has none of its own.
+
+    Returns:
+        whether an epoch was run for that.
 
     Raises:
         CheckpointMismatchError: the checkpoint was begun otherwise; or the program does not fit the savepoint.
         ConfigurationError: the session is one of Spark Connect.
         ProgramError: the query cannot start from a savepoint.
     """
-    asked = next((one.facts.begins for one in planned if one.facts is not None and one.facts.begins is not None), None)
+    asked = next((facts.begins for facts in facts_of(planned) if facts.begins is not None), None)
     if checkpoint is None:
         if asked is not None:
             raise ProgramError(
                 "env.from_savepoint() takes a query with a checkpoint: set option('checkpointLocation', ...)"
             )
-        return
-    spark = session_of(writer)
+        return False
     if asked is None and not any(one.parallelism for one in planned):
-        return
-    description = Description(spark, checkpoint)
-    noted = description.savepoint
-    begun = description.last_committed >= 0
+        return False
+    noted = checkpoint.savepoint
+    begun = checkpoint.last_committed >= 0
     if asked is None:
         if noted is not None and not begun:
             raise CheckpointMismatchError(
                 f"checkpoint {checkpoint}: a start from the savepoint {noted} was interrupted: start the same program"
                 f" with env.from_savepoint({noted!r}) to complete it, or take a new checkpoint"
             )
-        return
+        return False
     savepoint = asked.savepoint
     assert savepoint is not None
-    if noted is None and (begun or description.is_begun):
+    if noted is None and (begun or checkpoint.is_begun):
         raise CheckpointMismatchError(
             f"checkpoint {checkpoint} was begun without a savepoint, and cannot take the state of"
             f" {savepoint.directory}: start on a new checkpoint, or leave out env.from_savepoint()"
@@ -110,108 +100,101 @@ def begin_from_savepoint(
             f" new checkpoint, or with env.from_savepoint({noted!r})"
         )
     if begun:
-        return
+        return False
     if len(planned) > 1:
         raise ProgramError(
             "the query holds several programs: env.from_savepoint() takes one of which it is the only one"
         )
-    if not hasattr(spark, "_jsparkSession"):
+    if not is_classic(start.spark):
         raise ConfigurationError(
             "Spark Connect cannot start a query from a savepoint: start it once in a classic session, for example"
             " with trigger(availableNow=True), and later under Spark Connect"
         )
-    files = files_of(writer, start, *args, **options)
-    reads = runs_every_plan(writer, start, *args, **options)
-    _Beginning(spark, asked, savepoint, checkpoint, description).run(writer, files, reads)
+    _Beginning(start, asked, savepoint, checkpoint).run()
+    return True
 
 
 class _Beginning:
     """The start of one query.
 
     Args:
-        description: of the checkpoint, in which nothing was committed.
+        asked: how the program starts from its savepoint.
+        checkpoint: that of the query, in which nothing was committed.
     """
 
-    def __init__(
-        self, spark: SparkSession, program: Program, start: SavepointStart, checkpoint: str, description: Description
-    ) -> None:
-        self._spark = spark
-        self._program = program
+    def __init__(self, start: Start, program: Program, asked: SavepointStart, checkpoint: Checkpoint) -> None:
         self._start = start
-        self._checkpoint = checkpoint.rstrip("/")
-        self._description = description
+        self._spark = start.spark
+        self._program = program
+        self._asked = asked
+        self._checkpoint = checkpoint
 
-    def run(self, writer: Any, files: str | None, runs_every_plan: bool) -> None:
-        """Compare, note, and run the epoch.
-
-        Args:
-            files: the directory of a sink of files.
-            runs_every_plan: whether the sink reads the rows of each batch, also of one that it has already.
-        """
-        spark, start, description = self._spark, self._start, self._description
+    def run(self) -> None:
+        """Compare, note, and run the epoch."""
+        spark, asked, checkpoint = self._spark, self._asked, self._checkpoint
         self._check_interrupted()
-        others = self._in_the_way(writer, files)
-        opened = open_savepoint(spark, start.directory)
-        sources = self._sources(writer)
+        others = self._in_the_way()
+        opened = open_savepoint(spark, asked.directory)
+        sources = self._sources()
         programs = opened.manifest.programs
         then = programs[0]["sources"] if programs and len(programs) == 1 else None
         names = None if then is None else [source["name"] for source in then]
-        found = find_positions(start, opened.manifest.sources, names, sources)
+        found = find_positions(asked, opened.manifest.sources, names, sources)
         others += found.wrong
-        if found.gone and not start.allow_non_restored_state:
+        if found.gone and not asked.allow_non_restored_state:
             others.append(_gone(found))
         loads = classes_of(self._program.vertices[0])
         own = {table.uid: opened.own_states(table.uid, loads) for table in opened.manifest.operators}
         warnings = self._sources_changed(then, found, others)
-        plan = plan_restore(start, opened.manifest, self._program, own, others)
+        plan = plan_restore(asked, opened.manifest, self._program, own, others)
         for warning in [*plan.warnings, *warnings]:
-            _log.warning("savepoint %s: %s", start.directory, warning)
+            _log.warning("savepoint %s: %s", asked.directory, warning)
         for uid in plan.left_behind:
-            _log.warning(start.left_behind(uid, opened.frame(uid).count() if uid in own else 0))
+            _log.warning(asked.left_behind(uid, opened.frame(uid).count() if uid in own else 0))
         for name in found.gone:
-            _log.warning("savepoint %s: the position of source %r is left behind", start.directory, name)
+            _log.warning("savepoint %s: the position of source %r is left behind", asked.directory, name)
         for name in found.added:
-            _log.info("savepoint %s: source %r is new, and begins as its own options say", start.directory, name)
+            _log.info("savepoint %s: source %r is new, and begins as its own options say", asked.directory, name)
         first = FirstEpoch(
-            stand_ins(spark, found.positions, sources, self._checkpoint),
+            stand_ins(spark, found.positions, sources, str(checkpoint)),
             lambda vertices: self._state(opened, plan, own, vertices),
             {
-                vertex.number: start.table(opened.table(uid).operator, self._program)
+                vertex.number: asked.table(opened.table(uid).operator, self._program)
                 for uid, vertex in plan.vertices.items()
             },
         )
-        if description.savepoint is None:
-            description.note_savepoint(start.directory)
-        description.check([self._program], [self._program.layout])
-        self._run(first, runs_every_plan)
+        if checkpoint.savepoint is None:
+            checkpoint.note_savepoint(asked.directory)
+        checkpoint.check([self._program], [self._program.layout])
+        self._run(first)
         _log.info(
             "checkpoint %s begins with the state of savepoint %s, epoch %d",
-            *(self._checkpoint, start.directory, opened.manifest.epoch),
+            *(checkpoint, asked.directory, opened.manifest.epoch),
         )
 
     def _check_interrupted(self) -> None:
         """Refuse another program than the one whose start was interrupted."""
-        newest = self._description.newest()
-        if self._description.savepoint is None or newest is None:
+        newest = self._checkpoint.newest()
+        if self._checkpoint.savepoint is None or newest is None:
             return
         if newest["programs"] != describe_programs([self._program])["programs"]:
             raise CheckpointMismatchError(
-                f"checkpoint {self._checkpoint}: a start of another program from the savepoint {self._start.directory}"
+                f"checkpoint {self._checkpoint}: a start of another program from the savepoint {self._asked.directory}"
                 " was interrupted: start that one again to complete it, or take a new checkpoint"
             )
 
-    def _in_the_way(self, writer: Any, files: str | None) -> list[str]:
+    def _in_the_way(self) -> list[str]:
         """Return what speaks against a first epoch of its own on this checkpoint."""
         found = []
         inside = {id(source): source for source in self._program.sources.values()}
         ours = [planned_sources(source.dataframe) for source in inside.values() if hasattr(source, "dataframe")]
-        count, every = sum(map(len, ours)), len(planned_sources(writer._df))
+        count, every = sum(map(len, ours)), len(planned_sources(frame_of(self._start.writer)))
         if count != every:
             found.append(
                 f"the query reads {every} streaming sources, and the program {count} of them: give the others to the"
                 " program, too, or read them in a query of their own"
             )
-        others = stateful_steps(writer._df)
+        others = stateful_steps(frame_of(self._start.writer))
         for _ in self._program.levels[1:]:
             mine = next((name for name in others if name.startswith("TransformWithState")), None)
             if mine is not None:
@@ -221,6 +204,7 @@ class _Beginning:
                 f"the query has stateful steps of Spark's besides the program ({', '.join(others)}), of which a"
                 " savepoint has no state: leave them out, or do that in the program"
             )
+        files = self._start.files
         if files is not None and SinkLog(self._spark, files).last is not None:
             found.append(
                 f"{files} has files of another query: the numbers of micro-batches start from 1 again, and Spark"
@@ -228,9 +212,9 @@ class _Beginning:
             )
         return found
 
-    def _sources(self, writer: Any) -> list[PlannedSource]:
+    def _sources(self) -> list[PlannedSource]:
         """Return the query's sources, with the names of the program's."""
-        every = planned_sources(writer._df)
+        every = planned_sources(frame_of(self._start.writer))
         names: list[str | None] = []
         for source in self._program.sources.values():
             if isinstance(source, DataFrameSource):
@@ -265,35 +249,35 @@ class _Beginning:
                 continue
             codes = [code for code, (number, _) in program.subtasks.items() if number == vertex.number]
             table = opened.table(uid).operator
-            rows, digests = opened.contents(uid) or (opened.frame(uid), None)
-            router = Router(table, codes, vertex.max_parallelism, ship(vertex), files=digests)
-            frames.append(map_in_arrow(rows, router, STATE_SCHEMA))
-            states = self._start.own_states(table, own[uid], vertex, opened.manifest, program)
+            files, digests = opened.contents(uid)
+            router = Router(table, codes, vertex.max_parallelism, ship(vertex), digests)
+            frames.append(map_in_arrow(files, f"savepoint of {table.uid}", router, STATE_SCHEMA))
+            states = self._asked.own_states(table, own[uid], vertex, opened.manifest, program)
             last += own_rows(codes, states)
         given = spark.createDataFrame(last, "targets ARRAY<LONG>, number LONG, payload BINARY")
         frames.append(given.selectExpr("explode(targets) AS target", "number", "payload"))
         return reduce(lambda one, other: one.unionAll(other), frames)
 
-    def _run(self, first: FirstEpoch, runs_every_plan: bool) -> None:
+    def _run(self, first: FirstEpoch) -> None:
         spark, program = self._spark, self._program
-        layouts = self._description.layouts([program.layout], list)
+        layouts = self._checkpoint.layouts([program.layout], list)
         with unwrapped_failures():
             rows = plan_first_epoch(program, spark, first)
             of = [PlannedProgram.of(program)]
-            settings = program_settings(spark, of, layouts, runs_every_plan=runs_every_plan)
+            settings = program_settings(spark, of, layouts, runs_every_plan=self._start.runs_every_plan)
             # Not before no other query starts: that one would have them for its whole life.
             with settings, session_settings(spark, _BATCHES):
                 query = (
                     rows.writeStream.format("noop")
-                    .option("checkpointLocation", self._checkpoint)
+                    .option("checkpointLocation", str(self._checkpoint))
                     .trigger(once=True)
                     .start()
                 )
             query.awaitTermination()
-        if Description(spark, self._checkpoint).last_committed < 0:
+        if Checkpoint(spark, str(self._checkpoint)).last_committed < 0:
             raise SavepointError(
                 f"checkpoint {self._checkpoint}: the query was stopped before it had the state of the savepoint"
-                f" {self._start.directory}: start the same program again to complete that, or take a new checkpoint"
+                f" {self._asked.directory}: start the same program again to complete that, or take a new checkpoint"
             )
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, shorten
-from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState
+from pillarbox._runtime.spark.facts import is_classic, repartition
 from pillarbox._runtime.spark.settings.places import check_session, place_of
-from pillarbox._runtime.spark.settings.session import session_with
-from pillarbox._runtime.spark.settings.state_settings import settings_of_state, spark_version
+from pillarbox._runtime.spark.settings.session_settings import session_with, settings_of_state, spark_version
 from pillarbox._runtime.spark.starting.started import running
 
 if TYPE_CHECKING:
@@ -54,39 +54,34 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
         raise ProgramError(f"parallelism is a whole number from 1, not {shorten(parallelism)}")
     check_session(spark, "rescale()")
-    checkpoint = place_of(checkpoint, "rescale(): the checkpoint")
+    location = place_of(checkpoint, "rescale(): the checkpoint")
     check_spark(spark)
-    files = CheckpointFiles(spark, checkpoint)
-    description = files.description
-    if description.query_id in {*(str(query.id) for query in spark.streams.active), *running()}:
-        raise CheckpointMismatchError(f"checkpoint {checkpoint}: its query is running: stop it, and call this again")
-    present, interrupted = description.parallelism, description.interrupted
-    if description.unfinished is not None and interrupted is None:
+    state = CheckpointState(spark, location)
+    found = state.checkpoint
+    if found.query_id in {*(str(query.id) for query in spark.streams.active), *running()}:
+        raise CheckpointMismatchError(f"checkpoint {location}: its query is running: stop it, and call this again")
+    if found.half_epoch is not None:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: epoch {files.epoch + 1} was begun, and is not committed: start the query once"
+            f"checkpoint {location}: epoch {found.half_epoch} was begun, and is not committed: start the query once"
             " more by pillarbox.start(...) with trigger(availableNow=True), let it end, and call this again"
         )
-    description.check_interrupted(parallelism)
-    if interrupted is None and present == parallelism:
+    found.check_interrupted(parallelism)
+    if found.interrupted is None and found.parallelism == parallelism:
         return False
-    subtasks = _subtasks(files)
-    if subtasks is None or not files.stateful:
-        raise CheckpointMismatchError(f"checkpoint {checkpoint} has no state of pillarbox: there is nothing to spread")
+    subtasks = _subtasks(state)
+    if subtasks is None or not state.stateful:
+        raise CheckpointMismatchError(f"checkpoint {location} has no state of pillarbox: there is nothing to spread")
     if parallelism > subtasks:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: parallelism {parallelism} is above its max parallelism {subtasks}, which the"
+            f"checkpoint {location}: parallelism {parallelism} is above its max parallelism {subtasks}, which the"
             f" first start fixed: choose one up to {subtasks}; or write a savepoint, and start from it on a new"
             " checkpoint, with env.from_savepoint(...) and any set_max_parallelism(...)"
         )
-    description.keep()
-    _repartition(spark, str(files), parallelism, description.state_format)
-    return True
-
-
-def _repartition(spark: SparkSession, checkpoint: str, parallelism: int, state_format: str) -> None:
+    found.keep()
     # The more state there is, the longer it takes: in a session of its own, so other queries start meanwhile.
-    own = session_with(spark, settings_of_state(state_format))
-    own._streamingCheckpointManager.repartition(checkpoint, parallelism)
+    own = session_with(spark, settings_of_state(found.state_format))
+    repartition(own, location, parallelism)
+    return True
 
 
 def check_spark(spark: SparkSession) -> None:
@@ -95,9 +90,8 @@ def check_spark(spark: SparkSession) -> None:
     Raises:
         ConfigurationError: it cannot.
     """
-    is_classic = hasattr(spark, "_jsparkSession")
-    if not is_classic or spark_version(spark) < _SINCE:
-        named = f"Spark {spark.version}" if is_classic else "Spark Connect"
+    if not is_classic(spark) or spark_version(spark) < _SINCE:
+        named = f"Spark {spark.version}" if is_classic(spark) else "Spark Connect"
         raise ConfigurationError(
             f"{named} cannot spread the state of a checkpoint over"
             " another number of partitions: call pillarbox.rescale in a classic session of Spark 4.2 or newer, or"
@@ -106,9 +100,9 @@ def check_spark(spark: SparkSession) -> None:
         )
 
 
-def _subtasks(files: CheckpointFiles) -> int | None:
+def _subtasks(state: CheckpointState) -> int | None:
     """Return the number of subtasks of the checkpoint's operators: the fewest, if there are several programs."""
-    noted = files.description.subtasks()
+    noted = state.checkpoint.subtasks()
     if noted is not None:
         return min((subtasks for subtasks, _ in noted), default=None)
-    return max((head.parallelism for head in files.every_head()), default=None)
+    return max((head.parallelism for head in state.every_head()), default=None)

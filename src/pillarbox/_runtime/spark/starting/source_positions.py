@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.savepoint_start import NONE, SavepointStart
 from pillarbox._graph.source_match import match_sources
-from pillarbox._runtime.spark.facts import is_missing
+from pillarbox._runtime.spark.facts import java_session, jvm
+from pillarbox._runtime.spark.files import unless_missing
 from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
-from pillarbox._runtime.spark.settings.state_settings import spark_version
+from pillarbox._runtime.spark.settings.session_settings import spark_version
 from pillarbox._runtime.spark.starting.seen_files import glob_of, paths_seen
 from pillarbox._runtime.spark.worker.position import Position
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from pillarbox._state.savepoint.manifest import Sources
@@ -132,12 +133,8 @@ def _title(spark: SparkSession, step: Any) -> str | None:
 
 
 def _is_read_by_v2(spark: SparkSession, step: Any) -> bool:
-    capabilities = _jvm(spark).org.apache.spark.sql.connector.catalog.TableCapability
+    capabilities = jvm(spark).org.apache.spark.sql.connector.catalog.TableCapability
     return bool(step.table().capabilities().contains(capabilities.MICRO_BATCH_READ))
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark.sparkContext._jvm
 
 
 def _cleans(step: Any) -> bool:
@@ -368,7 +365,7 @@ def _own_beginning(spark: SparkSession, source: PlannedSource, checkpoint: str) 
     """Return where a source begins by its own options: where the same query would begin on a new checkpoint."""
     # Kafka's notes it in its own folder; if the start is interrupted, the next one finds it there.
     folder = f"{checkpoint}/sources/{source.number if source.title is None else source.title}"
-    _jvm(spark).SparkSession.setActiveSession(spark._jsparkSession)
+    jvm(spark).SparkSession.setActiveSession(java_session(spark))
     stream = source.step.table().newScanBuilder(source.step.extraOptions()).build().toMicroBatchStream(folder)
     try:
         return json.loads(stream.initialOffset().json())
@@ -390,15 +387,9 @@ def _still_there(spark: SparkSession, position: SeenFiles | None) -> str | None:
     if not position or not position.paths:
         return None
     path = glob_of(position.paths)
-    try:
-        spark.read.schema("value STRING").option("recursiveFileLookup", "true").text(path)
-    except Exception as error:
-        if not is_missing(error):
-            raise
-        return None
-    return path
+    return None if unless_missing(lambda: _files(spark.read, path), None) is None else path
 
 
-def _files(reader: DataStreamReader, path: str) -> DataFrame:
+def _files(reader: DataFrameReader | DataStreamReader, path: str) -> DataFrame:
     # Looked up recursively, folders such as day=1 are no columns.
     return reader.schema("value STRING").option("recursiveFileLookup", "true").text(path)

@@ -18,106 +18,50 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, describe
 from pillarbox._graph import CODES, Layout
-from pillarbox._runtime.spark.checkpoint.checkpoint_files import CheckpointFiles
-from pillarbox._runtime.spark.checkpoint.description import Description
-from pillarbox._runtime.spark.facts import CHECKSUMS, STATE_FORMAT, is_classic
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState
+from pillarbox._runtime.spark.facts import check_facts, is_classic
 from pillarbox._runtime.spark.homes.settings import settings_of
-from pillarbox._runtime.spark.plan.other_python import runs_other_python
+from pillarbox._runtime.spark.plan.analyzed_plan import runs_other_python
 from pillarbox._runtime.spark.plan.registry import (
     PlannedProgram,
+    facts_of,
     free_metrics_names,
     is_one_unstarted,
     programs_of,
     wanted_parallelism,
 )
-from pillarbox._runtime.spark.rows.buffer_rows import batch_settings
-from pillarbox._runtime.spark.settings.session import reason_for_default, session_settings
-from pillarbox._runtime.spark.settings.state_settings import PROVIDER, PROVIDER_KEY, alone, spark_version
-from pillarbox._runtime.spark.settings.writer import (
-    checkpoint_of,
-    note_batch_function,
-    runs_every_plan,
-    session_of,
-    tasks_are_told,
-)
+from pillarbox._runtime.spark.settings.session import default_parallelism
+from pillarbox._runtime.spark.settings.session_settings import alone, session_settings
+from pillarbox._runtime.spark.settings.writer import Start, note_batch_function
 from pillarbox._runtime.spark.starting.closing import close_ended_queries
-from pillarbox._runtime.spark.starting.interrupted_batch import finish_batch_in_sink, interrupted_batch_is_read
-from pillarbox._runtime.spark.starting.last_epoch import drain_setting
+from pillarbox._runtime.spark.starting.first_batch import (
+    begin_batch_without_input,
+    finish_batch_in_sink,
+    interrupted_batch_is_read,
+)
+from pillarbox._runtime.spark.starting.first_epoch import begin_from_savepoint
+from pillarbox._runtime.spark.starting.query_settings import drain_setting, program_settings
 from pillarbox._runtime.spark.starting.sink_log import complete_sink_log
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
-from pillarbox._runtime.spark.starting.waking import begin_batch_without_input
-from pillarbox._runtime.spark.tasks.layouts import RUN, STATE_PARTITIONS, check_compiled, layout_setting
+from pillarbox._runtime.spark.tasks.task_facts import RUN
 from pillarbox._runtime.spark.telling import tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["changes_refused", "program_settings", "watch_starts"]
-
-# From this version on a checkpoint keeps the format with which it was begun: before, one of format 1 does not start
-# with format 2 set, and in 4.1 the first query of a driver sets the format of all.
-_FORMAT_KEPT_SINCE = (4, 3)
-
-# How Spark is to write state files, by whether the sink runs the plan of every batch. In format 2 no attempt can write
-# over the files of another one, but Spark cannot commit a batch whose plan did not run. The log of the state proves
-# itself, so checksums beside the files, 22 requests for each partition and epoch, would find nothing more.
-_STATE_FILES = {True: {STATE_FORMAT: "2", CHECKSUMS: "false"}, False: {STATE_FORMAT: "1", CHECKSUMS: "false"}}
+__all__ = ["changes_refused", "check_compiled", "watch_starts"]
 
 _wrapping = threading.Lock()  # guards the methods of writers
 
 _log = logging.getLogger("pillarbox")
 
 _WRAPPED = "_pillarbox_wrapped"
+# Kinds of writers of sessions whose Spark has been looked at.
+_checked: set[type[Any]] = set()
 
 _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
-
-
-def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> dict[str, str]:
-    if not any(program.parallelism for program in programs):
-        return {}
-    parallelism = wanted_parallelism(programs) or max(program.parallelism for program in programs)
-    return {
-        **dict(layout_setting(program.id, layout) for program, layout in zip(programs, layouts)),
-        STATE_PARTITIONS: str(parallelism),
-        PROVIDER_KEY: PROVIDER,
-        # An epoch writes the changes of the state store, not its files.
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    }
-
-
-@contextmanager
-def program_settings(
-    spark: SparkSession,
-    programs: Sequence[PlannedProgram],
-    layouts: Sequence[Layout] = (),
-    *,
-    runs_every_plan: bool,
-    other_python: bool = False,
-) -> Iterator[None]:
-    """Set the settings that ``programs`` need on the session meanwhile; no other query starts in this time.
-
-    Args:
-        layouts: those of the programs in the query's checkpoint; none: it is a new one that Spark finds a place for.
-        runs_every_plan: whether the query's sink reads the rows of each batch, also of one that it has already.
-        other_python: whether the query may hand rows to other Python functions, too.
-
-    Raises:
-        ProgramError: they cannot run in one query.
-        ConfigurationError: another query has been starting for ten minutes.
-    """
-    needed = _needed(programs, layouts)
-    with alone():
-        if not needed:
-            yield
-            return
-        are_narrow = all(one.facts is not None and one.facts.has_narrow_rows for one in programs)
-        needed |= batch_settings(spark, are_narrow=are_narrow and not other_python)
-        # What the user has set holds.
-        for key, value in _STATE_FILES[runs_every_plan].items():
-            if key not in spark.conf.getAll and (key != STATE_FORMAT or spark_version(spark) >= _FORMAT_KEPT_SINCE):
-                needed[key] = value
-        with session_settings(spark, needed):
-            yield
 
 
 @contextmanager
@@ -130,74 +74,6 @@ def changes_refused() -> Iterator[None]:
         _refusing.reset(token)
 
 
-def _layouts_in(spark: SparkSession, description: Description, planned: Sequence[PlannedProgram]) -> list[Layout]:
-    """Return how the programs of a query are laid out in its checkpoint."""
-    compiled = [one.layout for one in planned]
-    try:
-        found = description.layouts(compiled, lambda: _layouts_in_state(spark, description, planned))
-    except Exception as error:  # if they are others, the tasks will notice
-        if _refusing.get() and isinstance(error, CheckpointMismatchError):
-            raise
-        _log.warning("checkpoint %s: the subtasks in it are not known: %s", description, describe(error))
-        return [each._replace(codes=CODES) for each in compiled]
-    # One that the user has set holds; if it is another one, it is refused.
-    return [
-        one.layout._replace(codes=CODES) if one.sets_max_parallelism and one.layout.subtasks != each.subtasks else each
-        for one, each in zip(planned, found)
-    ]
-
-
-def _layouts_in_state(
-    spark: SparkSession, description: Description, planned: Sequence[PlannedProgram]
-) -> list[Layout | None]:
-    """Return the layout of each program, from the heads of the logs; None: it has none, or nobody knows which."""
-    heads = CheckpointFiles(spark, str(description)).every_head()
-    found: list[Layout | None] = []
-    for one in planned:
-        uids = None if one.facts is None else one.facts.description.uids
-        own = [head for head in heads if (len(planned) == 1 if uids is None else head.operator in uids)]
-        if not own:
-            found.append(None)
-            continue
-        numbers = max(head.parallelism for head in own), max(head.max_parallelism for head in own)
-        found.append(Layout(*numbers, CODES))
-    return found
-
-
-def _look_at_checkpoint(description: Description, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
-    stateful = [(one, layout) for one, layout in zip(planned, layouts) if one.parallelism]
-    if _refusing.get() and stateful:
-        description.check_parallelism(wanted_parallelism(planned), min(layout.subtasks for _, layout in stateful))
-    programs = [one.facts.description for one in planned if one.facts is not None]
-    if len(programs) < len(planned):
-        return
-    if _refusing.get():
-        description.check(programs, layouts)
-        return
-    try:
-        description.follow(programs, layouts)
-    except Exception as error:  # the query can do without
-        _log.warning("checkpoint %s: its program could not be noted: %s", description, describe(error))
-
-
-def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:
-    """Tell the numbers that the user has not set, as a checkpoint keeps them."""
-    stateful = [one for one in planned if one.parallelism]
-    if stateful and wanted_parallelism(stateful) is None:
-        tell(
-            f"the query begins with parallelism {max(one.parallelism for one in stateful)},"
-            f" {reason_for_default(spark)}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes it,"
-            " up to the max parallelism"
-        )
-    fixed = {one.layout.subtasks for one in stateful if not one.sets_max_parallelism}
-    if fixed:
-        tell(
-            f"the query begins with max parallelism {' and '.join(map(str, sorted(fixed)))},"
-            " which is now fixed: env.set_max_parallelism() sets another one for a new checkpoint, which may begin"
-            " with a savepoint of this one"
-        )
-
-
 def watch_starts(spark: SparkSession) -> None:
     """Let the queries of this kind of session (classic or Spark Connect) start through :func:`program_settings`."""
     writer: type[Any]
@@ -206,6 +82,9 @@ def watch_starts(spark: SparkSession) -> None:
     else:
         from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as writer
     with _wrapping:
+        if writer not in _checked:
+            check_facts(spark)
+            _checked.add(writer)
         for method in ("start", "toTable"):
             start = getattr(writer, method)
             if not hasattr(start, _WRAPPED):
@@ -224,14 +103,14 @@ def _noting_function(for_each_batch: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _programs_to_start(writer: Any, spark: SparkSession) -> list[PlannedProgram]:
+def _programs_to_start(start: Start) -> list[PlannedProgram]:
     """Return the programs of a query that starts: none, if its plan cannot be read, and no program is to be started."""
     try:
-        return programs_of(writer)
+        return programs_of(start.writer)
     except ProgramError:
         raise
     except Exception as error:
-        if is_one_unstarted(spark):
+        if is_one_unstarted(start.spark):
             raise  # one may be in this query, and would run without its settings
         _log.warning(
             "whether a query has programs of pillarbox is not known, so it starts as it is: %s", describe(error)
@@ -239,65 +118,174 @@ def _programs_to_start(writer: Any, spark: SparkSession) -> list[PlannedProgram]
         return []
 
 
-def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(start)
+def _with_settings(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
     def wrapper(writer: Any, *args: Any, **options: Any) -> Any:
-        spark = session_of(writer)
-        programs = _programs_to_start(writer, spark)
-        layouts: list[Layout] = []
-        checkpoint: str | None = None
-        settings: dict[str, str] = {}
-        is_new = True
-        description: Description | None = None
-        reads, other_python = True, False
+        start = Start(writer, method.__name__, *args, **options)
+        programs = _programs_to_start(start)
         if programs:
-            from pillarbox._runtime.spark.starting.first_epoch import begin_from_savepoint
-
-            settings_of(lambda name: spark.conf.get(name, None))  # before anything runs
-            run = {RUN: uuid.uuid4().hex}
-            settings = dict(run)
-            # Also if it is refused: programs that come now take the place of these.
-            free_metrics_names(spark, programs)
-            checkpoint = checkpoint_of(writer, start.__get__(writer), *args, **options)
-            reads = runs_every_plan(writer, start.__get__(writer), *args, **options)
-            other_python = runs_other_python(writer)
-            begin_from_savepoint(writer, programs, checkpoint, start.__get__(writer), *args, **options)
-            if checkpoint is not None:
-                description = Description(spark, checkpoint)
-                layouts = _layouts_in(spark, description, programs)
-                if not tasks_are_told(writer):
-                    check_compiled(description, programs, layouts)
-                _look_at_checkpoint(description, programs, layouts)
-                settings |= drain_setting(description)
-
-                def finish() -> Any:
-                    with (
-                        program_settings(spark, programs, layouts, runs_every_plan=False, other_python=other_python),
-                        session_settings(spark, settings),
-                    ):
-                        return type(writer).start.__wrapped__(writer, checkpointLocation=checkpoint)
-
-                if finish_batch_in_sink(writer, description, finish, start.__get__(writer), *args, **options):
-                    description = Description(spark, checkpoint)
-                    settings = run | drain_setting(description)
-                complete_sink_log(writer, description, start.__get__(writer), *args, **options)
-                is_new = description.is_new
-                if settings == run:
-                    begin_batch_without_input(writer, description, programs)
-            if is_new:
-                _tell_defaults(spark, programs)
-        with (
-            interrupted_batch_is_read(writer, description),
-            program_settings(spark, programs, layouts, runs_every_plan=reads, other_python=other_python),
-            session_settings(spark, settings),
-        ):
-            query = start(writer, *args, **options)
-        if programs:
-            again = functools.partial(getattr(writer, start.__name__), *args, **options)
-            started = StartedQuery(query, writer, again, checkpoint, programs, run[RUN])
-            # Nobody looks after a query that was started by its writer alone: its end is noticed now.
-            close_ended_queries(spark, remember(started))
-        return query
+            return _Starting(start, programs).run(lambda: method(writer, *args, **options))
+        with alone():
+            return method(writer, *args, **options)
 
     setattr(wrapper, _WRAPPED, True)
     return wrapper
+
+
+class _Starting:
+    """The start of a query that has programs of pillarbox."""
+
+    def __init__(self, start: Start, programs: Sequence[PlannedProgram]) -> None:
+        self._start = start
+        self._spark = start.spark
+        self._programs = programs
+        self._run_id = uuid.uuid4().hex
+        self._layouts: list[Layout] = []
+        # What the tasks are told of the last epoch.
+        self._drain: dict[str, str] = {}
+        self._other_python = True
+
+    def run(self, method: Callable[[], StreamingQuery]) -> StreamingQuery:
+        """Make the checkpoint ready, and start the query.
+
+        Args:
+            method: the writer's own.
+        """
+        start, spark, programs = self._start, self._spark, self._programs
+        settings_of(lambda name: spark.conf.get(name, None))  # before anything runs
+        # Also if it is refused: programs that come now take the place of these.
+        free_metrics_names(spark, programs)
+        # (Before a function of ``foreachBatch`` is wrapped.)
+        self._other_python, reads = runs_other_python(start), start.runs_every_plan
+        checkpoint = None if start.checkpoint is None else Checkpoint(spark, start.checkpoint)
+        if begin_from_savepoint(start, programs, checkpoint):
+            checkpoint = Checkpoint(spark, str(checkpoint))
+        if checkpoint is not None:
+            checkpoint = self._made_ready(checkpoint)
+        if checkpoint is None or checkpoint.is_new:
+            _tell_defaults(spark, programs)
+        with interrupted_batch_is_read(start, checkpoint), self._settings(runs_every_plan=reads):
+            query = method()
+        # Nobody looks after a query that was started by its writer alone: its end is noticed now.
+        close_ended_queries(remember(StartedQuery(query, start, programs, self._run_id)))
+        return query
+
+    @contextmanager
+    def _settings(self, *, runs_every_plan: bool) -> Iterator[None]:
+        """Have all that the query needs on the session meanwhile."""
+        needed = program_settings(
+            self._spark,
+            self._programs,
+            self._layouts,
+            runs_every_plan=runs_every_plan,
+            other_python=self._other_python,
+        )
+        with needed, session_settings(self._spark, {RUN: self._run_id, **self._drain}):
+            yield
+
+    def _made_ready(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Refuse, note and complete what is in the checkpoint; return it as it is then."""
+        start, programs = self._start, self._programs
+        self._layouts = self._layouts_in(checkpoint)
+        if not start.tasks_are_told:
+            check_compiled(checkpoint, programs, self._layouts)
+        self._look_at_notes(checkpoint)
+        self._drain = drain_setting(checkpoint)
+        if finish_batch_in_sink(start, checkpoint, self._start_without_sink):
+            checkpoint = Checkpoint(self._spark, str(checkpoint))
+            self._drain = drain_setting(checkpoint)
+        complete_sink_log(start, checkpoint)
+        if not self._drain:
+            begin_batch_without_input(start, checkpoint, programs)
+        return checkpoint
+
+    def _start_without_sink(self) -> StreamingQuery:
+        writer = self._start.writer
+        with self._settings(runs_every_plan=False):
+            query: StreamingQuery = type(writer).start.__wrapped__(writer, checkpointLocation=self._start.checkpoint)
+        return query
+
+    def _layouts_in(self, checkpoint: Checkpoint) -> list[Layout]:
+        """Return how the programs are laid out in the checkpoint."""
+        compiled = [one.layout for one in self._programs]
+        try:
+            found = checkpoint.layouts(compiled, lambda: _layouts_in_state(self._spark, checkpoint, self._programs))
+        except Exception as error:  # if they are others, the tasks will notice
+            if _refusing.get() and isinstance(error, CheckpointMismatchError):
+                raise
+            _log.warning("checkpoint %s: the subtasks in it are not known: %s", checkpoint, describe(error))
+            return [each._replace(codes=CODES) for each in compiled]
+        # One that the user has set holds; if it is another one, it is refused.
+        return [
+            each if each.subtasks == one.layout.subtasks or not one.sets_max_parallelism else own._replace(codes=CODES)
+            for one, own, each in zip(self._programs, compiled, found)
+        ]
+
+    def _look_at_notes(self, checkpoint: Checkpoint) -> None:
+        programs = self._programs
+        stateful = [layout.subtasks for one, layout in zip(programs, self._layouts) if one.parallelism]
+        if _refusing.get() and stateful:
+            checkpoint.check_parallelism(wanted_parallelism(programs), min(stateful))
+        described = [facts.description for facts in facts_of(programs)]
+        if len(described) < len(programs):
+            return
+        if _refusing.get():
+            checkpoint.check(described, self._layouts)
+            return
+        try:
+            checkpoint.follow(described, self._layouts)
+        except Exception as error:  # the query can do without
+            _log.warning("checkpoint %s: its program could not be noted: %s", checkpoint, describe(error))
+
+
+def _layouts_in_state(
+    spark: SparkSession, checkpoint: Checkpoint, planned: Sequence[PlannedProgram]
+) -> list[Layout | None]:
+    """Return the layout of each program, from the heads of the logs; None: it has none, or nobody knows which."""
+    heads = CheckpointState(spark, str(checkpoint)).every_head()
+    found: list[Layout | None] = []
+    for one in planned:
+        uids = None if one.facts is None else one.facts.description.uids
+        own = [head for head in heads if (len(planned) == 1 if uids is None else head.operator in uids)]
+        if not own:
+            found.append(None)
+            continue
+        numbers = max(head.parallelism for head in own), max(head.max_parallelism for head in own)
+        found.append(Layout(*numbers, CODES))
+    return found
+
+
+def check_compiled(checkpoint: Checkpoint, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
+    """Refuse a checkpoint that is laid out in another way than its programs, for tasks that cannot be told.
+
+    Raises:
+        CheckpointMismatchError: it is.
+    """
+    for one, layout in zip(planned, layouts):
+        if one.parallelism and layout != one.layout._replace(codes=CODES):
+            what, how = "is laid out in another way than the program", ""
+            if layout.subtasks != one.layout.subtasks:
+                what = f"has max parallelism {layout.subtasks}, and the program {one.layout.subtasks}"
+                how = f"call env.set_max_parallelism({layout.subtasks}), or "
+            raise CheckpointMismatchError(
+                f"checkpoint {checkpoint} {what}; under Spark Connect, tasks of foreachBatch and for_each_batch are"
+                f" not told of that: {how}start the query in a classic session"
+            )
+
+
+def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:
+    """Tell the numbers that the user has not set, as a checkpoint keeps them."""
+    stateful = [one for one in planned if one.parallelism]
+    if stateful and wanted_parallelism(stateful) is None:
+        tell(
+            f"the query begins with parallelism {max(one.parallelism for one in stateful)},"
+            f" {default_parallelism(spark)[1]}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes"
+            " it, up to the max parallelism"
+        )
+    fixed = {one.layout.subtasks for one in stateful if not one.sets_max_parallelism}
+    if fixed:
+        tell(
+            f"the query begins with max parallelism {' and '.join(map(str, sorted(fixed)))},"
+            " which is now fixed: env.set_max_parallelism() sets another one for a new checkpoint, which may begin"
+            " with a savepoint of this one"
+        )

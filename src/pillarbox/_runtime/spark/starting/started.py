@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pillarbox._runtime.spark.plan.registry import PlannedProgram
+    from pillarbox._runtime.spark.settings.writer import Start
 
 __all__ = ["StartedQuery", "find", "remember", "running"]
 
@@ -20,12 +21,9 @@ __all__ = ["StartedQuery", "find", "remember", "running"]
 class StartedQuery:
     """A query that was started, and how.
 
-    Args:
-        start: starts it again, as it was.
-
     Attributes:
         query: as Spark has it.
-        writer: whose options it has.
+        start: by which it can be started again.
         checkpoint: its checkpoint location; None: it has one of its own, which nobody could go on with.
         programs: those in its plan.
         run: the id of its run that its tasks are told.
@@ -36,16 +34,13 @@ class StartedQuery:
     def __init__(
         self,
         query: StreamingQuery,
-        writer: Any,
-        start: Callable[[], StreamingQuery],
-        checkpoint: str | None,
-        programs: Sequence[PlannedProgram],
+        start: Start,
+        programs: Sequence[PlannedProgram] = (),
         run: str = "",
     ) -> None:
         self.query = query
-        self.writer = writer
         self.start = start
-        self.checkpoint = checkpoint
+        self.checkpoint = start.checkpoint
         self.programs = programs
         self.run = run
         self.is_closed = False

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from pillarbox._elements import Buffer
-from pillarbox._graph import Layout
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
-from pillarbox._runtime.spark.tasks.layouts import attempt_number
 from pillarbox._runtime.spark.tasks.residency import Residency
+from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
 from pillarbox._state import ChunkStore
 from pillarbox._task import MultipleInputStreamTask, TaskState
+from pillarbox._task.vertex import Vertex
 
-__all__ = ["LevelTasks", "SparkChunks"]
+__all__ = ["LevelTasks", "SparkChunks", "short_lived"]
+
+
+@contextmanager
+def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:
+    """Have a task meanwhile, which is closed afterwards, or cancelled."""
+    task = MultipleInputStreamTask(vertex, subtask)
+    try:
+        yield task
+        task.close()
+    except BaseException:
+        task.cancel()
+        raise
 
 
 class SparkChunks(ChunkStore, Protocol):
@@ -45,27 +58,23 @@ class LevelTasks:
     def run_epoch(
         self,
         place: tuple[int, int],
-        layout: Layout,
+        facts: TaskFacts,
         buffers: Iterable[Iterable[Buffer]],
         chunks: SparkChunks,
-        now: int,
-        *,
-        last: bool,
     ) -> Generator[list[Buffer], None, int | None]:
         """Run an epoch of a subtask; yield its output, in parts; return when it has to run without input (epoch ms).
 
         Args:
             place: vertex and subtask.
-            now: the time of the micro-batch (epoch ms).
-            last: whether event time ends with this epoch.
         """
         number, subtask = place
         shipped = self._vertices[number]
         with failures_in_worker(shipped.name, subtask):
-            task = self._task(place, layout, chunks)
-            task.attempt, task.process_tasks = attempt_number(), len(self._residency)
+            chunks.is_new = not self._residency.has(shipped, subtask, facts)
+            task = self._running = self._residency.task(shipped, subtask, chunks, facts)
+            task.attempt, task.process_tasks = facts.attempt, len(self._residency)
             try:
-                yield from task.run_epoch(buffers, chunks, now, last=last)
+                yield from task.run_epoch(buffers, chunks, facts.time, last=facts.is_last)
                 wakes_up = task.next_wake_up
             except BaseException:
                 self._residency.discard(task)
@@ -73,21 +82,6 @@ class LevelTasks:
             finally:
                 self._running = None
             return wakes_up
-
-    def restore(self, place: tuple[int, int], layout: Layout, chunks: SparkChunks) -> int | None:
-        """Make a subtask's task from its log; return when it has to run without input (epoch ms)."""
-        number, subtask = place
-        with failures_in_worker(self._vertices[number].name, subtask):
-            task = self._task(place, layout, chunks)
-            self._running = None
-            return task.next_wake_up
-
-    def _task(self, place: tuple[int, int], layout: Layout, chunks: SparkChunks) -> MultipleInputStreamTask:
-        number, subtask = place
-        shipped = self._vertices[number]
-        chunks.is_new = not self._residency.has(shipped, subtask, layout)
-        self._running = self._residency.task(shipped, subtask, chunks, layout)
-        return self._running
 
     def cancel(self) -> None:
         """Cancel the running epoch, if there is one: nobody wants its output any more. Any thread."""

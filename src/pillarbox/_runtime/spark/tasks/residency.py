@@ -22,16 +22,12 @@ from pillarbox._graph import Layout, lay_out
 from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark.tasks.layouts import STATE_PARTITIONS, local_property, partition_id, query, run_of_query
+from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
 from pillarbox._state import ChunkStore
 from pillarbox._task import MultipleInputStreamTask, SourceStreamTask, StreamTask, TaskState
 from pillarbox._task.vertex import Vertex
 
-__all__ = ["DRAIN_PROPERTY", "Residency", "drains", "here"]
-
-# A setting of the session while a query starts: which micro-batch is its last one, in which event time ends. Spark
-# hands settings of a query to its tasks as local properties.
-DRAIN_PROPERTY = "spark.pillarbox.drain"
+__all__ = ["Residency", "here", "loaded"]
 
 _LET_GO_AFTER_SECONDS = 600.0
 
@@ -88,35 +84,36 @@ class Residency:
         self.is_busy = False
         self.closes_later = False
 
-    def source_task(self, shipped: ShippedVertex, layout: Layout) -> SourceStreamTask:
+    def source_task(self, shipped: ShippedVertex, facts: TaskFacts) -> SourceStreamTask:
         """Return the worker's task of a source: one serves all partitions, in turn."""
 
         def make() -> SourceStreamTask:
-            vertex = loaded(shipped, layout)
-            vertex.rate_scope = RateScope.of_worker(query() or shipped.digest, 1, 0)
+            vertex = loaded(shipped, facts.layout)
+            vertex.rate_scope = RateScope.of_worker(facts.query or shipped.digest, 1, 0)
             task = SourceStreamTask(vertex, 0)
             task.restore()
             return task
 
-        return self._resident((run_of_query(), shipped.digest, layout, -1), make)
+        return self._resident((facts.run, shipped.digest, facts.layout, -1), make)
 
     def __len__(self) -> int:
         return len(self._residents)
 
-    def has(self, shipped: ShippedVertex, subtask: int, layout: Layout) -> bool:
+    def has(self, shipped: ShippedVertex, subtask: int, facts: TaskFacts) -> bool:
         """Return whether the task of a subtask is here."""
-        return (run_of_query(), shipped.digest, layout, subtask) in self._residents
+        return (facts.run, shipped.digest, facts.layout, subtask) in self._residents
 
-    def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, layout: Layout) -> MultipleInputStreamTask:
+    def task(
+        self, shipped: ShippedVertex, subtask: int, store: ChunkStore, facts: TaskFacts
+    ) -> MultipleInputStreamTask:
         """Return the task of a subtask, at the version in ``store``."""
-        place = (run_of_query(), shipped.digest, layout, subtask)
+        place = (facts.run, shipped.digest, facts.layout, subtask)
 
         def make() -> MultipleInputStreamTask:
-            vertex = loaded(shipped, layout)
-            partitions = int(local_property(STATE_PARTITIONS) or vertex.partitions)
-            partition = partition_id()
-            vertex.rate_scope = RateScope.of_worker(query() or shipped.digest, partitions, partition)
-            vertex.shared = self._shared.setdefault((*place[:-1], partition), SharedResources(stay=self._stay))
+            vertex = loaded(shipped, facts.layout)
+            partitions = facts.partitions or vertex.partitions
+            vertex.rate_scope = RateScope.of_worker(facts.query or shipped.digest, partitions, facts.partition)
+            vertex.shared = self._shared.setdefault((*place[:-1], facts.partition), SharedResources(stay=self._stay))
             return MultipleInputStreamTask(vertex, subtask)
 
         task = self._resident(place, make)
@@ -216,12 +213,6 @@ class Residency:
             gc.collect(2 if self._has_ended else 1)
         self._has_ended = False
         gc.freeze()
-
-
-def drains() -> bool:
-    """Return whether the micro-batch at hand is the query's last one, behind which event time ends."""
-    last = local_property(DRAIN_PROPERTY)
-    return last is not None and last == local_property("streaming.sql.batchId")
 
 
 def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:

@@ -18,13 +18,10 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.rows.output import Output
+from pillarbox._runtime.spark.tasks.level_tasks import short_lived
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
-from pillarbox._task import MultipleInputStreamTask
 
 __all__ = ["BatchTaskHost"]
-
-# How many bytes of an Arrow batch become buffers at a time.
-_PORTION_BYTES = 4 * 1024 * 1024
 
 
 class BatchTaskHost:
@@ -56,19 +53,13 @@ class BatchTaskHost:
     def _run(self, code: int, arrived: Iterator[list[Buffer]]) -> Iterator[list[Buffer]]:
         number, subtask = self._places[code]
         shipped = self._vertices[number]
-        with failures_in_worker(shipped.name, subtask):
-            task = MultipleInputStreamTask(shipped.load(), subtask)
-            try:
-                task.restore(None)
-                for buffers in task.run_epoch(arrived, None):
-                    yield buffers
-                    if task.is_satisfied:
-                        task.cancel()
-                        return
-                task.close()
-            except BaseException:
-                task.cancel()
-                raise
+        with failures_in_worker(shipped.name, subtask), short_lived(shipped.load(), subtask) as task:
+            task.restore(None)
+            for buffers in task.run_epoch(arrived, None):
+                yield buffers
+                if task.is_satisfied:
+                    task.cancel()
+                    return
 
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Buffer]]]:
@@ -78,16 +69,8 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Buf
         targets = batch.column(0).to_numpy()
         breaks = np.flatnonzero(np.diff(targets)) + 1
         for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(targets)]):
-            run: list[Buffer] = []
-            size = 0
             columns = [batch.column(index).slice(start, end - start) for index in range(len(BUFFER_COLUMNS))]
-            for buffer in rows.take([*(column.to_pylist() for column in columns[:-1]), _bytes_of(columns[-1])]):
-                run.append(buffer)
-                size += len(buffer.payload)
-                if size >= _PORTION_BYTES:
-                    yield buffer.target, run
-                    run, size = [], 0
-            if run:
+            for run in rows.portions([*(column.to_pylist() for column in columns[:-1]), _bytes_of(columns[-1])]):
                 yield run[0].target, run
     rows.end()
 

@@ -15,28 +15,27 @@ from contextlib import contextmanager
 from pillarbox._runtime.spark.homes.keeper import SIGNAL, NoHomesError, of_this_worker
 from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.tasks import residency
-from pillarbox._runtime.spark.tasks.layouts import local_property, run_of_query
+from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
 
 __all__ = ["close_ended", "hold", "prepare_homes", "working"]
 
 
-def prepare_homes() -> None:
+def prepare_homes(facts: TaskFacts) -> None:
     """Let homes be made ready, which takes a second, while this worker reads a source."""
-    if local_property("streaming.sql.batchId") is not None and settings_of(local_property) is not None:
+    if facts.batch is not None and settings_of(local_property) is not None:
         try:
             of_this_worker().prepare()
         except (NoHomesError, OSError):
             pass  # whoever needs one will say so
 
 
-def hold() -> None:
+def hold(facts: TaskFacts) -> None:
     """Have this worker told when the running query has ended, as it holds a task of it."""
-    run = run_of_query()
     is_main = threading.current_thread() is threading.main_thread()
-    if not run or not is_main or settings_of(local_property) is None:
+    if not facts.run or not is_main or settings_of(local_property) is None:
         return
     try:
-        of_this_worker().ask("holds", run=run, pid=os.getpid())
+        of_this_worker().ask("holds", run=facts.run, pid=os.getpid())
     except (NoHomesError, OSError):
         return  # it is closed when Spark lets the worker go
     signal.signal(SIGNAL, lambda number, frame: close_ended())

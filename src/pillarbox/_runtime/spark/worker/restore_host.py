@@ -25,11 +25,11 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.rows.output import Output
-from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
-from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
-from pillarbox._runtime.spark.tasks.residency import Residency, loaded
+from pillarbox._runtime.spark.tasks.level_tasks import short_lived
+from pillarbox._runtime.spark.tasks.residency import loaded
+from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
 from pillarbox._runtime.spark.worker.task_host import TaskHost
-from pillarbox._state import ChunkStore
+from pillarbox._state import MemoryChunkStore
 from pillarbox._state.savepoint.log_builder import build_log
 from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
@@ -44,23 +44,20 @@ COMMON = 1
 LAST = 2
 _FIELDS = pa.schema([("target", pa.int64()), ("number", pa.int64()), ("payload", pa.binary())])
 
-# Spark hands rows of tables to Python in small batches (see ``first_epoch.py``): about this many rows, or so many
-# bytes, are routed together.
+# So many rows of a file are routed together.
 _ROUTED_ROWS = 1 << 14
-_ROUTED_BYTES = 8 * 1024 * 1024
 # A share of a subtask goes on at this many bytes; all of them do when together they have come to the second number.
 _SHARE_BYTES = 2 * 1024 * 1024
 _WAITING_BYTES = 32 * 1024 * 1024
 
 
 class Router:
-    """The function for ``mapInArrow`` that deals out the rows of an operator's table to the new subtasks.
+    """Deals out the rows of an operator's table to the new subtasks: from its files, each a row of path and content.
 
     Args:
         codes: the code of each of them.
         shipped: their vertex, with the classes that keys may be of.
-        files: where it gets the table's files, each a row with ``path`` and ``content``, instead of the rows in them:
-            what each has to be, by its name.
+        files: what each file of the table has to be, by its name.
     """
 
     def __init__(
@@ -69,8 +66,7 @@ class Router:
         codes: list[int],
         max_parallelism: int,
         shipped: ShippedVertex,
-        *,
-        files: Mapping[str, FileDigest] | None,
+        files: Mapping[str, FileDigest],
     ) -> None:
         self._table = table
         self._files = files
@@ -80,14 +76,13 @@ class Router:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the shares of all subtasks: few of them and large, as each is a row for Spark."""
-        with failures_in_worker(f"savepoint of {self._table.uid}", 0):
-            loads = classes_of(self._shipped.load())
-            table = Table(self._table)
-            shares = _Shares(self._codes)
-            for batch in _gathered(batches) if self._files is None else _rows_of_files(batches, self._files):
-                for subtask, share in table.route(batch, len(self._codes), self._max_parallelism, loads):
-                    yield from shares.add(subtask, share)
-            yield from shares.end()
+        loads = classes_of(self._shipped.load())
+        table = Table(self._table)
+        shares = _Shares(self._codes)
+        for batch in _rows_of_files(batches, self._files):
+            for subtask, share in table.route(batch, len(self._codes), self._max_parallelism, loads):
+                yield from shares.add(subtask, share)
+        yield from shares.end()
 
 
 class _Shares:
@@ -114,7 +109,7 @@ class _Shares:
 
     def _taken(self, subtask: int) -> pa.RecordBatch:
         del self._bytes[subtask]
-        row = [self._codes[subtask]], [0], [batch_to_bytes(_one(self._waiting.pop(subtask)))]
+        row = [self._codes[subtask]], [0], [batch_to_bytes(pa.concat_batches(self._waiting.pop(subtask)))]
         return pa.RecordBatch.from_arrays([pa.array(*each) for each in zip(row, _FIELDS.types)], schema=_FIELDS)
 
 
@@ -133,23 +128,6 @@ def _rows_of_files(batches: Iterable[pa.RecordBatch], wanted: Mapping[str, FileD
             yield from file.iter_batches(_ROUTED_ROWS)
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the rows of small batches in larger ones."""
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= _ROUTED_ROWS or size >= _ROUTED_BYTES:
-            yield _one(waiting)
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield _one(waiting)
-
-
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
 
 
 class RestoringHost(TaskHost):
@@ -199,42 +177,23 @@ class RestoringHost(TaskHost):
         number, subtask = place
         shipped = self._vertices[number]
         with failures_in_worker(shipped.name, subtask):
-            vertex = loaded(shipped, self._layout)
+            vertex = loaded(shipped, self._facts.layout)
             own: OwnState = pickle.loads(last)
             common = self._common.pop(code, None)
             if common is not None:
                 own.row.update(pickle.loads(common))
             shares = (batch_from_bytes(payload) for payload in _taken(self._arrived.pop(code, [])))
-            table, store = Table(self._tables[number]), _RememberedChunks(self._store)
-            build_log(store, table, vertex.log_identity(subtask), shares, own, as_it_is())
-        # What does not fit the program is to be found now; the query itself has homes of its own.
-        checked = Residency()
-        wakes_up = LevelTasks(self._vertices, checked).restore(place, self._layout, store)
-        checked.close_all()
+            table, log = Table(self._tables[number]), MemoryChunkStore()
+            build_log(log, table, vertex.log_identity(subtask), shares, own, as_it_is())
+            # What does not fit the program is to be found now; the query itself has homes of its own.
+            with short_lived(vertex, subtask) as task:
+                task.restore(log)
+                wakes_up = task.next_wake_up
+        for chunk, content in log.chunks.items():
+            self._store.put(chunk, content)
         if self._timers and wakes_up is not None:
             # Not in this batch: what timers emit is no output of the query yet.
             self._handle.registerTimer(max(wakes_up, now + 1))
-
-
-class _RememberedChunks:
-    """Puts values into a store, and remembers them until a task has read them: Spark need not be asked for them."""
-
-    def __init__(self, store: ChunkStore) -> None:
-        self.is_new = True
-        self._store = store
-        self._written: dict[int, bytes] = {}
-
-    def get(self, number: int) -> bytes | None:
-        found = self._written.get(number)
-        return self._store.get(number) if found is None else found
-
-    def put(self, number: int, value: bytes) -> None:
-        self._store.put(number, value)
-        self._written[number] = value
-
-    def remove(self, number: int) -> None:
-        self._store.remove(number)
-        self._written.pop(number, None)
 
 
 def _taken(payloads: list[bytes]) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.output import Output
 from pillarbox._runtime.spark.tasks import residency
-from pillarbox._runtime.spark.tasks.layouts import ProgramLayout, attempt_number
+from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
 from pillarbox._runtime.spark.worker.closing import hold, prepare_homes, working
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 from pillarbox._task.vertex import WAKE_CHANNEL
@@ -45,31 +45,26 @@ class SourceHost:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the epoch of this partition."""
-        from pyspark import TaskContext
-
         acknowledge_at_once()
-        context = TaskContext.get()
-        batch_id = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-        subtask = context.partitionId() if context is not None else 0
+        facts = TaskFacts.here(self._layout)
         if not self._bounded and any(number != 0 for number in self._layout.parallelisms):
-            prepare_homes()
-        with working(), failures_in_worker(self._shipped.name, subtask):
-            layout = self._layout.current()
-            is_new = not residency.here.has(self._shipped, -1, layout)
-            task = residency.here.source_task(self._shipped, layout)
-            task.attempt, task.process_tasks = attempt_number(), len(residency.here)
+            prepare_homes(facts)
+        with working(), failures_in_worker(self._shipped.name, facts.partition):
+            is_new = not residency.here.has(self._shipped, -1, facts)
+            task = residency.here.source_task(self._shipped, facts)
+            task.attempt, task.process_tasks = facts.attempt, len(residency.here)
             if is_new and not self._bounded and any(operator.has_close for operator in task.chain.operators):
-                hold()
-            last = residency.drains()
-            if last:
+                hold(facts)
+            if facts.is_last:
                 # All subtasks take part in the last epoch, also those that this source sends nothing to.
-                yield from self._output(Buffer(code, WAKE_CHANNEL, 0, b"") for code in self._layout.codes(layout))
+                codes = self._layout.codes(facts.layout)
+                yield from self._output(Buffer(code, WAKE_CHANNEL, 0, b"") for code in codes)
             try:
                 for buffers in task.run_epoch(
                     self._records(batches),
-                    subtask=subtask,
-                    checkpoint_id=int(batch_id) if batch_id is not None else 0,
-                    bounded=self._bounded or last,
+                    subtask=facts.partition,
+                    checkpoint_id=facts.batch or 0,
+                    bounded=self._bounded or facts.is_last,
                 ):
                     yield from self._output(buffers)
                     if task.is_satisfied:

@@ -24,8 +24,8 @@ from pillarbox._runtime.spark.rows.arrow_frame import arrow_frame
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, Output
 from pillarbox._runtime.spark.tasks import residency
-from pillarbox._runtime.spark.tasks.layouts import ProgramLayout
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
+from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
 from pillarbox._task.vertex import WAKE_CHANNEL
 
 __all__ = ["TaskHost"]
@@ -81,7 +81,7 @@ class TaskHost:
         self._handle = handle
         self._store = _SparkChunkStore(chunks)
         self._ran: set[int] = set()
-        self._layout = self._program.current()
+        self._facts = TaskFacts.here(self._program)
         # Where the subtasks of this task of Spark's live, which all lie in one state partition.
         self._tasks: LevelTasks | Relay | None = None
 
@@ -92,7 +92,7 @@ class TaskHost:
 
     def _place(self, code: int) -> tuple[int, int] | None:
         """Return vertex and subtask of a code; None: it is on a later level, or no subtask's."""
-        place = self._program.place(self._layout, code)
+        place = self._program.place(self._facts.layout, code)
         return None if place is None or place[0] not in self._vertices else place
 
     def run(self, code: int, rows: Iterator[pd.DataFrame], now: int) -> Iterator[pd.DataFrame]:
@@ -116,10 +116,10 @@ class TaskHost:
         self._ran.add(code)
         if not self._timers:
             now, rows = _batch_timestamp(rows)
-        last = residency.drains()
-        buffers = _sent(rows) if last else _buffers(rows)
+        facts = self._facts._replace(time=now)
+        buffers = _sent(rows) if facts.is_last else _buffers(rows)
         tasks = self._tasks_of(code)
-        wakes_up = yield from tasks.run_epoch(place, self._layout, buffers, self._store, now, last=last)
+        wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
         if self._timers:
             self._set_timer(wakes_up, now)
         if isinstance(tasks, LevelTasks):
@@ -129,7 +129,7 @@ class TaskHost:
         """Return where the subtasks of a code's state partition live."""
         if self._tasks is None:
             try:
-                self._tasks = self._homes.relay(self._vertices, self._layout, code)
+                self._tasks = self._homes.relay(self._vertices, self._facts, code)
             except NoHomesError as error:
                 _say_once(f"tasks live in Spark's Python workers, as with {MODE}=off: {error}")
             if self._tasks is None:

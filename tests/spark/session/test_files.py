@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pillarbox._runtime.spark import facts
-from pillarbox._runtime.spark.facts import add_line, file_names, json_object, read_lines
+from pillarbox._runtime.spark import files
+from pillarbox._runtime.spark.files import add_line, file_names, json_object, read_lines
 
 
 @pytest.fixture(params=["file system", "DataFrames"])
 def way(request, monkeypatch):
     if request.param == "DataFrames":
-        monkeypatch.setattr(facts, "is_classic", lambda spark: False)
+        monkeypatch.setattr(files, "is_classic", lambda spark: False)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_file_that_is_removed_meanwhile_has_no_lines(
 ) -> None:
     """A running query removes the oldest file of its logs with each epoch."""
     add_line(spark, str(folder), "one")
-    monkeypatch.setattr(facts._Folder, "names", lambda self: ["gone", *(path.name for path in folder.glob("*.txt"))])
+    monkeypatch.setattr(files._Folder, "names", lambda self: ["gone", *(path.name for path in folder.glob("*.txt"))])
     assert [line for _, line in read_lines(spark, str(folder))] == ["one"]
 
 

@@ -1,4 +1,4 @@
-"""Settings of Spark's that belong to the state of a checkpoint, and the time in which they are on a session."""
+"""Settings that are on a session for some time, such as those of a query while it starts."""
 
 from __future__ import annotations
 
@@ -9,20 +9,72 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import ConfigurationError
-from pillarbox._runtime.spark.facts import STATE_FORMAT
-from pillarbox._runtime.spark.settings.session import session_settings
+from pillarbox._runtime.spark.facts import PROVIDER, PROVIDER_KEY, STATE_FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["PROVIDER", "PROVIDER_KEY", "alone", "settings_of_state", "spark_version", "state_settings"]
-
-PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
-PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+__all__ = [
+    "alone",
+    "session_settings",
+    "session_with",
+    "settings_of_state",
+    "spark_version",
+    "state_settings",
+    "without_setting",
+]
 
 # A query's settings are on the session while it starts: meanwhile no other query may start.
 _starting = threading.RLock()
 _STARTING_SECONDS = 600.0
+
+
+@contextmanager
+def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """Have settings on a session meanwhile."""
+    before = spark.conf.getAll if settings else {}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name in settings:
+            if name in before:
+                spark.conf.set(name, before[name])
+            else:
+                spark.conf.unset(name)
+
+
+def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
+    """Return another session with the settings of a classic one, and with more, which nobody else sees."""
+    from pyspark.errors import AnalysisException
+
+    own = spark.newSession()
+    fresh = own.conf.getAll
+    for name, value in spark.conf.getAll.items():
+        if fresh.get(name) != value:
+            try:
+                own.conf.set(name, value)
+            except AnalysisException:  # one of the whole application, which a session may have all the same
+                continue
+    for name, value in settings.items():
+        own.conf.set(name, value)
+    return own
+
+
+@contextmanager
+def without_setting(spark: SparkSession, name: str) -> Iterator[None]:
+    """Take a setting from a session meanwhile."""
+    conf = spark.conf
+    value = conf.getAll.get(name)
+    if value is None:
+        yield
+        return
+    conf.unset(name)
+    try:
+        yield
+    finally:
+        conf.set(name, value)
 
 
 def spark_version(spark: SparkSession) -> tuple[int, ...]:

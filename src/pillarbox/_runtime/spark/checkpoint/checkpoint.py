@@ -1,11 +1,11 @@
-"""The files beside a query's checkpoint: descriptions of the programs that it belongs to."""
+"""A query's checkpoint as files: the epochs in Spark's logs, and the notes of the programs that it belongs to."""
 
 from __future__ import annotations
 
 import json
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from operator import itemgetter
@@ -22,28 +22,26 @@ from pillarbox._graph.description import (
     read_description,
     read_layouts,
 )
-from pillarbox._runtime.spark.facts import add_line, file_names, json_object, read_lines
+from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
+from pillarbox._runtime.spark.files import add_line, file_names, json_object, read_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Description"]
+__all__ = ["Checkpoint"]
 
 _log = logging.getLogger("pillarbox")
 
-# By this name the offset log notes the number of partitions of state, whatever the session's setting of this name.
-_PARTITIONS = "spark.sql.shuffle.partitions"
 
+class Checkpoint:
+    """A checkpoint location: which epochs there are, which programs it belongs to, and how their subtasks lie in it.
 
-class Description:
-    """The descriptions of a query's programs, beside its checkpoint; and how their subtasks are laid out in it.
+    It is for one start, or one look: what there is, is read once.
 
-    It is for one start: what there is, is read once.
-
-    They are written and read by Spark, so they can be wherever a checkpoint can. Each start with a changed program adds
-    a file, which Spark writes elsewhere and moves to its place: a driver that dies meanwhile leaves what there was. A
-    description says from which batch on it holds: one of a program that never committed a batch, because it failed, or
-    was refused further on, binds nobody.
+    Notes are written and read by Spark, so they can be wherever a checkpoint can. Each start with a changed program
+    adds a file, which Spark writes elsewhere and moves to its place: a driver that dies meanwhile leaves what there
+    was. A description of a program says from which batch on it holds: one of a program that never committed a batch,
+    because it failed, or was refused further on, binds nobody.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
@@ -108,14 +106,14 @@ class Description:
         binding = self.binding()
         if binding is not None:
             self._compare(binding, now)
-        self._note(self._read(), now, self.last_committed)
+        self._note(self._described, now, self.last_committed)
 
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
         """Note what there is now, if anything has been noted before; refuse nothing.
 
         Without this, batches that these programs commit would seem to be those of the ones before.
         """
-        every = self._read()
+        every = self._described
         if every:
             self._note(every, describe_programs(programs, layouts), self.last_committed)
 
@@ -167,27 +165,33 @@ class Description:
     def _write(self, text: str) -> None:
         add_line(self._spark, self._folder, text)
 
-    def _read(self) -> list[dict[str, Any]]:
-        """Return all descriptions, in the order in which they were written."""
+    @cached_property
+    def _described(self) -> list[dict[str, Any]]:
+        """All descriptions, in the order in which they were written."""
         found = [read_description(line) for line in self._lines]
         return sorted((one for one in found if one is not None), key=itemgetter("number"))
 
-    def binding(self) -> dict[str, Any] | None:
-        """Return the description of the program that committed the last batch; None: there is none."""
-        noted = [one for one in self._read() if one["batch"] <= self.last_committed]
+    def binding(self, batch: int | None = None) -> dict[str, Any] | None:
+        """Return the description of the programs that committed a batch; None: there is none.
+
+        Args:
+            batch: None: the last one that was committed.
+        """
+        last = self.last_committed if batch is None else batch
+        noted = [one for one in self._described if one["batch"] <= last]
         return noted[-1] if noted else None
 
     def programs_at(self, batch: int) -> list[dict[str, Any]] | None:
         """Return the descriptions of the programs that committed a batch; None: there are none."""
-        noted = [one for one in self._read() if one["batch"] <= batch]
-        return noted[-1]["programs"] if noted else None
+        found = self.binding(batch)
+        return None if found is None else found["programs"]
 
     def keep(self) -> None:
         """Let the description that holds go on to hold when a batch is committed that is none of a program's.
 
         Else the one of a program that never committed a batch would come to hold.
         """
-        binding, every = self.binding(), self._read()
+        binding, every = self.binding(), self._described
         if binding is not None and binding is not every[-1]:
             self._note(every, {"format": binding["format"], "programs": binding["programs"]}, self.last_committed)
 
@@ -231,22 +235,29 @@ class Description:
     @property
     def parallelism(self) -> int | None:
         """In how many of Spark's partitions the state lies, as of the last batch that was committed."""
-        return self._partitions_of.get(self.last_committed)
+        return self._last_partitions.get(self.last_committed)
 
     @property
     def unfinished(self) -> int | None:
         """The number of partitions of the batch that was begun, and not committed; None: there is none."""
-        return self._partitions_of.get(self.last_committed + 1)
+        return self._last_partitions.get(self.last_committed + 1)
 
     @property
     def interrupted(self) -> int | None:
         """The number of partitions that the state was to get, where a change of it was interrupted."""
         return None if self.unfinished == self.parallelism else self.unfinished
 
+    @property
+    def half_epoch(self) -> int | None:
+        """An epoch of the query's that was begun and not committed: the next start runs it again; None: there is none.
+
+        A change of the partitions is none of the query's.
+        """
+        return None if self.unfinished is None or self.interrupted is not None else self.last_committed + 1
+
     def newest(self) -> dict[str, Any] | None:
         """Return the newest description, whether its program has committed a batch or not; None: there is none."""
-        every = self._read()
-        return every[-1] if every else None
+        return self._described[-1] if self._described else None
 
     def check_interrupted(self, wanted: int | None = None) -> None:
         """Refuse a checkpoint where a change of its partitions was interrupted, unless it was to this number.
@@ -297,18 +308,30 @@ class Description:
                 return str(found["id"])
         return None
 
-    @cached_property
-    def _partitions_of(self) -> dict[int, int]:
-        """Return the number of partitions of the last batch that was committed, and of one that was begun then."""
-        last = self.last_committed
-        found: dict[int, int] = {}
-        if last < 0:
-            return found
-        for name, line in read_lines(self._spark, f"{self._checkpoint}/offsets", [str(last), str(last + 1)]):
-            settings = json_object(line).get("conf")
-            if isinstance(settings, dict) and _PARTITIONS in settings:
-                found[int(name)] = int(settings[_PARTITIONS])
+    def offsets(self, batches: Iterable[int]) -> dict[int, list[str]]:
+        """Return the entries of Spark's offset log for some batches, as lines: of those that have one.
+
+        The first line is the version, the second the settings; then there is a line for each source.
+        """
+        found: dict[int, list[str]] = {}
+        for name, line in read_lines(self._spark, f"{self._checkpoint}/offsets", map(str, batches)):
+            found.setdefault(int(name), []).append(line)
         return found
+
+    def partitions(self, batches: Iterable[int]) -> dict[int, int]:
+        """Return the number of partitions of the state in some batches: of those that say it."""
+        settings = {
+            batch: conf
+            for batch, lines in self.offsets(batches).items()
+            if len(lines) > 1 and isinstance(conf := json_object(lines[1]).get("conf"), dict)
+        }
+        return {batch: int(conf[SHUFFLE_PARTITIONS]) for batch, conf in settings.items() if SHUFFLE_PARTITIONS in conf}
+
+    @cached_property
+    def _last_partitions(self) -> dict[int, int]:
+        """The number of partitions of the last batch that was committed, and of one that was begun then."""
+        last = self.last_committed
+        return {} if last < 0 else self.partitions((last, last + 1))
 
     @cached_property
     def _lines(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A checkpoint from outside: its epochs, its stateful operators, and their state logs, as Spark's readers have them.
+"""The state in a checkpoint from outside: its stateful operators and their logs, as Spark's readers have them.
 
 Nothing here needs the program. Everything is read by Spark, so a checkpoint can be wherever Spark reads.
 """
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
-from pillarbox._runtime.spark.checkpoint.description import Description
-from pillarbox._runtime.spark.checkpoint.savepoint_marks import is_savepoint
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.settings.places import state_is_found
-from pillarbox._runtime.spark.settings.state_settings import state_settings
+from pillarbox._runtime.spark.settings.session_settings import state_settings
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.head import META, LogHead
 from pillarbox._state.inspect.view import LogView
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["CheckpointFiles", "Stateful", "each_log"]
+__all__ = ["CheckpointState", "Stateful", "each_log"]
 
 
 # The map state with the logs of a level's subtasks, and the columns that Spark's reader shows of it.
@@ -45,15 +46,15 @@ class Stateful(NamedTuple):
     first: int
 
 
-class CheckpointFiles:
-    """The checkpoint of a query, at one epoch.
+class CheckpointState:
+    """The state in the checkpoint of a query, as of one epoch.
 
     Args:
         epoch: the number of a micro-batch; None: the last one that was committed.
 
     Attributes:
         spark: the session that reads it.
-        description: the descriptions of programs beside it.
+        checkpoint: its files.
         epoch: the number of the micro-batch.
 
     Raises:
@@ -63,10 +64,10 @@ class CheckpointFiles:
 
     def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None) -> None:
         self.spark: SparkSession = spark
-        self.description: Description = Description(spark, checkpoint)
+        self.checkpoint: Checkpoint = Checkpoint(spark, checkpoint)
         if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0):
             raise ProgramError(f"an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
-        last = self.description.last_committed
+        last = self.checkpoint.last_committed
         if last < 0:
             if is_savepoint(spark, checkpoint):
                 raise CheckpointMismatchError(
@@ -89,7 +90,7 @@ class CheckpointFiles:
         self.epoch: int = last if epoch is None else epoch
 
     def __str__(self) -> str:
-        return str(self.description)
+        return str(self.checkpoint)
 
     @cached_property
     def stateful(self) -> list[Stateful]:
@@ -122,7 +123,7 @@ class CheckpointFiles:
 
         Each level of a program is a stateful operator of Spark's.
         """
-        programs = self.description.programs_at(self.epoch) or ()
+        programs = self.checkpoint.programs_at(self.epoch) or ()
         levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
         if len(found) < levels:
             uids = [operator["uid"] for program in programs for operator in program["operators"]]
@@ -142,7 +143,7 @@ class CheckpointFiles:
         )
 
     def _read(self, operator: Stateful) -> DataFrame:
-        with state_settings(self.spark, self.description.state_format):
+        with state_settings(self.spark, self.checkpoint.state_format):
             rows = (
                 self.spark.read.format("statestore")
                 .option("operatorId", operator.id)
@@ -150,7 +151,7 @@ class CheckpointFiles:
                 .option("stateVarName", _LOG)
                 .load(str(self))
             )
-            if not hasattr(self.spark, "_jsparkSession"):
+            if not is_classic(self.spark):
                 # Spark Connect looks at a plan when it runs: this has it done now, and read when it is asked for.
                 rows = rows.localCheckpoint(eager=False)
         return rows
@@ -192,7 +193,7 @@ def _is_log(schema: StructType) -> bool:
 
 
 def each_log(
-    batches: Iterable[pa.RecordBatch], read: Callable[[int, MemoryChunkStore], Iterator[pa.RecordBatch]]
+    read: Callable[[int, MemoryChunkStore], Iterator[pa.RecordBatch]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Gather the values of one log after the other, and return what ``read`` makes of each.
 

@@ -1,0 +1,125 @@
+"""The first micro-batch of a query that is started again: one that was interrupted, or one without input.
+
+A micro-batch may have been interrupted between the sink's commit and Spark's. Then its plan has to run again: state
+files of format 2 are named by the tasks that wrote them, and Spark asks the tasks of a batch for these names when it
+commits the batch. A sink that skips a batch which it has already runs no task, so Spark could never commit.
+
+If the query was stopped between two micro-batches, the first one comes although there may be no input. Spark plans a
+micro-batch without input if the one before it says that something is due. After a start there is none before it, so
+timers and in-flight requests would wait until input arrives. If a micro-batch was begun, Spark runs it first, whatever
+is in it. So a start begins one: an entry of the offset log that says what the last entry says, at the time of now.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pillarbox._errors import describe
+from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.files import add_file, json_object
+from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of
+from pillarbox._runtime.spark.starting.sink_log import SinkLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+    from pillarbox._runtime.spark.settings.writer import Start
+
+__all__ = ["begin_batch_without_input", "finish_batch_in_sink", "interrupted_batch_is_read"]
+
+_log = logging.getLogger("pillarbox")
+
+_TIME = "batchTimestampMs"
+
+
+@contextmanager
+def interrupted_batch_is_read(start: Start, checkpoint: Checkpoint | None) -> Iterator[None]:
+    """Let a query that is started meanwhile read all rows of an interrupted batch, whatever its function reads of it.
+
+    A function of ``foreachBatch`` may return early for a batch that it has written before. The rows are computed once,
+    however often the function reads them.
+    """
+    function = start.batch_function if is_classic(start.spark) else None
+    if function is None or checkpoint is None or not checkpoint.is_interrupted:
+        yield
+        return
+    interrupted = checkpoint.last_committed + 1
+
+    def call(batch: DataFrame, batch_id: int) -> None:
+        if batch_id != interrupted:
+            function(batch, batch_id)
+            return
+        batch.persist()
+        try:
+            # A DataFrame of its own: the function may let go of its rows, and Spark keeps these here.
+            function(batch.select("*"), batch_id)
+            batch.write.format("noop").mode("overwrite").save()
+        finally:
+            batch.unpersist()
+
+    start.writer.foreachBatch(call)
+    try:
+        yield
+    finally:
+        start.writer.foreachBatch(function)
+
+
+def finish_batch_in_sink(start: Start, checkpoint: Checkpoint, run: Callable[[], StreamingQuery]) -> bool:
+    """Run an interrupted batch without the sink, if state files have format 2 and a file sink has the batch already.
+
+    Args:
+        run: starts the query, with the settings that it needs.
+
+    Returns:
+        whether it was necessary; the batch is committed then.
+    """
+    if not checkpoint.is_interrupted or not is_classic(start.spark) or checkpoint.state_format != "2":
+        return False
+    folder = start.files
+    interrupted = checkpoint.last_committed + 1
+    if folder is None or not SinkLog(start.spark, folder).has(interrupted):
+        return False
+    _log.warning(
+        "checkpoint %s: the query was interrupted after its file sink %s had committed epoch %d: the epoch runs again"
+        " without the sink",
+        *(checkpoint, folder, interrupted),
+    )
+    with start.without_sink(), start.one_batch():
+        run().awaitTermination()
+    return True
+
+
+def begin_batch_without_input(
+    start: Start, checkpoint: Checkpoint, programs: Sequence[PlannedProgram], now: float | None = None
+) -> bool:
+    """Begin a micro-batch without input, if the query may wait for times and none is begun; return whether it was.
+
+    The session is a classic one. A query with ``trigger(once=True)`` has one micro-batch, which is for its input.
+
+    Args:
+        now: epoch seconds; None: the clock's.
+    """
+    last = checkpoint.last_committed
+    timed = any(facts.uses_processing_time for facts in facts_of(programs))
+    if not timed or checkpoint.is_new or checkpoint.is_interrupted or start.is_once or not is_classic(start.spark):
+        return False
+    lines = checkpoint.offsets([last]).get(last, [])
+    facts = json_object(lines[1]) if len(lines) > 1 else {}
+    if not isinstance(facts.get(_TIME), int):  # no log that is known: the query waits for input
+        return False
+    # Spark's times only grow.
+    facts[_TIME] = max(facts[_TIME] + 1, int(1000 * (time.time() if now is None else now)))
+    lines[1] = json.dumps(facts, separators=(",", ":"))
+    try:
+        add_file(start.spark, f"{checkpoint}/offsets", str(last + 1), "\n".join(lines))
+    except Exception as error:  # it can wait for input
+        _log.warning("checkpoint %s: timers that are due wait for input: %s", checkpoint, describe(error))
+        return False
+    return True

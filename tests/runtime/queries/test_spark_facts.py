@@ -1,0 +1,92 @@
+"""What pillarbox needs of Spark beyond its API is looked at before the first query starts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pillarbox import ConfigurationError
+from pillarbox._runtime.spark import facts
+from pillarbox._runtime.spark.facts import BATCH_ID, PROVIDER_KEY, QUERY_ID, STATE_PARTITIONS, check_facts
+
+SETTINGS = {STATE_PARTITIONS, PROVIDER_KEY}
+PLAN = "== Analyzed Logical Plan ==\nSubqueryAlias pillarbox\n== Optimized Logical Plan =="
+
+
+class Frame:
+    """A DataFrame, classic or of Spark Connect, with an alias."""
+
+    def __init__(self, plan: str) -> None:
+        self._plan = plan
+        analyzed = SimpleNamespace(simpleString=lambda fields: plan)
+        self._jdf = SimpleNamespace(queryExecution=lambda: SimpleNamespace(analyzed=lambda: analyzed))
+
+    def alias(self, name: str) -> Frame:
+        return self
+
+    def _explain_string(self, mode: str) -> str:
+        return self._plan
+
+
+class Class:
+    """A class of Java's."""
+
+    def getDeclaredField(self, name: str) -> str:
+        if name not in ("source", "trigger", "extraOptions"):
+            raise LookupError(name)
+        return name
+
+
+def spark(*, classic: bool, gone: str = "") -> Any:
+    """A session whose Spark has all but one thing."""
+
+    def load(name: str) -> Class:
+        if name.endswith(gone or "nothing"):
+            raise LookupError(name)
+        return Class()
+
+    streaming = SimpleNamespace(
+        StreamExecution=SimpleNamespace(QUERY_ID_KEY=lambda: "other" if gone == QUERY_ID else QUERY_ID),
+        MicroBatchExecution=SimpleNamespace(BATCH_ID_KEY=lambda: "other" if gone == BATCH_ID else BATCH_ID),
+    )
+    execution = SimpleNamespace(streaming=SimpleNamespace(runtime=streaming))
+    root = SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(sql=SimpleNamespace(execution=execution))))
+    found = SimpleNamespace(
+        version="9.9.0",
+        conf=SimpleNamespace(isModifiable=lambda name: name in SETTINGS - {gone}),
+        range=lambda rows: Frame("" if gone == "alias" else PLAN),
+    )
+    if classic:
+        loader = SimpleNamespace(loadClass=load)
+        found._jsparkSession = SimpleNamespace(getClass=lambda: SimpleNamespace(getClassLoader=lambda: loader))
+        found.sparkContext = SimpleNamespace(_jvm=SimpleNamespace(org=root))
+    return found
+
+
+@pytest.mark.parametrize("classic", [True, False])
+def test_all_is_there(classic: bool) -> None:
+    check_facts(spark(classic=classic))
+    assert len(facts._NEEDED) == 8
+
+
+@pytest.mark.parametrize(
+    ("gone", "name", "of_connect"),
+    [
+        (STATE_PARTITIONS, f"the setting {STATE_PARTITIONS}", True),
+        (QUERY_ID, f"the local property {QUERY_ID}", False),
+        (BATCH_ID, f"the local property {BATCH_ID}", False),
+        ("DataStreamWriter", "DataStreamWriter with source, trigger, extraOptions", False),
+        ("FileStreamSinkLog", "the class org.apache.spark.sql.execution.streaming.sinks.FileStreamSinkLog", False),
+        ("alias", "aliases in plans", True),
+    ],
+)
+def test_what_has_gone_is_said(gone: str, name: str, of_connect: bool) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_facts(spark(classic=True, gone=gone))
+    said = str(caught.value)
+    assert said.startswith("Spark 9.9.0 is not one that this version of pillarbox knows: it does not have ")
+    assert f"{name}. Use another version of Spark" in said and ";" not in said
+    if not of_connect:
+        check_facts(spark(classic=False, gone=gone))
