@@ -1,6 +1,5 @@
 """One subtask: the task, its chain, input, writer, checkpoints and metrics."""
 
-from pillarbox._task.checkpoint import SubtaskCheckpointCoordinator
 from pillarbox._task.lifecycle import TaskEvent, TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.network.input_gate import InputGate
@@ -35,7 +34,6 @@ __all__ = [
     "RecordWriter",
     "SourceStreamTask",
     "StreamTask",
-    "SubtaskCheckpointCoordinator",
     "TaskEvent",
     "TaskState",
     "Vertex",

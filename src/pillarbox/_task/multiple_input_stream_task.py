@@ -123,7 +123,8 @@ class MultipleInputStreamTask(StreamTask):
         return "plain" if reason is None else f"pickle: {reason}"
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
-        self.coordinator.restored(self.log.version)
+        # Completions of older ones are passed over, its own is not.
+        self.latest_completed = self.log.version - 1
         former = self.log.former_program
         event_time = task_state.get("event_time", {})
         say_anew = not self.chain.have_heard(event_time)
@@ -186,7 +187,7 @@ class MultipleInputStreamTask(StreamTask):
                 epoch = self.log.version + 1
                 self.gate.begin_epoch(epoch)
                 self.writer.begin_epoch(self.subtask, epoch)
-                if self.log.version > self.coordinator.latest_completed:
+                if self.log.version > self.latest_completed:
                     # Spark starts an epoch only after it has committed the one before.
                     self.notify_checkpoint_complete_async(self.log.version)
                 yield from self._run_epoch(epoch, buffers)
@@ -265,8 +266,7 @@ class MultipleInputStreamTask(StreamTask):
         ended = self.gate.aligned()
         self.metrics.alignment.mark_end()
         if self._phase is EpochPhase.DATA_ENDED:
-            self._checkpoint_on_barrier()
-            return DataInputStatus.END_OF_INPUT
+            return self._take_checkpoint()
         if self._batch is not None:
             if self._batch.complete:
                 return DataInputStatus.END_OF_DATA
@@ -278,14 +278,7 @@ class MultipleInputStreamTask(StreamTask):
             self.gate.end(self.chain)
         if ended or self._is_last:
             return DataInputStatus.END_OF_DATA
-        self._checkpoint_on_barrier()
-        return DataInputStatus.NOTHING_AVAILABLE
-
-    def _checkpoint_on_barrier(self) -> None:
-        self._phase = EpochPhase.INPUT_ENDED
-        for service in self.chain.timer_services():
-            service.unschedule()
-        self._perform_checkpoint(self._checkpoint_id)
+        return self._take_checkpoint()
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
         if self._store is None:
