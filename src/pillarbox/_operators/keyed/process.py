@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import repeat
-from typing import Any, NoReturn
+from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import failed, raise_from_user_code, shorten
-from pillarbox._operators.frame.collector import Collector
+from pillarbox._operators.frame.contexts import KeyedTimedContext
 from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, TimeDomain, TimerService
-from pillarbox._state import KeyedStateBackend
+from pillarbox._operators.functions.basic import TimeDomain, TimerService
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimerService
 
 __all__ = ["KeyedProcessOperator"]
@@ -51,33 +50,6 @@ class _TimerService(TimerService):
         self._internal.delete_processing_time_timer(VOID_NAMESPACE, timestamp)
 
 
-class _Context(KeyedProcessFunction.OnTimerContext):
-    """One object for all records and timers: the operator sets what changes."""
-
-    def __init__(self, collector: Collector, timers: TimerService, backend: KeyedStateBackend) -> None:
-        self._collector = collector
-        self._timers = timers
-        self._backend = backend
-        self.current: int | None = None
-        self.emitted: int | None = None
-        self.domain = TimeDomain.EVENT_TIME
-
-    def timestamp(self) -> int | None:
-        return self.current
-
-    def timer_service(self) -> TimerService:
-        return self._timers
-
-    def get_current_key(self) -> Any:
-        return self._backend.key
-
-    def output(self, tag: OutputTag, value: Any) -> None:
-        self._collector.collect_side(tag, value, self.emitted)
-
-    def time_domain(self) -> TimeDomain:
-        return self.domain
-
-
 class KeyedProcessOperator(KeyedOperator):
     """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state at hand.
 
@@ -89,8 +61,7 @@ class KeyedProcessOperator(KeyedOperator):
         super().__init__(context, function, "process_element", keying)
         timers = self.time_services.get_internal_timer_service("user-timers", self, by_user=True, may_run_on=True)
         self.user_timers: TimerService = _TimerService(timers)
-        self._collector: Collector = Collector(context)
-        self._ctx: Any = _Context(self._collector, self.user_timers, self.backend)
+        self._ctx: Any = KeyedTimedContext(self._collector, self.user_timers, self.backend)
 
     def process_records(self, records: Records) -> None:
         """Process a run, each record under its key."""
@@ -109,7 +80,7 @@ class KeyedProcessOperator(KeyedOperator):
                 # set_current_key, in line: this is the hottest loop of all.
                 backend.row = rows[key]
                 backend.key = key
-                ctx.current = ctx.emitted = timestamp
+                ctx.current = timestamp
                 results = call(value, ctx)
                 if results is not None:
                     collector.collect(results, timestamp)
@@ -117,35 +88,30 @@ class KeyedProcessOperator(KeyedOperator):
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Call ``on_timer``; what it emits carries the timer's timestamp (T7)."""
-        ctx = self._ctx
-        ctx.current = ctx.emitted = timestamp
-        ctx.domain = TimeDomain.EVENT_TIME
-        try:
-            results = self.function.on_timer(timestamp, ctx)
-            if results is not None:
-                self._collector.collect(results, timestamp)
-        except BaseException as error:
-            self._timer_failed(timestamp, error)
+        self._call_on_timer(timestamp, timestamp)
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
         """Call ``on_timer``; what it emits carries no timestamp (T7)."""
+        self._ctx.domain = TimeDomain.PROCESSING_TIME
+        try:
+            self._call_on_timer(timestamp, None)
+        finally:
+            self._ctx.domain = TimeDomain.EVENT_TIME
+
+    def _call_on_timer(self, timestamp: int, emitted: int | None) -> None:
         ctx = self._ctx
-        ctx.current, ctx.emitted = timestamp, None
-        ctx.domain = TimeDomain.PROCESSING_TIME
+        ctx.current = timestamp
         try:
             results = self.function.on_timer(timestamp, ctx)
             if results is not None:
-                self._collector.collect(results, None)
+                self._collector.collect(results, emitted)
         except BaseException as error:
-            self._timer_failed(timestamp, error)
-
-    def _timer_failed(self, timestamp: int, error: BaseException) -> NoReturn:
-        key = self.backend.key
-        timer = f"the {self._ctx.domain.value} timer at {timestamp} of key {shorten(key)}"
-        raise_from_user_code(
-            error,
-            f"operator {self.name!r} {failed(error)} in {timer}",
-            operator=self.name,
-            subtask=self.context.subtask,
-            key=key,
-        )
+            key = self.backend.key
+            raise_from_user_code(
+                error,
+                f"operator {self.name!r} {failed(error)} in the {ctx.domain.value} timer at {timestamp} of key"
+                f" {shorten(key)}",
+                operator=self.name,
+                subtask=self.context.subtask,
+                key=key,
+            )

@@ -8,11 +8,11 @@ from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError
-from pillarbox._operators.frame.collector import Collector
+from pillarbox._operators.frame.contexts import TimedContext
 from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import OutputTag, ProcessFunction, TimerService
+from pillarbox._operators.functions.basic import TimerService
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["ProcessOperator", "process_each"]
@@ -43,32 +43,13 @@ class _Clocks(TimerService):
     delete_processing_time_timer = _refuse
 
 
-class _Context(ProcessFunction.Context):
-    """One object for all records: the operator sets what changes."""
-
-    def __init__(self, collector: Collector, clocks: _Clocks) -> None:
-        self._collector = collector
-        self._clocks = clocks
-        self.current: int | None = None
-
-    def timestamp(self) -> int | None:
-        return self.current
-
-    def timer_service(self) -> TimerService:
-        return self._clocks
-
-    def output(self, tag: OutputTag, value: Any) -> None:
-        self._collector.collect_side(tag, value, self.current)
-
-
 class ProcessOperator(FunctionOperator):
     """Applies ``process_element(value, ctx)``."""
 
     def __init__(self, context: OperatorContext, function: Any) -> None:
         super().__init__(context, function, "process_element")
         self._clocks = _Clocks(context)
-        self._collector: Collector = Collector(context)
-        self._ctx: Any = _Context(self._collector, self._clocks)
+        self._ctx: Any = TimedContext(self._collector, self._clocks)
 
     def process_records(self, records: Records) -> None:
         """Process a run."""
@@ -76,7 +57,7 @@ class ProcessOperator(FunctionOperator):
 
     def process_run(self, records: Records, keying: Keying | None, call: Callable[..., Any]) -> None:
         """Apply ``call`` to a run; there are no keys."""
-        process_each(self, records, call, self._ctx, self._collector)
+        process_each(self, records, call, self._ctx)
 
     def begin_epoch(self) -> None:
         """Begin an epoch of a source: event time begins anew."""
@@ -97,14 +78,13 @@ class ProcessOperator(FunctionOperator):
         self._clocks.watermark = MIN_TIMESTAMP if state is None else state["watermark"]
 
 
-def process_each(
-    operator: FunctionOperator, records: Records, call: Callable[..., Any], ctx: Any, collector: Collector
-) -> None:
+def process_each(operator: FunctionOperator, records: Records, call: Callable[..., Any], ctx: Any) -> None:
     """Apply ``call(value, ctx)`` to each record of a run, whatever its key, and hand on the results.
 
     Args:
         ctx: the context of all records; its ``current`` is set to the event time of each.
     """
+    collector = operator._collector
     stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
     with operator.each(records, None) as values:
         for value, timestamp in zip(values, stamps):

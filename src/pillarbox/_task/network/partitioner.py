@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements import Records
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.keying import Keying, Router
@@ -138,13 +138,7 @@ def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) ->
     # (Numbers of a byte or two are sorted by a radix sort, several times as fast.)
     order = np.argsort(subtasks.astype(np.min_scalar_type(targets)), kind="stable")
     ends = np.cumsum(np.bincount(subtasks, minlength=targets)).tolist()
-    if isinstance(records, ArrowRecords):
-        ordered: Records = records.take(order)
-    else:
-        positions = order.tolist()
-        values = list(map(records.values.__getitem__, positions))
-        timestamps = records.timestamps
-        ordered = Records(values, None if timestamps is None else list(map(timestamps.__getitem__, positions)))
+    ordered = records.take(order)
     start = 0
     for target, end in enumerate(ends):
         if end > start:

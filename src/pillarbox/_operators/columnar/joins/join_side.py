@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,9 @@ from pillarbox._operators.columnar.program import columns_of_run, times_of_run
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._types import RowEncoder
+
+if TYPE_CHECKING:
+    from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator
 
 __all__ = ["JoinSide", "RowsOfSide"]
 
@@ -54,34 +56,6 @@ class JoinSide:
     joins_nulls: bool = False
 
 
-class Joining(Protocol):
-    """The operator, as a side needs it: event time, a place for late rows and for those without key, and the state.
-
-    Attributes:
-        dropped: how many late rows of this epoch were dropped.
-    """
-
-    dropped: int
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def watermark(self) -> int: ...
-
-    def take_late(self, tag: OutputTag[Any], records: Records) -> None: ...
-
-    def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None: ...
-
-    def join_if_many(self) -> None: ...
-
-    def places(self) -> list[Any]: ...
-
-    def kept(self, place: Any) -> Any: ...
-
-    def keep(self, place: Any, content: bytes | None) -> None: ...
-
-
 class RowsOfSide:
     """The rows of one stream: those that came, and those that are kept.
 
@@ -91,7 +65,9 @@ class RowsOfSide:
         reach: how much later than a row the last of its partners may be (milliseconds).
     """
 
-    def __init__(self, operator: Joining, name: str, side: JoinSide, reach: int, *, keeps_matches: bool) -> None:
+    def __init__(
+        self, operator: BaseJoinOperator, name: str, side: JoinSide, reach: int, *, keeps_matches: bool
+    ) -> None:
         self._operator = operator
         self._side = side
         self._keeps_matches = keeps_matches
@@ -122,7 +98,7 @@ class RowsOfSide:
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
         late = times < operator.watermark
         if late.any():
-            self._take_late(batch.filter(pa.array(late)), times[late])
+            operator.take_late_run(ArrowRecords(batch.filter(pa.array(late)), times[late]), self._side.late_tag)
             batch, times = batch.filter(pa.array(~late)), times[~late]
         joinable = None if self._side.joins_nulls else without_nulls([batch.column(index) for index in self.keys])
         if joinable is not None:
@@ -137,13 +113,6 @@ class RowsOfSide:
             self.rows += len(times)
             self.bytes += batch.nbytes + times.nbytes
             operator.join_if_many()
-
-    def _take_late(self, batch: pa.RecordBatch, times: Ints) -> None:
-        tag = self._side.late_tag
-        if tag is None:
-            self._operator.dropped += len(times)
-        else:
-            self._operator.take_late(tag, ArrowRecords(batch, times))
 
     def take(self) -> Segment | None:
         """Return the rows that came, as a segment, and have them no more; None: none came."""
