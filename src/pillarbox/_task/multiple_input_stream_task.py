@@ -208,25 +208,10 @@ class MultipleInputStreamTask(StreamTask):
             service.fire_due_processing_time_timers(now)
 
     def _process(self, item: Iterable[Any]) -> None:
-        if self._batch is None:
-            self._process_buffers(item)
-        elif self._batch.complete:
+        if self._batch is not None and self._batch.complete:
             self._process_keys(item)
         else:
-            self._gather(item, self._batch)
-
-    def _gather(self, item: Iterable[Buffer], batch: BatchInput) -> None:
-        """Let records wait for their turn in batch mode, where there are no watermarks but the last one."""
-        gate, inputs = self.gate, self.chain.head.inputs
-        for buffer in item:
-            self.metrics.buffers_in += 1
-            for channel, element in gate.receive(buffer):
-                if isinstance(element, Records):
-                    self.metrics.records_in += len(element)
-                    if gate.edge_of(channel).is_broadcast:
-                        self.metrics.broadcast_in += len(element)
-                    if not batch.takes(gate.edge_of(channel), element, len(buffer.payload)):
-                        inputs[gate.input_of(channel)].process_records(element)
+            self._process_buffers(item, self._batch)
 
     def _process_keys(self, item: Iterable[KeyedRun]) -> None:
         """Process records that have waited, and end each key behind its last one."""
@@ -238,7 +223,8 @@ class MultipleInputStreamTask(StreamTask):
                 head.end_key()
                 self.backend.drop_keys()
 
-    def _process_buffers(self, item: Iterable[Buffer]) -> None:
+    def _process_buffers(self, item: Iterable[Buffer], batch: BatchInput | None) -> None:
+        """Process what has come; in batch mode, records may have to wait, and there are no watermarks but the last."""
         gate, inputs = self.gate, self.chain.head.inputs
         for buffer in item:
             self.metrics.buffers_in += 1
@@ -248,12 +234,15 @@ class MultipleInputStreamTask(StreamTask):
                     edge = gate.edge_of(channel)
                     if edge.is_broadcast:
                         self.metrics.broadcast_in += len(element)
-                    inputs[edge.index].process_records(element)
+                    if batch is None or not batch.takes(edge, element, len(buffer.payload)):
+                        inputs[edge.index].process_records(element)
+                elif batch is not None:
+                    continue
                 elif isinstance(element, Watermark):
                     gate.watermark(channel, element.timestamp, self.chain)
                 elif isinstance(element, WatermarkStatus):
                     gate.status(channel, element.idle)
-            if gate.any_barrier and not self.metrics.alignment.is_running:
+            if batch is None and gate.any_barrier and not self.metrics.alignment.is_running:
                 self.metrics.alignment.mark_start()
 
     def _close_input(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, raise_from_user_code, shorten
 from pillarbox._operators.frame.collector import Collector
-from pillarbox._operators.frame.contexts import KeyedTimedContext, RecordContext
+from pillarbox._operators.frame.contexts import EmittingContext, KeyedTimedContext
 from pillarbox._operators.frame.function_operator import FunctionOperator, keyed_context
 from pillarbox._operators.frame.inputs import StreamInput
 from pillarbox._operators.frame.keying import Keying
@@ -31,7 +31,7 @@ from pillarbox._state import KeyedStateBackend, MapStateDescriptor, StateDescrip
 __all__ = ["BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
 
 
-class _Side(RecordContext):
+class _Side(EmittingContext):
     """One of the streams, as its function sees it: its broadcast states by name, and what contexts of all sides have.
 
     Args:
@@ -48,7 +48,7 @@ class _Side(RecordContext):
         timers: TimerService,
         descriptors: Sequence[MapStateDescriptor],
     ) -> None:
-        RecordContext.__init__(self, collector)
+        EmittingContext.__init__(self, collector)
         self._operator = context
         self._timers = timers
         self._backend: KeyedStateBackend = keyed_context(context).backend

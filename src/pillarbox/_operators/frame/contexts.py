@@ -13,10 +13,10 @@ from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag
 from pillarbox._operators.functions.contexts import TimerService
 from pillarbox._state import KeyedStateBackend
 
-__all__ = ["KeyedTimedContext", "RecordContext", "TimedContext"]
+__all__ = ["EmittingContext", "KeyedTimedContext", "TimedContext"]
 
 
-class RecordContext:
+class EmittingContext:
     """The part of all contexts: an event time, and side outputs.
 
     Attributes:
@@ -39,7 +39,7 @@ class RecordContext:
         self._collector.collect_side(tag, value, emitted)
 
 
-class TimedContext(RecordContext, ProcessFunction.Context):
+class TimedContext(EmittingContext, ProcessFunction.Context):
     """That of a stream without key, whose clocks can be read.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pillarbox._elements import Records
 from pillarbox._operators.frame.collector import Collector, settled
-from pillarbox._operators.frame.contexts import RecordContext
+from pillarbox._operators.frame.contexts import EmittingContext
 from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
@@ -44,7 +44,7 @@ class Interval(NamedTuple):
     upper: int
 
 
-class JoinContext(RecordContext, ProcessJoinFunction.Context):
+class JoinContext(EmittingContext, ProcessJoinFunction.Context):
     """One object for all pairs: the operator sets what changes.
 
     Attributes:

@@ -127,10 +127,6 @@ class InputGate:
         """Return the edge that a channel belongs to."""
         return self._edges[edge_of_channel(channel)]
 
-    def input_of(self, channel: int) -> int:
-        """Return the input of the head operator that a channel's records go to."""
-        return self._edges[edge_of_channel(channel)].index
-
     @property
     def _label(self) -> str:
         return f"task {self._name!r}, epoch {self._epoch}"
