@@ -737,13 +737,6 @@ def test_m14_one_cancellation_that_fails_keeps_none_from_the_others() -> None:
     assert processor.mailbox.state is MailboxState.CLOSED
 
 
-def test_m14_closes_itself_as_a_context_manager() -> None:
-    with MailboxProcessor(finish) as processor:
-        future = processor.get_mailbox_executor(0).submit(lambda: None, "m")
-    assert future.cancelled()
-    assert processor.mailbox.state is MailboxState.CLOSED
-
-
 # -- M1: changing the thread ---------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import final
 
 from pillarbox.mailbox._default_action import (
@@ -35,8 +34,7 @@ class MailboxProcessor:
     Because nothing else runs operators, nothing in them needs a lock: timers, checkpoints and
     asynchronous results arrive as mails and never meet a record half-way.
 
-    Life: *open*, then :meth:`prepare_close` (no new mails), then :meth:`close`. As a context
-    manager it closes itself.
+    Life: *open*, then :meth:`prepare_close` (no new mails), then :meth:`close`.
 
     Threads: ``suspend``, ``all_actions_completed``, ``report_throwable``, the two
     ``get_..._executor`` and the ``is_...`` may be called from any; all else belongs to the mailbox
@@ -213,17 +211,6 @@ class MailboxProcessor:
         first_error = _cancel(dropped)
         if first_error is not None:
             raise first_error
-
-    def __enter__(self) -> MailboxProcessor:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def rebind_to_current_thread(self) -> None:
         """Make the calling thread the mailbox thread, while the loop is not being run.

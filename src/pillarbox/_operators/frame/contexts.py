@@ -8,12 +8,42 @@ from __future__ import annotations
 
 from typing import Any
 
+from pillarbox._errors import ProgramError
 from pillarbox._operators.frame.collector import Collector
+from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, ProcessFunction, TimeDomain
 from pillarbox._operators.functions.contexts import TimerService
 from pillarbox._state import KeyedStateBackend
+from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-__all__ = ["EmittingContext", "KeyedTimedContext", "TimedContext"]
+__all__ = ["Clocks", "EmittingContext", "KeyedTimedContext", "TimedContext"]
+
+
+class Clocks(TimerService):
+    """The clocks of a stream without key: timers are refused."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
+        self.watermark = MIN_TIMESTAMP
+
+    def current_processing_time(self) -> int:
+        """Return the wall clock's time."""
+        return self._context.processing_time_service.current_processing_time()
+
+    def current_watermark(self) -> int:
+        """Return the operator's event time."""
+        return self.watermark
+
+    def _refuse(self, timestamp: int) -> None:
+        raise ProgramError(
+            f"operator {self._context.name!r} sets a timer, but its stream has no key: put key_by(...) directly"
+            " before process(...) and give it a KeyedProcessFunction"
+        )
+
+    register_event_time_timer = _refuse
+    delete_event_time_timer = _refuse
+    register_processing_time_timer = _refuse
+    delete_processing_time_timer = _refuse
 
 
 class EmittingContext:

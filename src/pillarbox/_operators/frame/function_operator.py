@@ -141,8 +141,8 @@ class FunctionOperator(StreamOperator):
 class Pass:
     """A pass of user code over values.
 
-    Used as ``with operator.each(records) as values: for value in values: ...``; an error in the block is raised as one
-    that names operator, key and record.
+    Used as ``with operator.each(records, operator.keying) as values: for value in values: ...``; an error in the block
+    is raised as one that names operator, key and record.
 
     Args:
         values: all of them.

@@ -6,12 +6,13 @@ Source of the behaviour: Flink's ``KeyedProcessOperator``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import failed, raise_from_user_code, shorten
-from pillarbox._operators.frame.contexts import KeyedTimedContext
+from pillarbox._operators.frame.contexts import Clocks, KeyedTimedContext
 from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
@@ -22,32 +23,21 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimer
 __all__ = ["KeyedProcessOperator"]
 
 
-class _TimerService(TimerService):
+class _KeyTimers(Clocks):
     """The user's view of an internal timer service: the current key, no namespace."""
 
-    def __init__(self, internal: InternalTimerService) -> None:
+    def __init__(self, context: OperatorContext, internal: InternalTimerService) -> None:
+        super().__init__(context)
         self._internal = internal
-        # One call less on the hottest path: the user's method is the timers' own.
+        # One call less on the hottest path: the user's methods are the timers' own.
         self.register_event_time_timer = internal.event_timers.register  # type: ignore[method-assign]
         self.delete_event_time_timer = internal.event_timers.delete  # type: ignore[method-assign]
-
-    def current_processing_time(self) -> int:
-        return self._internal.current_processing_time()
+        register, delete = internal.register_processing_time_timer, internal.delete_processing_time_timer
+        self.register_processing_time_timer = partial(register, VOID_NAMESPACE)  # type: ignore[method-assign]
+        self.delete_processing_time_timer = partial(delete, VOID_NAMESPACE)  # type: ignore[method-assign]
 
     def current_watermark(self) -> int:
         return self._internal.current_watermark
-
-    def register_event_time_timer(self, timestamp: int) -> None:
-        raise AssertionError("set in __init__")
-
-    def delete_event_time_timer(self, timestamp: int) -> None:
-        raise AssertionError("set in __init__")
-
-    def register_processing_time_timer(self, timestamp: int) -> None:
-        self._internal.register_processing_time_timer(VOID_NAMESPACE, timestamp)
-
-    def delete_processing_time_timer(self, timestamp: int) -> None:
-        self._internal.delete_processing_time_timer(VOID_NAMESPACE, timestamp)
 
 
 class KeyedProcessOperator(KeyedOperator):
@@ -60,7 +50,7 @@ class KeyedProcessOperator(KeyedOperator):
     def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
         super().__init__(context, function, "process_element", keying)
         timers = self.time_services.get_internal_timer_service("user-timers", self, by_user=True, may_run_on=True)
-        self.user_timers: TimerService = _TimerService(timers)
+        self.user_timers: TimerService = _KeyTimers(context, timers)
         self._ctx: Any = KeyedTimedContext(self._collector, self.user_timers, self.backend)
 
     def process_records(self, records: Records) -> None:

@@ -7,40 +7,13 @@ from itertools import repeat
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._errors import ProgramError
-from pillarbox._operators.frame.contexts import TimedContext
+from pillarbox._operators.frame.contexts import Clocks, TimedContext
 from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import TimerService
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["ProcessOperator", "process_each"]
-
-
-class _Clocks(TimerService):
-    """The clocks of a stream without key: timers are refused."""
-
-    def __init__(self, context: OperatorContext) -> None:
-        self._context = context
-        self.watermark = MIN_TIMESTAMP
-
-    def current_processing_time(self) -> int:
-        return self._context.processing_time_service.current_processing_time()
-
-    def current_watermark(self) -> int:
-        return self.watermark
-
-    def _refuse(self, timestamp: int) -> None:
-        raise ProgramError(
-            f"operator {self._context.name!r} sets a timer, but its stream has no key: put key_by(...) directly"
-            " before process(...) and give it a KeyedProcessFunction"
-        )
-
-    register_event_time_timer = _refuse
-    delete_event_time_timer = _refuse
-    register_processing_time_timer = _refuse
-    delete_processing_time_timer = _refuse
 
 
 class ProcessOperator(FunctionOperator):
@@ -48,7 +21,7 @@ class ProcessOperator(FunctionOperator):
 
     def __init__(self, context: OperatorContext, function: Any) -> None:
         super().__init__(context, function, "process_element")
-        self._clocks = _Clocks(context)
+        self._clocks = Clocks(context)
         self._ctx: Any = TimedContext(self._collector, self._clocks)
 
     def process_records(self, records: Records) -> None:
