@@ -19,7 +19,7 @@ import pyspark.sql.types as spark
 
 from pillarbox._elements import ArrowRecords
 from pillarbox._operators.columnar.accumulators import arrow_type
-from pillarbox._operators.columnar.columnar_operator import home_key
+from pillarbox._operators.columnar.home_state import HomeState
 from pillarbox._operators.columnar.joins.join_keys import are_equal
 from pillarbox._operators.columnar.joins.join_segment import Ints, Segment
 from pillarbox._operators.columnar.joins.join_side import JoinSide, RowsOfSide
@@ -39,7 +39,11 @@ _BYTES = 64 * 1024 * 1024
 
 
 class BaseJoinOperator(TwoInputs, KeyedOperator):
-    """Finds the pairs; what becomes of them is the subclasses' affair."""
+    """Finds the pairs; what becomes of them is the subclasses' affair.
+
+    Attributes:
+        kept: the rows of both sides, and which have had a partner.
+    """
 
     own_states: Collection[str] = ("rows",)
     by_key = False
@@ -58,12 +62,11 @@ class BaseJoinOperator(TwoInputs, KeyedOperator):
         super().__init__(context, function, "process_element", keying)
         self._interval = interval
         self._timers = self.time_services.get_internal_timer_service("buffers", self)
+        binary = Types.PRIMITIVE_ARRAY(Types.BYTE())
+        self.kept: HomeState = HomeState(context, self.backend, ValueStateDescriptor("rows", binary))
         left, right = sides
         self._left = RowsOfSide(self, "left", left, interval.upper, keeps_matches=outer)
         self._right = RowsOfSide(self, "right", right, -interval.lower, keeps_matches=False)
-        binary = Types.PRIMITIVE_ARRAY(Types.BYTE())
-        self._rows = self.backend.get_state(ValueStateDescriptor("rows", binary), namespaced=True)
-        self._home = home_key(context)
         self._restored = False
         self._inputs = self._left, self._right
 
@@ -144,24 +147,6 @@ class BaseJoinOperator(TwoInputs, KeyedOperator):
         self._join_all()
 
     # -- state --
-
-    def places(self) -> list[Any]:
-        """Return the places where something is kept: the namespaces of the subtask's key."""
-        self.backend.set_current_key(self._home)
-        return self.backend.get_namespaces()
-
-    def kept(self, place: Any) -> Any:
-        """Return the bytes that are kept at a place; None: there are none."""
-        self.backend.select(self._home, place)
-        return self._rows.value()
-
-    def keep(self, place: Any, content: bytes | None) -> None:
-        """Keep bytes at a place in the place of others; None: nothing any more."""
-        self.backend.select(self._home, place)
-        if content is None:
-            self._rows.clear()
-        else:
-            self._rows.update(content)
 
     def restore_state(self, state: Any) -> None:
         """Check what is kept; it is read when the watermark is known.

@@ -13,6 +13,7 @@ import pyspark.sql.types as spark
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.columnar.accumulators import arrow_type
+from pillarbox._operators.columnar.home_state import of_about_the_same_length
 from pillarbox._operators.columnar.joins.join_keys import are_exact, codes_of, without_nulls
 from pillarbox._operators.columnar.joins.join_segment import BLOCK, Ints, Segment
 from pillarbox._operators.columnar.program import columns_of_run, times_of_run
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JoinSide", "RowsOfSide"]
 
-# That many segments of about the same length become one, unless it would be longer than this.
-_FEW = 4
+# A segment is no longer than this: so many rows, or bytes.
 _LONGEST = 1 << 17
 _LARGEST = 16 * 1024 * 1024
 _MATCHES = "matches"
@@ -69,6 +69,7 @@ class RowsOfSide:
         self, operator: BaseJoinOperator, name: str, side: JoinSide, reach: int, *, keeps_matches: bool
     ) -> None:
         self._operator = operator
+        self._kept = operator.kept
         self._side = side
         self._keeps_matches = keeps_matches
         self._reach = reach
@@ -153,7 +154,7 @@ class RowsOfSide:
         """Read what is kept. The next :meth:`expire` finds the rows that are over."""
         self.segments = []
         for place in self._places():
-            batch = self.decode(self._operator.kept(place))
+            batch = self.decode(self._kept.at(place).value())
             # (An outer join wrote it that is an inner one now: it is written anew, with a note, and without matches.)
             is_stale = self._notes is not None and batch.schema.metadata != self._notes
             times = batch.column(len(self.schema)).to_numpy()
@@ -167,7 +168,7 @@ class RowsOfSide:
 
     def _places(self) -> list[tuple[str, int]]:
         """Return the places of the streams that are kept, in the order in which they were added."""
-        return sorted(place for place in self._operator.places() if place[0] == self._name)
+        return sorted(place for place in self._kept.places() if place[0] == self._name)
 
     def check(self) -> None:
         """Check that what is kept has the columns of the program.
@@ -176,7 +177,7 @@ class RowsOfSide:
             CheckpointMismatchError: it has others.
         """
         for place in self._places()[:1]:
-            self.decode(self._operator.kept(place))
+            self.decode(self._kept.at(place).value())
 
     def keep_segments(self) -> None:
         """Bring the state up to the segments: those that are new are written, in one with others that are short."""
@@ -184,12 +185,12 @@ class RowsOfSide:
         numbers = {segment.number for segment in self.segments}
         for place in self._places():
             if place[1] not in numbers:
-                self._operator.keep(place, None)
+                self._kept.at(place).clear()
                 self._forget_matches(place[1])
         for segment in self.segments:
             if segment.number is None:
                 segment.number, self._next = self._next, self._next + 1
-                self._operator.keep((self._name, segment.number), self._encode(segment))
+                self._kept.at((self._name, segment.number)).update(self._encode(segment))
                 if segment.matched is not None:
                     segment.changed = set((np.flatnonzero(segment.matched) // BLOCK).tolist())
             self._keep_matches(segment)
@@ -199,14 +200,8 @@ class RowsOfSide:
         fresh = [segment for segment in self.segments if segment.number is None]
         if not fresh:
             return
-        rows = sum(map(len, fresh))
-        older: list[Segment] = []
-        while kept and len(kept[-1]) <= 2 * rows and rows + len(kept[-1]) <= self._longest(kept[-1]):
-            older.append(kept.pop())
-            rows += len(older[-1])
-        if len(older) < _FEW - 1:
-            kept += older[::-1]
-            older = []
+        older = of_about_the_same_length(reversed(kept), sum(map(len, fresh)), self._longest)
+        kept = kept[: len(kept) - len(older)]
         # (A new segment does not know which rows are over.)
         parts = [segment.alive() for segment in (*older[::-1], *fresh)]
         whole = Segment.together(parts) if len(parts) > 1 else parts[0]
@@ -261,19 +256,19 @@ class RowsOfSide:
         for block in sorted(segment.changed):
             assert segment.matched is not None and segment.number is not None
             bits = np.packbits(segment.matched[block * BLOCK : (block + 1) * BLOCK])
-            self._operator.keep((_MATCHES, segment.number, block), bits.tobytes())
+            self._kept.at((_MATCHES, segment.number, block)).update(bits.tobytes())
         segment.changed = set()
 
     def _forget_matches(self, number: int) -> None:
-        for place in self._operator.places():
+        for place in self._kept.places():
             if self._name == "left" and place[:2] == (_MATCHES, number):
-                self._operator.keep(place, None)
+                self._kept.at(place).clear()
 
     def _restored_matches(self, number: int, rows: int) -> npt.NDArray[np.bool_] | None:
         matched = self._no_matches(rows)
         if matched is not None:
             for block, start in enumerate(range(0, rows, BLOCK)):
-                bits = self._operator.kept((_MATCHES, number, block))
+                bits = self._kept.at((_MATCHES, number, block)).value()
                 if bits is not None:
                     part = matched[start : start + BLOCK]
                     part[:] = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(part))
