@@ -59,11 +59,11 @@ from pillarbox._operators.connected.two_inputs import (
     CoMapOperator,
     CoProcessOperator,
     KeyedCoProcessOperator,
-    _TwoInputs,
 )
 from pillarbox._operators.dead_letters.guarded import GuardedOperator
 from pillarbox._operators.dead_letters.key_guard import KeyGuardOperator
 from pillarbox._operators.frame.function_operator import FunctionOperator
+from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.joins.co_group import CoGroupWindowOperator
@@ -371,7 +371,7 @@ PARTS = (
     FoldingWindowOperator,
     ColumnarOperator,
     BaseJoinOperator,
-    _TwoInputs,
+    TwoInputs,
     _BroadcastOperator,
 )
 # Why an operator is in no program above.

@@ -124,7 +124,7 @@ class MultipleInputStreamTask(StreamTask):
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
         # Completions of older ones are passed over, its own is not.
-        self.latest_completed = self.log.version - 1
+        self.latest_completed = max(0, self.log.version - 1)
         former = self.log.former_program
         event_time = task_state.get("event_time", {})
         say_anew = not self.chain.have_heard(event_time)
@@ -255,7 +255,7 @@ class MultipleInputStreamTask(StreamTask):
         ended = self.gate.aligned()
         self.metrics.alignment.mark_end()
         if self._phase is EpochPhase.DATA_ENDED:
-            return self._take_checkpoint()
+            return self._end_input()
         if self._batch is not None:
             if self._batch.complete:
                 return DataInputStatus.END_OF_DATA
@@ -267,7 +267,7 @@ class MultipleInputStreamTask(StreamTask):
             self.gate.end(self.chain)
         if ended or self._is_last:
             return DataInputStatus.END_OF_DATA
-        return self._take_checkpoint()
+        return self._end_input()
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
         if self._store is None:

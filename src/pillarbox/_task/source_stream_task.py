@@ -59,4 +59,4 @@ class SourceStreamTask(StreamTask):
     def _end_epoch(self) -> DataInputStatus:
         if self._bounded and self._phase is not EpochPhase.DATA_ENDED:
             return DataInputStatus.END_OF_DATA
-        return self._take_checkpoint()
+        return self._end_input()

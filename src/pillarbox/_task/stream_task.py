@@ -345,9 +345,8 @@ class StreamTask(ABC):
         if status is DataInputStatus.END_OF_DATA:
             self._end_data()
             return
-        # The end of the epoch's input.
+        # The end of the epoch's input: only the checkpoint is left, which ends the loop.
         self._suspension = controller.suspend_default_action()
-        self.processor.suspend()
 
     def _emit_next(self) -> DataInputStatus:
         item = self._reader.poll()
@@ -374,11 +373,14 @@ class StreamTask(ABC):
 
     # -- checkpoints --
 
-    def _take_checkpoint(self) -> DataInputStatus:
-        """Take the epoch's only checkpoint, all of its input having come (C1, C4).
+    def _end_input(self) -> DataInputStatus:
+        """Let a mail take the epoch's only checkpoint: all of its input has come (C1). An error fails the task."""
+        executor = self.processor.get_main_mailbox_executor()
+        executor.execute(self._take_checkpoint, "checkpoint %s", self._checkpoint_id)
+        return DataInputStatus.END_OF_INPUT
 
-        Operators emit what must go first, the barrier goes downstream, state is written. An error fails the task.
-        """
+    def _take_checkpoint(self) -> None:
+        """Let operators emit what must go first; then the barrier goes downstream, and state is written (C4)."""
         for service in self.chain.timer_services():
             service.unschedule()
         checkpoint_id = self._checkpoint_id
@@ -387,7 +389,7 @@ class StreamTask(ABC):
         self.writer.broadcast(Barrier(checkpoint_id))
         self._write_state(self.chain.snapshot_state(checkpoint_id))
         self._phase = EpochPhase.DONE
-        return DataInputStatus.END_OF_INPUT
+        self.processor.suspend()
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
         """Tell the operators that a checkpoint is committed: each hears of each once, in order (C2).
