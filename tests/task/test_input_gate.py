@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from pillarbox._elements import Barrier, Buffer, EndOfData, Records, Watermark, WatermarkStatus, encode
 from pillarbox._errors import ExchangeError
-from pillarbox._task import InputEdge, InputGate, channel_code
 from pillarbox._task.network import spool
+from pillarbox._task.network.input_gate import InputGate
+from pillarbox._task.vertex import InputEdge, channel_code
 from pillarbox._time import MIN_TIMESTAMP, StatusWatermarkValve
 
 SOURCE, KNOWN = 0, 1

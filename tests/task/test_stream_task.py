@@ -9,9 +9,9 @@ import pytest
 
 from pillarbox._elements import Barrier, EndOfData, Records, Watermark
 from pillarbox._errors import TaskCanceledError
-from pillarbox._task import DataInputStatus, SourceStreamTask, TaskState
+from pillarbox._task import SourceStreamTask, TaskState
 from pillarbox._task.network import record_writer
-from pillarbox._task.network.task_input import EXHAUSTED, ThreadedReader
+from pillarbox._task.network.task_input import EXHAUSTED, DataInputStatus, ThreadedReader
 from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
 from pillarbox.mailbox import MailboxProcessor
 from tests.support.nodes import node

@@ -86,7 +86,7 @@ from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox._operators.windowing.session_operator import SessionWindowOperator
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
-from pillarbox._task import ChainNode
+from pillarbox._task.vertex import ChainNode
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness,
     OneInputStreamOperatorTestHarness,

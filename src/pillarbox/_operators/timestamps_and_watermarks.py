@@ -6,7 +6,7 @@ is run again emits the same ones. Source of the behaviour: Flink's ``TimestampsA
 Behind a shuffle its last watermark is state, and so are its status and the time since which it has had no record, in
 epochs' times: whichever worker has the subtask, and however often it is made anew, a silent one becomes idle when it
 would have become so. (In Flink nothing of it is state, and the countdown starts anew with the task.) At a source the
-task that reads it counts, as partitions have no identity (:class:`~pillarbox._task.InputGate`).
+task that reads it counts, as partitions have no identity (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
 from __future__ import annotations
