@@ -67,7 +67,7 @@ class InFlight:
         self._options = options
         self._emit_event = emit_event
         clock = context.processing_time_service
-        self._queue = self._new_queue()
+        self._queue: StreamElementQueue = OrderedQueue() if options.ordered else UnorderedQueue()
         # How many requests the queue takes: those under way, and as many more so that none of them waits for a record.
         self._most = 2 * options.capacity
         self._batches: Batches | None = None
@@ -76,7 +76,7 @@ class InFlight:
                 options.batch_size,
                 options.batch_timeout_millis,
                 clock,
-                put=self._put,
+                put=self._queue.put,
                 send=self._submit,
                 is_due=self.flush_batch,
             )
@@ -106,9 +106,6 @@ class InFlight:
             self._release()
             raise
         self._workers = self.host.workers
-
-    def _new_queue(self) -> StreamElementQueue:
-        return OrderedQueue() if self._options.ordered else UnorderedQueue()
 
     def close(self) -> None:
         """Abandon the requests under way, and close the function."""
@@ -174,7 +171,7 @@ class InFlight:
         """Ask only about keys whose result is not at hand, and not on its way."""
         for value, stamp, key in zip(values, stamps, keys):
             request = Request([value], None if stamp is None else [stamp])
-            self._put(request)
+            self._queue.put(request)
             self._look_up(request, key)
 
     def _look_up(self, request: Request, key: Any) -> None:
@@ -187,9 +184,6 @@ class InFlight:
             self._submit(request)
         else:
             self._counters.cache_hits += 1
-
-    def _put(self, request: Request) -> None:
-        self._queue.put(request)
 
     def _submit(self, request: Request) -> None:
         self._workers.submit(request)
@@ -437,7 +431,7 @@ class InFlight:
                 self._last_chances.add(request)
             else:
                 request.started = started
-            self._put(request)
+            self._queue.put(request)
             if self._cache is None:
                 self._submit(request)
             else:

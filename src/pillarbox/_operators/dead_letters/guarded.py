@@ -234,16 +234,6 @@ class GuardedOperator(StreamOperator):
         """Whether the function of the guarded operator has a ``close()``."""
         return self._guarded.has_close
 
-    @property
-    def next_wake_up(self) -> int | None:
-        """When the guarded operator has something to do."""
-        return self._guarded.next_wake_up
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether the guarded operator carries something on."""
-        return self._guarded.is_unfinished
-
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit what must go before the barrier."""
         self._guarded.prepare_snapshot_pre_barrier(checkpoint_id)
