@@ -953,7 +953,7 @@ def test_bad_rows_are_found_in_halves(bad):
         return found
 
     refused: list[int] = []
-    letters = SimpleNamespace(write=lambda cause, value, key, stamp: refused.append(value.n))
+    letters: Any = SimpleNamespace(write=lambda cause, value, key, stamp: refused.append(value.n))
     parts = [*sort_out(columns, look, (OperatorError,), letters, in_halves=True)]
     good = [n for n in range(10_000) if n not in set(bad)]
     assert [n for _, found in parts for n in found] == [n for part, _ in parts for n in part] == good
