@@ -62,7 +62,6 @@ class InFlight:
     ) -> None:
         self._context = context
         self._name = context.name
-        self._function = function
         self._combining = function if isinstance(function, CombiningFunction) else None
         self._options = options
         self._emit_event = emit_event
