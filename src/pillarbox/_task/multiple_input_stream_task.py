@@ -16,6 +16,7 @@ from pillarbox._state import ChunkStore, HeapKeyedStateBackend, KeyOwner, StateL
 from pillarbox._state.savepoint import gate_with_edges
 from pillarbox._task.lifecycle import TaskEvent, TaskState
 from pillarbox._task.memory import Memory, MemoryProbe, process_memory, readable
+from pillarbox._task.metrics import TaskMetrics
 from pillarbox._task.network.batch_input import BatchInput
 from pillarbox._task.network.input_gate import InputGate
 from pillarbox._task.network.key_sorter import KeyedRun
@@ -92,7 +93,7 @@ class MultipleInputStreamTask(StreamTask):
         first = self.state is TaskState.CREATED
         try:
             with self._working(TaskEvent.RESTORE if first else TaskEvent.SYNC, TaskEvent.RESTORED):
-                self.metrics.begin_epoch()
+                self.metrics = TaskMetrics()
                 if first:
                     self.chain.open()
                     self.backend.seal()

@@ -285,7 +285,7 @@ class StreamTask(ABC):
         self._checkpoint_id = checkpoint_id
         self._phase = EpochPhase.READING
         self._mails_before = self.mailbox_metrics.mails_processed
-        self.metrics.begin_epoch()
+        self.metrics = TaskMetrics()
         self.chain.set_epoch(checkpoint_id)
         self.chain.resume_timers()
         self._reader = self._reader_of(items)
