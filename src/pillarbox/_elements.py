@@ -89,6 +89,12 @@ class Records:
         timestamps = self.timestamps
         return Records(self.values[start:stop], None if timestamps is None else timestamps[start:stop])
 
+    def take(self, indices: npt.NDArray[np.int64]) -> Records:
+        """Return the records at ``indices``, in that order."""
+        values, timestamps, positions = self.values, self.timestamps, indices.tolist()
+        stamps = None if timestamps is None else list(map(timestamps.__getitem__, positions))
+        return Records(list(map(values.__getitem__, positions)), stamps)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} values)"
 

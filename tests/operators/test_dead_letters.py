@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -948,11 +949,12 @@ def test_bad_rows_are_found_in_halves(bad):
         looks.append(len(part))
         found = part.batch.column(0).to_pylist()
         if set(found) & set(bad):
-            raise OperatorError("bad")
+            raise OperatorError("bad") from ValueError("bad")
         return found
 
     refused: list[int] = []
-    parts = [*sort_out(columns, look, (OperatorError,), lambda at, error: refused.append(at), in_halves=True)]
+    letters: Any = SimpleNamespace(write=lambda cause, value, key, stamp: refused.append(value.n))
+    parts = [*sort_out(columns, look, (OperatorError,), letters, in_halves=True)]
     good = [n for n in range(10_000) if n not in set(bad)]
     assert [n for _, found in parts for n in found] == [n for part, _ in parts for n in part] == good
     assert refused == bad

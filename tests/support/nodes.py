@@ -8,7 +8,7 @@ from typing import Any
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.operator import OperatorFactory, StreamOperator
-from pillarbox._task import ChainNode
+from pillarbox._task.vertex import ChainNode
 from pillarbox.testing import OneInputStreamOperatorTestHarness, StreamRecord
 
 

@@ -10,19 +10,9 @@ from pillarbox._elements import Barrier, Buffer, Records, TaskReport, decode, en
 from pillarbox._graph import output_target
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import StreamOperator
-from pillarbox._task import (
-    REPORT_TARGET,
-    ChainInput,
-    Consumers,
-    Edge,
-    InputEdge,
-    MultipleInputStreamTask,
-    SourceStreamTask,
-    Vertex,
-    channel_code,
-    edge_id,
-)
+from pillarbox._task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamTask
 from pillarbox._task.network.partitioner import KeyGroupPartitioner, OutputPartitioner
+from pillarbox._task.vertex import ChainInput, Consumers, Edge, InputEdge, Vertex, channel_code, edge_id
 from pillarbox._time import ManualProcessingTimeService
 
 OUTPUT = output_target(0)

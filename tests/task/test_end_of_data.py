@@ -15,7 +15,8 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.functions.basic import KeyedProcessFunction
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._state import MemoryChunkStore
-from pillarbox._task import InputEdge, InputGate
+from pillarbox._task.network.input_gate import InputGate
+from pillarbox._task.vertex import InputEdge
 from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
 from pillarbox.mailbox import MailOptions
 from tests.support.nodes import node

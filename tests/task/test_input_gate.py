@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from pillarbox._elements import Barrier, Buffer, EndOfData, Records, Watermark, WatermarkStatus, encode
 from pillarbox._errors import ExchangeError
-from pillarbox._task import InputEdge, InputGate, channel_code
-from pillarbox._task.network import input_gate
+from pillarbox._task.network import spool
+from pillarbox._task.network.input_gate import InputGate
+from pillarbox._task.vertex import InputEdge, channel_code
 from pillarbox._time import MIN_TIMESTAMP, StatusWatermarkValve
 
 SOURCE, KNOWN = 0, 1
@@ -75,15 +76,15 @@ def test_any_order_is_put_right(case):
 
 
 def test_beyond_the_memory_bound_buffers_wait_in_a_file(monkeypatch):
-    monkeypatch.setattr(input_gate, "_MEMORY_BOUND", 10_000)
+    monkeypatch.setattr(spool, "_MEMORY_BOUND", 10_000)
     buffers = share(source(0), *[Records([f"{n}-" * 1000]) for n in range(50)])
     gate = gate_of()
     assert received(gate, reversed(buffers[1:])) == {}
-    assert gate._spool is not None and gate._spool._rolled
+    assert gate._spool._file._rolled
     got = received(gate, buffers[:1])
     assert [value[:2] for value in got[source(0)]] == [f"{n}-"[:2] for n in range(50)]
     gate.aligned()
-    assert gate._spool is None
+    assert gate._spool._file is None
 
 
 def refused(gate, buffers):

@@ -121,22 +121,22 @@ def test_what_is_in_memory_is_bounded(monkeypatch):
         values = list(range(start, start + 10))
         sorter.add(0, Records([row(key=value % 477, at=value) for value in values]), [v % 477 for v in values], 400)
         assert sum(len(gathered.keys) for gathered in sorter._gathered.values()) <= 100
-    file = sorter._file
+    file = sorter._spool._file
     assert file is not None
     found = [records.values for step in sorter.groups() for _, records in step if records is not None]
     assert sorted(value.at for values in found for value in values) == list(range(5_000))
     assert most <= 64 * 10
-    assert file._file.closed
+    assert file.closed
 
 
 def test_closed_before_it_was_read(monkeypatch):
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 10)
     sorter = KeySorter("bill")
     sorter.add(0, Records([1, 2]), [1, 2], 20)
-    file = sorter._file
+    file = sorter._spool._file
     assert file is not None
     sorter.close()
-    assert file._file.closed
+    assert file.closed
 
 
 class Unwritable:

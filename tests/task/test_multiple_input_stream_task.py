@@ -17,11 +17,8 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.functions.basic import KeyedProcessFunction
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._state import MemoryChunkStore, ValueStateDescriptor
-from pillarbox._task import (
-    MultipleInputStreamTask,
-    TaskState,
-    channel_code,
-)
+from pillarbox._task import MultipleInputStreamTask, TaskState
+from pillarbox._task.vertex import channel_code
 from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
 from tests.support.nodes import node
 from tests.task.tasks import (

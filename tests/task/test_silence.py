@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox._elements import Barrier, Buffer, Element, Records, Watermark, encode
-from pillarbox._task import InputEdge, InputGate, channel_code
+from pillarbox._task.network.input_gate import InputGate
+from pillarbox._task.vertex import InputEdge, channel_code
 from pillarbox._time import MAX_WATERMARK, MIN_TIMESTAMP
 
 KNOWN = 9

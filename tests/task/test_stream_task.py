@@ -8,13 +8,10 @@ import threading
 import pytest
 
 from pillarbox._elements import Barrier, EndOfData, Records, Watermark
-from pillarbox._errors import (
-    TaskCanceledError,
-    TaskStateError,
-)
-from pillarbox._task import DataInputStatus, SourceStreamTask, TaskState
+from pillarbox._errors import TaskCanceledError
+from pillarbox._task import SourceStreamTask, TaskState
 from pillarbox._task.network import record_writer
-from pillarbox._task.network.task_input import EXHAUSTED, ThreadedReader
+from pillarbox._task.network.task_input import EXHAUSTED, DataInputStatus, ThreadedReader
 from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
 from pillarbox.mailbox import MailboxProcessor
 from tests.support.nodes import node
@@ -315,7 +312,8 @@ def test_p4_the_reader_is_bounded_and_can_be_closed():
     reader.close()
     reader._thread.join(30)
     assert not reader._thread.is_alive() and not errors
-    processor.drain()
+    while processor.get_main_mailbox_executor().try_yield():
+        pass
     assert reader.started
     processor.close()
 
@@ -328,7 +326,8 @@ def test_p4_the_end_is_a_mail():
     available = threading.Event()
     reader.when_available(available.set)
     assert not available.is_set()
-    processor.drain()
+    while processor.get_main_mailbox_executor().try_yield():
+        pass
     assert available.is_set()
     assert reader.poll() is EXHAUSTED
     processor.close()
@@ -359,64 +358,22 @@ def test_c4_order_of_a_snapshot():
     task.close()
 
 
-class Triggering(SourceStreamTask):
-    """A task that keeps the futures of the checkpoints at the end of its input."""
-
-    def trigger_checkpoint_async(self, metadata):
-        outcome = super().trigger_checkpoint_async(metadata)
-        self.outcomes = [*getattr(self, "outcomes", []), outcome]
-        return outcome
-
-
-def test_c1_outcome_reaches_future_and_task():
-    notes: Notes = []
-    task = Triggering(vertex_of(node(Noting, "a", notes)), 0)
-    task.restore()
-    buffers = run_source(task, ["now"], epoch=7)
-    assert task.outcomes[0].result(0) is True
-    assert sent(buffers, 5)[-1] == Barrier(7)
-    task.close()
-
-    task = Triggering(vertex_of(node(Noting, "a", notes, snapshot=ValueError("disk full"))), 0)
+def test_c1_a_checkpoint_that_fails_fails_the_task():
+    error = ValueError("disk full")
+    task = source_task(node(Noting, "a", [], snapshot=error))
     task.restore()
     with pytest.raises(ValueError, match="disk full"):
         run_source(task, ["now"])
-    assert isinstance(task.outcomes[0].exception(0), ValueError)
-    assert task.failure is task.outcomes[0].exception(0)
+    assert task.failure is error
 
 
-def test_c1_a_checkpoint_in_the_midst_of_the_input_is_refused():
-    """It would end the epoch, and drop the rest of the input."""
-    futures = []
-
-    def trigger(operator, value):
-        futures.append(task.trigger_checkpoint_async(7))
-
-    notes: Notes = []
-    task = source_task(node(Noting, "a", notes, record=trigger))
+def test_c1_an_epoch_has_one_checkpoint_with_its_number():
+    task = source_task(node(Noting, "a", []))
     task.restore()
-    buffers = run_source(task, [1], [2], [3])
-    assert sent(buffers) == [1, 2, 3]
-    assert next(element for element in sent(buffers, 5) if isinstance(element, Barrier)).checkpoint_id == 1
-    for future in futures:
-        with pytest.raises(TaskStateError, match="checkpoint 7 cannot be taken now"):
-            future.result(0)
-    assert task.state is TaskState.RESTORED
+    for epoch in (7, 8):
+        buffers = run_source(task, ["now"], ["then"], epoch=epoch)
+        assert [element for element in sent(buffers, 5) if isinstance(element, Barrier)] == [Barrier(epoch)]
     task.close()
-
-
-def test_c1_a_checkpoint_that_never_came_to_run_is_cancelled():
-    futures = []
-
-    def trigger_and_die(operator, value):
-        futures.append(task.trigger_checkpoint_async(7))
-        raise ValueError("died")
-
-    task = source_task(node(Noting, "a", [], record=trigger_and_die))
-    task.restore()
-    with pytest.raises(ValueError, match="died"):
-        run_source(task, [1])
-    assert futures[0].cancelled()
 
 
 def test_c2_operators_hear_of_each_commit_once_and_in_order():

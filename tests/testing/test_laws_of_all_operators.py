@@ -59,11 +59,11 @@ from pillarbox._operators.connected.two_inputs import (
     CoMapOperator,
     CoProcessOperator,
     KeyedCoProcessOperator,
-    _TwoInputs,
 )
 from pillarbox._operators.dead_letters.guarded import GuardedOperator
 from pillarbox._operators.dead_letters.key_guard import KeyGuardOperator
 from pillarbox._operators.frame.function_operator import FunctionOperator
+from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.joins.co_group import CoGroupWindowOperator
@@ -86,7 +86,7 @@ from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox._operators.windowing.session_operator import SessionWindowOperator
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
-from pillarbox._task import ChainNode
+from pillarbox._task.vertex import ChainNode
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness,
     OneInputStreamOperatorTestHarness,
@@ -371,7 +371,7 @@ PARTS = (
     FoldingWindowOperator,
     ColumnarOperator,
     BaseJoinOperator,
-    _TwoInputs,
+    TwoInputs,
     _BroadcastOperator,
 )
 # Why an operator is in no program above.

@@ -6,7 +6,7 @@ is run again emits the same ones. Source of the behaviour: Flink's ``TimestampsA
 Behind a shuffle its last watermark is state, and so are its status and the time since which it has had no record, in
 epochs' times: whichever worker has the subtask, and however often it is made anew, a silent one becomes idle when it
 would have become so. (In Flink nothing of it is state, and the countdown starts anew with the task.) At a source the
-task that reads it counts, as partitions have no identity (:class:`~pillarbox._task.InputGate`).
+task that reads it counts, as partitions have no identity (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe, shorten_record
+from pillarbox._errors import OperatorError, ProgramError, describe, shorten_record
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, sort_out
-from pillarbox._operators.frame.collector import settled
 from pillarbox._operators.frame.operator import Input, OperatorContext, StreamOperator
 from pillarbox._operators.frame.user_code import raise_at_record, with_context
 from pillarbox._operators.functions.basic import OutputTag
@@ -187,24 +186,17 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         good: list[int] = []
         stamps: list[int | None] = []
         latest = MIN_TIMESTAMP
-
-        def refuse(position: int, error: Exception) -> None:
-            cause = error.__cause__
-            if not isinstance(cause, Exception) or isinstance(cause, (PillarboxError, MemoryError)):
-                raise error
-            before = None if records.timestamps is None else records.timestamps[position]
-            letters.write(cause, settled(records.values[position]), None, before)
-
-        for part, (stamped, last) in sort_out(records, self._stamp, (OperatorError,), refuse, in_halves=has_column):
+        for part, (stamped, last) in sort_out(records, self._stamp, (OperatorError,), letters, in_halves=has_column):
             assert stamped.timestamps is not None
             good += part
             stamps += stamped.timestamps
             latest = max(latest, last)
         if not good:
             return None
-        if isinstance(records, ArrowRecords) and has_column:
-            return ArrowRecords(records.take(np.array(good, np.int64)).batch, np.array(stamps, np.int64)), latest
-        return Records([records.values[position] for position in good], stamps), latest
+        taken = records.take(np.array(good, np.int64))
+        if isinstance(taken, ArrowRecords) and has_column:
+            return ArrowRecords(taken.batch, np.array(stamps, np.int64)), latest
+        return Records(taken.values, stamps), latest
 
     def _column(self, records: ArrowRecords, column: str) -> npt.NDArray[np.int64]:
         position = records.batch.schema.get_field_index(column)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 __all__ = ["Stopwatch", "TaskMetrics"]
@@ -12,28 +11,22 @@ __all__ = ["Stopwatch", "TaskMetrics"]
 class Stopwatch:
     """Adds up periods: a period timer of the mailbox. Only the mailbox thread marks."""
 
-    __slots__ = ("_clock", "_started", "total")
+    __slots__ = ("_started", "total")
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._started: float | None = None
         self.total: float = 0.0
 
     def mark_start(self) -> None:
         """Begin a period; nothing happens within one."""
         if self._started is None:
-            self._started = self._clock()
+            self._started = time.perf_counter()
 
     def mark_end(self) -> None:
         """End the period."""
         if self._started is not None:
-            self.total += self._clock() - self._started
+            self.total += time.perf_counter() - self._started
             self._started = None
-
-    def reset(self) -> None:
-        """Start counting anew."""
-        self.total = 0.0
-        self._started = None
 
     @property
     def is_running(self) -> bool:
@@ -47,7 +40,7 @@ class Stopwatch:
 
 
 class TaskMetrics:
-    """Counts and times of one task in the running epoch.
+    """Counts and times of one task in an epoch, which begins when they are made.
 
     Attributes:
         records_in: records that reached the head of the chain.
@@ -59,23 +52,15 @@ class TaskMetrics:
         epoch: time since the epoch began; the task was busy in the part that is in none of the others.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self) -> None:
         self.records_in: int = 0
         self.broadcast_in: int = 0
         self.buffers_in: int = 0
-        self.back_pressured: Stopwatch = Stopwatch(clock)
-        self.idle: Stopwatch = Stopwatch(clock)
-        self.state: Stopwatch = Stopwatch(clock)
-        self.alignment: Stopwatch = Stopwatch(clock)
-        self.epoch: Stopwatch = Stopwatch(clock)
-
-    def begin_epoch(self) -> None:
-        """Start counting anew."""
-        self.records_in = 0
-        self.broadcast_in = 0
-        self.buffers_in = 0
-        for stopwatch in (self.back_pressured, self.idle, self.state, self.alignment, self.epoch):
-            stopwatch.reset()
+        self.back_pressured: Stopwatch = Stopwatch()
+        self.idle: Stopwatch = Stopwatch()
+        self.state: Stopwatch = Stopwatch()
+        self.alignment: Stopwatch = Stopwatch()
+        self.epoch: Stopwatch = Stopwatch()
         self.epoch.mark_start()
 
     def times(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pillarbox._state import ChunkStore, HeapKeyedStateBackend, KeyOwner, StateL
 from pillarbox._state.savepoint.own_state import gate_with_edges
 from pillarbox._task.lifecycle import TaskEvent, TaskState
 from pillarbox._task.memory import Memory, MemoryProbe, process_memory, readable
+from pillarbox._task.metrics import TaskMetrics
 from pillarbox._task.network.batch_input import BatchInput
 from pillarbox._task.network.input_gate import InputGate
 from pillarbox._task.network.key_sorter import KeyedRun
@@ -92,7 +93,7 @@ class MultipleInputStreamTask(StreamTask):
         first = self.state is TaskState.CREATED
         try:
             with self._working(TaskEvent.RESTORE if first else TaskEvent.SYNC, TaskEvent.RESTORED):
-                self.metrics.begin_epoch()
+                self.metrics = TaskMetrics()
                 if first:
                     self.chain.open()
                     self.backend.seal()
@@ -123,7 +124,8 @@ class MultipleInputStreamTask(StreamTask):
         return "plain" if reason is None else f"pickle: {reason}"
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
-        self.coordinator.restored(self.log.version)
+        # Completions of older ones are passed over, its own is not.
+        self.latest_completed = max(0, self.log.version - 1)
         former = self.log.former_program
         event_time = task_state.get("event_time", {})
         say_anew = not self.chain.have_heard(event_time)
@@ -186,7 +188,7 @@ class MultipleInputStreamTask(StreamTask):
                 epoch = self.log.version + 1
                 self.gate.begin_epoch(epoch)
                 self.writer.begin_epoch(self.subtask, epoch)
-                if self.log.version > self.coordinator.latest_completed:
+                if self.log.version > self.latest_completed:
                     # Spark starts an epoch only after it has committed the one before.
                     self.notify_checkpoint_complete_async(self.log.version)
                 yield from self._run_epoch(epoch, buffers)
@@ -207,25 +209,10 @@ class MultipleInputStreamTask(StreamTask):
             service.fire_due_processing_time_timers(now)
 
     def _process(self, item: Iterable[Any]) -> None:
-        if self._batch is None:
-            self._process_buffers(item)
-        elif self._batch.complete:
+        if self._batch is not None and self._batch.complete:
             self._process_keys(item)
         else:
-            self._gather(item, self._batch)
-
-    def _gather(self, item: Iterable[Buffer], batch: BatchInput) -> None:
-        """Let records wait for their turn in batch mode, where there are no watermarks but the last one."""
-        gate, inputs = self.gate, self.chain.head.inputs
-        for buffer in item:
-            self.metrics.buffers_in += 1
-            for channel, element in gate.receive(buffer):
-                if isinstance(element, Records):
-                    self.metrics.records_in += len(element)
-                    if gate.edge_of(channel).is_broadcast:
-                        self.metrics.broadcast_in += len(element)
-                    if not batch.takes(gate.edge_of(channel), element, len(buffer.payload)):
-                        inputs[gate.input_of(channel)].process_records(element)
+            self._process_buffers(item, self._batch)
 
     def _process_keys(self, item: Iterable[KeyedRun]) -> None:
         """Process records that have waited, and end each key behind its last one."""
@@ -237,7 +224,8 @@ class MultipleInputStreamTask(StreamTask):
                 head.end_key()
                 self.backend.drop_keys()
 
-    def _process_buffers(self, item: Iterable[Buffer]) -> None:
+    def _process_buffers(self, item: Iterable[Buffer], batch: BatchInput | None) -> None:
+        """Process what has come; in batch mode, records may have to wait, and there are no watermarks but the last."""
         gate, inputs = self.gate, self.chain.head.inputs
         for buffer in item:
             self.metrics.buffers_in += 1
@@ -247,12 +235,15 @@ class MultipleInputStreamTask(StreamTask):
                     edge = gate.edge_of(channel)
                     if edge.is_broadcast:
                         self.metrics.broadcast_in += len(element)
-                    inputs[edge.index].process_records(element)
+                    if batch is None or not batch.takes(edge, element, len(buffer.payload)):
+                        inputs[edge.index].process_records(element)
+                elif batch is not None:
+                    continue
                 elif isinstance(element, Watermark):
                     gate.watermark(channel, element.timestamp, self.chain)
                 elif isinstance(element, WatermarkStatus):
                     gate.status(channel, element.idle)
-            if gate.any_barrier and not self.metrics.alignment.is_running:
+            if batch is None and gate.any_barrier and not self.metrics.alignment.is_running:
                 self.metrics.alignment.mark_start()
 
     def _close_input(self) -> None:
@@ -265,8 +256,7 @@ class MultipleInputStreamTask(StreamTask):
         ended = self.gate.aligned()
         self.metrics.alignment.mark_end()
         if self._phase is EpochPhase.DATA_ENDED:
-            self._checkpoint_on_barrier()
-            return DataInputStatus.END_OF_INPUT
+            return self._end_input()
         if self._batch is not None:
             if self._batch.complete:
                 return DataInputStatus.END_OF_DATA
@@ -278,14 +268,7 @@ class MultipleInputStreamTask(StreamTask):
             self.gate.end(self.chain)
         if ended or self._is_last:
             return DataInputStatus.END_OF_DATA
-        self._checkpoint_on_barrier()
-        return DataInputStatus.NOTHING_AVAILABLE
-
-    def _checkpoint_on_barrier(self) -> None:
-        self._phase = EpochPhase.INPUT_ENDED
-        for service in self.chain.timer_services():
-            service.unschedule()
-        self._perform_checkpoint(self._checkpoint_id)
+        return self._end_input()
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
         if self._store is None:

@@ -166,14 +166,12 @@ class OperatorChain:
         """
         for meeting in self._meetings.values():
             meeting.end_epoch()
-        for place, (operator, clock) in enumerate(zip(self.operators, self._clocks)):
-            self._count_where_streams_meet(place)
+        for operator, clock in zip(self._in_order(), self._clocks):
             operator.end_input()
             quiesce(operator, clock)
             if operator is self.head:
                 operator.process_watermark(MAX_WATERMARK)
             operator.finish()
-        self._count_where_streams_meet_at_the_end()
 
     def close(self) -> list[Exception]:
         """Close all operators; give what went wrong, having closed the others nevertheless."""
@@ -193,18 +191,18 @@ class OperatorChain:
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Let operators emit what must go before the barrier, the head first, and streams that meet count."""
-        for place, operator in enumerate(self.operators):
-            self._count_where_streams_meet(place)
+        for operator in self._in_order():
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
-        self._count_where_streams_meet_at_the_end()
 
-    def _count_where_streams_meet(self, place: int) -> None:
-        """Let all count that streams have said by now which meet in front of the operator at a place."""
-        if place in self._meetings:
-            self._meetings[place].end_epoch()
+    def _in_order(self) -> Iterator[StreamOperator]:
+        """Yield the operators, the head first. Before each, all counts that streams have said by then which meet there.
 
-    def _count_where_streams_meet_at_the_end(self) -> None:
-        """Let all count that streams have said by now which meet behind all operators."""
+        The same goes for those that meet after all operators.
+        """
+        for place, operator in enumerate(self.operators):
+            if place in self._meetings:
+                self._meetings[place].end_epoch()
+            yield operator
         for place, meeting in self._meetings.items():
             if place >= len(self.operators):
                 meeting.end_epoch()

@@ -57,10 +57,6 @@ class SourceStreamTask(StreamTask):
         self.chain.head.process_records(item)
 
     def _end_epoch(self) -> DataInputStatus:
-        ended = self._phase is EpochPhase.DATA_ENDED
-        if self._bounded and not ended:
+        if self._bounded and self._phase is not EpochPhase.DATA_ENDED:
             return DataInputStatus.END_OF_DATA
-        self._phase = EpochPhase.INPUT_ENDED
-        self.trigger_checkpoint_async(self._checkpoint_id)
-        # Nothing to do until that mail has run; it ends the epoch.
-        return DataInputStatus.END_OF_INPUT if ended else DataInputStatus.NOTHING_AVAILABLE
+        return self._end_input()

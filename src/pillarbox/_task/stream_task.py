@@ -13,16 +13,14 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any
 
-from pillarbox._elements import Buffer, EndOfData, TaskReport
-from pillarbox._errors import TaskCanceledError, TaskStateError
+from pillarbox._elements import Barrier, Buffer, EndOfData, TaskReport
+from pillarbox._errors import TaskCanceledError
 from pillarbox._operators.frame.rates import RATE_LIMITED
 from pillarbox._state import KeyedStateBackend
-from pillarbox._task.checkpoint import SubtaskCheckpointCoordinator
 from pillarbox._task.collector import rare_collections
 from pillarbox._task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
 from pillarbox._task.memory import resident_bytes
@@ -56,10 +54,6 @@ __all__ = ["EpochPhase", "StreamTask"]
 _log = logging.getLogger("pillarbox")
 
 
-class _CheckpointRefusedError(TaskStateError):
-    """A checkpoint that is not the one at the end of the epoch."""
-
-
 class EpochPhase(Enum):
     """How far an epoch has come."""
 
@@ -67,9 +61,7 @@ class EpochPhase(Enum):
     READING = auto()
     #: All data has come for good, and the operators are finished; the barrier is still to come.
     DATA_ENDED = auto()
-    #: All input has come; only the checkpoint is left.
-    INPUT_ENDED = auto()
-    #: The checkpoint has been taken.
+    #: All input has come, and the checkpoint has been taken.
     DONE = auto()
 
 
@@ -84,6 +76,7 @@ class StreamTask(ABC):
 
     Attributes:
         life: its state, and who may work in it.
+        latest_completed: the checkpoint that operators heard of last.
         attempt: which attempt of Spark's task runs the epoch, from 0; None where none does.
     """
 
@@ -111,7 +104,8 @@ class StreamTask(ABC):
         self.chain: OperatorChain = OperatorChain(
             vertex, subtask, self.processor, self.clock, self.writer, backend, own_state
         )
-        self.coordinator: SubtaskCheckpointCoordinator = SubtaskCheckpointCoordinator(self.chain, self.writer)
+        # Only the mailbox thread may touch it.
+        self.latest_completed: int = 0
         self._reader: AnyReader = IteratorReader(())
         self._suspension: Suspension | None = None
         self._phase = EpochPhase.READING
@@ -291,7 +285,7 @@ class StreamTask(ABC):
         self._checkpoint_id = checkpoint_id
         self._phase = EpochPhase.READING
         self._mails_before = self.mailbox_metrics.mails_processed
-        self.metrics.begin_epoch()
+        self.metrics = TaskMetrics()
         self.chain.set_epoch(checkpoint_id)
         self.chain.resume_timers()
         self._reader = self._reader_of(items)
@@ -345,16 +339,14 @@ class StreamTask(ABC):
         if status is DataInputStatus.NOTHING_AVAILABLE:
             suspension = controller.suspend_default_action(self.metrics.idle)
             self._suspension = suspension
-            if self._phase is EpochPhase.READING:
-                # Calls back at once if availability has changed meanwhile.
-                self._reader.when_available(suspension.resume)
+            # Calls back at once if availability has changed meanwhile.
+            self._reader.when_available(suspension.resume)
             return
         if status is DataInputStatus.END_OF_DATA:
             self._end_data()
             return
-        # The end of the epoch's input.
+        # The end of the epoch's input: only the checkpoint is left, which ends the loop.
         self._suspension = controller.suspend_default_action()
-        self.processor.suspend()
 
     def _emit_next(self) -> DataInputStatus:
         item = self._reader.poll()
@@ -381,44 +373,37 @@ class StreamTask(ABC):
 
     # -- checkpoints --
 
-    def trigger_checkpoint_async(self, checkpoint_id: int) -> Future[bool]:
-        """Take the epoch's checkpoint, as a mail; its outcome reaches the future, and a failure the task as well (C1).
-
-        An epoch has one checkpoint, at its end, which the task triggers by itself. One that is triggered before all
-        input has come, or a second one, is refused: the future raises :class:`TaskStateError`, the task goes on.
-        """
-
-        def run() -> bool:
-            if self._phase is not EpochPhase.INPUT_ENDED:
-                raise _CheckpointRefusedError(
-                    f"task {self.vertex.name!r}: checkpoint {checkpoint_id} cannot be taken now: an epoch has"
-                    " one checkpoint, when all of its input has come"
-                )
-            self._perform_checkpoint(checkpoint_id)
-            return True
-
-        def fail_the_task(outcome: Future[bool]) -> None:
-            error = None if outcome.cancelled() else outcome.exception()
-            if isinstance(error, _CheckpointRefusedError):
-                _log.warning("%s", error)
-            elif error is not None:
-                self.handle_async_exception(error)
-
+    def _end_input(self) -> DataInputStatus:
+        """Let a mail take the epoch's only checkpoint: all of its input has come (C1). An error fails the task."""
         executor = self.processor.get_main_mailbox_executor()
-        outcome = executor.submit(run, "checkpoint %s", checkpoint_id)
-        outcome.add_done_callback(fail_the_task)
-        return outcome
+        executor.execute(self._take_checkpoint, "checkpoint %s", self._checkpoint_id)
+        return DataInputStatus.END_OF_INPUT
 
-    def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
-        """Tell the operators that a checkpoint is committed (C2)."""
-        self.processor.get_mailbox_executor(MAX_PRIORITY).execute(
-            lambda: self.coordinator.notify_checkpoint_complete(checkpoint_id), "checkpoint %s complete", checkpoint_id
-        )
-
-    def _perform_checkpoint(self, checkpoint_id: int) -> None:
-        self.coordinator.checkpoint_state(checkpoint_id, self._write_state)
+    def _take_checkpoint(self) -> None:
+        """Let operators emit what must go first; then the barrier goes downstream, and state is written (C4)."""
+        for service in self.chain.timer_services():
+            service.unschedule()
+        checkpoint_id = self._checkpoint_id
+        self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
+        # Unlike Flink's without the time: a task that is tried again sends the same bytes.
+        self.writer.broadcast(Barrier(checkpoint_id))
+        self._write_state(self.chain.snapshot_state(checkpoint_id))
         self._phase = EpochPhase.DONE
         self.processor.suspend()
+
+    def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
+        """Tell the operators that a checkpoint is committed: each hears of each once, in order (C2).
+
+        Nobody hears of one that failed: a task that took it is closed and made anew.
+        """
+
+        def notify() -> None:
+            if checkpoint_id > self.latest_completed:
+                self.latest_completed = checkpoint_id
+                for operator in self.chain.operators:
+                    operator.notify_checkpoint_complete(checkpoint_id)
+
+        self.processor.get_mailbox_executor(MAX_PRIORITY).execute(notify, "checkpoint %s complete", checkpoint_id)
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
         """Write the state of the epoch; a task without state has none."""

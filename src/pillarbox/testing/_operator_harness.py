@@ -306,11 +306,11 @@ class OneInputStreamOperatorTestHarness:
     def _settle(self) -> None:
         """Run the mails, and the timers that they lead to, until there is none."""
         while True:
-            ran = 0
-            while self._processor.mailbox.has_mail() and self._processor.run_mailbox_step():
-                ran += 1
-            if not ran:
+            mailbox = self._processor.mailbox
+            if not mailbox.size():
                 return
+            while mailbox.size():
+                mailbox.take().run()
             # A mail may have set a timer that is due already.
             self.processing_time_service.set_current_time(self.get_processing_time())
 

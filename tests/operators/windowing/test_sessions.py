@@ -28,7 +28,7 @@ from pillarbox._elements import ArrowRecords
 from pillarbox._operators.windowing import by_key
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.session_operator import SessionWindowOperator
-from pillarbox._task import ChainNode
+from pillarbox._task.vertex import ChainNode
 from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness
 from tests.operators.windowing.windows import Contents, open_windows
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pillarbox import AggregateFunction, ProcessWindowFunction, StreamExecutionEnvironment
-from pillarbox._task import ChainNode
+from pillarbox._task.vertex import ChainNode
 from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness
 
 __all__ = ["Contents", "Number", "NumberWithoutMerge", "key_of", "open_windows", "value_of"]

@@ -5,7 +5,7 @@ Everything here belongs to the mailbox thread, but for ``_notify``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -62,12 +62,11 @@ class InFlight:
     ) -> None:
         self._context = context
         self._name = context.name
-        self._function = function
         self._combining = function if isinstance(function, CombiningFunction) else None
         self._options = options
         self._emit_event = emit_event
         clock = context.processing_time_service
-        self._queue = self._new_queue()
+        self._queue: StreamElementQueue = OrderedQueue() if options.ordered else UnorderedQueue()
         # How many requests the queue takes: those under way, and as many more so that none of them waits for a record.
         self._most = 2 * options.capacity
         self._batches: Batches | None = None
@@ -76,7 +75,7 @@ class InFlight:
                 options.batch_size,
                 options.batch_timeout_millis,
                 clock,
-                put=self._put,
+                put=self._queue.put,
                 send=self._submit,
                 is_due=self.flush_batch,
             )
@@ -106,9 +105,6 @@ class InFlight:
             self._release()
             raise
         self._workers = self.host.workers
-
-    def _new_queue(self) -> StreamElementQueue:
-        return OrderedQueue() if self._options.ordered else UnorderedQueue()
 
     def close(self) -> None:
         """Abandon the requests under way, and close the function."""
@@ -174,7 +170,7 @@ class InFlight:
         """Ask only about keys whose result is not at hand, and not on its way."""
         for value, stamp, key in zip(values, stamps, keys):
             request = Request([value], None if stamp is None else [stamp])
-            self._put(request)
+            self._queue.put(request)
             self._look_up(request, key)
 
     def _look_up(self, request: Request, key: Any) -> None:
@@ -187,9 +183,6 @@ class InFlight:
             self._submit(request)
         else:
             self._counters.cache_hits += 1
-
-    def _put(self, request: Request) -> None:
-        self._queue.put(request)
 
     def _submit(self, request: Request) -> None:
         self._workers.submit(request)
@@ -229,30 +222,31 @@ class InFlight:
             if request.state is not _PENDING:
                 continue
             if request.error is not None:
-                self._fail(request, request.error)
+                for one in self._with_followers(request):
+                    self._fail(one, request.error)
             elif request.key is NO_KEY:
                 self._settle(request, self._results.of(request))
             else:
-                self._succeed_with_followers(request, self._results.of(request))
+                results = self._results.of(request)
+                for one in self._with_followers(request, results):
+                    self._settle(one, copies(results))
 
-    def _succeed_with_followers(self, request: Request, results: Sequence[Any]) -> None:
-        assert self._cache is not None
-        followers = self._cache.conclude(request, results)
-        for one in (request, *followers):
-            one.attempts = request.attempts
-            self._settle(one, copies(results))
+    def _with_followers(self, request: Request, results: Sequence[Any] | None = None) -> Iterator[Request]:
+        """Yield a request that is done, and those that follow it: they share its outcome.
 
-    def _fail(self, request: Request, error: BaseException) -> None:
-        """Deal with a request that failed for good (A6), and with those that follow it."""
+        Args:
+            results: its results, to be kept; None: its outcome holds for each record alone.
+        """
         followers: Sequence[Request] = ()
         if request.key is not NO_KEY:
             assert self._cache is not None
-            followers = self._cache.conclude(request, None)
+            followers = self._cache.conclude(request, results)
         for one in (request, *followers):
             one.attempts = request.attempts
-            self._fail_alone(one, error)
+            yield one
 
-    def _fail_alone(self, request: Request, error: BaseException) -> None:
+    def _fail(self, request: Request, error: BaseException) -> None:
+        """Deal with a request that failed for good (A6)."""
         if self._combining is not None and self._combining.takes_failures:
             failures = [self._combining.combine_failure(value, error, request.attempts) for value in request.values]
             self._conclude(request, failures, error)
@@ -362,20 +356,14 @@ class InFlight:
 
     def _give_up(self, request: Request) -> None:
         self._workers.cancel(request)
-        followers: Sequence[Request] = ()
-        if request.key is not NO_KEY:
-            assert self._cache is not None
-            # Its outcome holds for each record alone: nothing to keep.
-            followers = self._cache.conclude(request, None)
-        for late in (request, *followers):
+        for late in self._with_followers(request):
             self._counters.timed_out += len(late.values)
-            late.attempts = request.attempts
             try:
                 results = self._results.of_timeout(late)
             except (PillarboxError, KeyboardInterrupt):
                 raise
             except BaseException as error:
-                self._fail_alone(late, error)
+                self._fail(late, error)
             else:
                 self._settle(late, results)
 
@@ -437,7 +425,7 @@ class InFlight:
                 self._last_chances.add(request)
             else:
                 request.started = started
-            self._put(request)
+            self._queue.put(request)
             if self._cache is None:
                 self._submit(request)
             else:

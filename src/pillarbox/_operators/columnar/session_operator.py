@@ -79,7 +79,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         if not changed.num_rows:
             return
         self._rows += changed.num_rows
-        if self._rows > 2 * sessions.num_rows + _SLACK or len(self._at(_PLACE).keys()) >= _MOST:
+        if self._rows > 2 * sessions.num_rows + _SLACK or len(self._state.at(_PLACE).keys()) >= _MOST:
             self._clear(_PLACE)
             self._rows = sessions.num_rows
             changed = sessions

@@ -58,7 +58,7 @@ class ColumnarWindowOperator(ColumnarOperator):
     def restore_state(self, state: Any) -> None:
         """Begin with what is kept."""
         super().restore_state(state)
-        self._starts = {place for place in self._places() if isinstance(place, int)}
+        self._starts = {place for place in self._state.places() if isinstance(place, int)}
 
     # -- records --
 
@@ -98,7 +98,7 @@ class ColumnarWindowOperator(ColumnarOperator):
 
     def _register(self, window: TimeWindow) -> None:
         namespace = tuple(window)
-        self.backend.select(self._home, namespace)
+        self._state.at(namespace)
         if window.end - 1 > self._timers.current_watermark:
             self._timers.register_event_time_timer(namespace, window.end - 1)
         if self._lateness:

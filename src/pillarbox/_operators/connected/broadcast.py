@@ -6,17 +6,18 @@ behaviour: Flink's ``CoBroadcastWithNonKeyedOperator`` and ``CoBroadcastWithKeye
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, raise_from_user_code, shorten
 from pillarbox._operators.frame.collector import Collector
+from pillarbox._operators.frame.contexts import EmittingContext, KeyedTimedContext
 from pillarbox._operators.frame.function_operator import FunctionOperator, keyed_context
+from pillarbox._operators.frame.inputs import StreamInput
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._operators.frame.operator import KeyedContext, OperatorContext, RecordInput
-from pillarbox._operators.functions.basic import OutputTag, TimeDomain, TimerService
+from pillarbox._operators.frame.operator import OperatorContext, RecordInput
+from pillarbox._operators.functions.basic import TimerService
 from pillarbox._operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastState,
@@ -30,64 +31,49 @@ from pillarbox._state import KeyedStateBackend, MapStateDescriptor, StateDescrip
 __all__ = ["BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
 
 
-class _BroadcastStates:
-    """The broadcast states of an operator, by name: to be read, and to be changed."""
-
-    def __init__(self, operator: str, backend: KeyedStateBackend, descriptors: Sequence[MapStateDescriptor]) -> None:
-        self._operator = operator
-        self.read_only: dict[str, ReadOnlyBroadcastState] = {
-            each.name: ReadOnlyBroadcastState(backend.get_operator_state(each, is_read=True)) for each in descriptors
-        }
-        self.writable: dict[str, BroadcastState] = {
-            each.name: BroadcastState(backend.get_operator_state(each)) for each in descriptors
-        }
-
-    def find(self, views: Mapping[str, Any], descriptor: Any) -> Any:
-        """Return the view of a state.
-
-        Raises:
-            ProgramError: it is none of the broadcast ones.
-        """
-        found = views.get(descriptor.name) if isinstance(descriptor, StateDescriptor) else None
-        if found is None:
-            name = repr(descriptor.name) if isinstance(descriptor, StateDescriptor) else shorten(descriptor)
-            others = f"; there are {', '.join(map(repr, views))}" if views else ""
-            raise ProgramError(
-                f"operator {self._operator!r}: there is no broadcast state {name}{others}: give its descriptor to"
-                " broadcast(...)"
-            )
-        return found
-
-
-class _Side:
-    """One of the streams, as its function sees it: one object for all records, in which the operator sets what changes.
+class _Side(EmittingContext):
+    """One of the streams, as its function sees it: its broadcast states by name, and what contexts of all sides have.
 
     Args:
-        views: its broadcast states, by name.
+        timers: the clocks, and the timers of the current key where there is one.
     """
 
     _instead: str  # where a method is that this side has not
+    _view: type[ReadOnlyBroadcastState[Any, Any]] = ReadOnlyBroadcastState
 
-    def __init__(self, operator: _BroadcastOperator, collector: Collector, views: Mapping[str, Any]) -> None:
-        self._operator = operator
-        self._collector = collector
-        self._views = views
-        self.current: int | None = None
-
-    def timestamp(self) -> int | None:
-        return self.current
+    def __init__(
+        self,
+        context: OperatorContext,
+        collector: Collector,
+        timers: TimerService,
+        descriptors: Sequence[MapStateDescriptor],
+    ) -> None:
+        EmittingContext.__init__(self, collector)
+        self._operator = context
+        self._timers = timers
+        self._backend: KeyedStateBackend = keyed_context(context).backend
+        is_read = self._view is ReadOnlyBroadcastState
+        self._views = {
+            each.name: self._view(self._backend.get_operator_state(each, is_read=is_read)) for each in descriptors
+        }
 
     def current_processing_time(self) -> int:
-        return self._operator.context.processing_time_service.current_processing_time()
+        return self._timers.current_processing_time()
 
     def current_watermark(self) -> int:
-        return self._operator.current_watermark
+        return self._timers.current_watermark()
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> Any:
-        return self._operator.states.find(self._views, state_descriptor)
-
-    def output(self, tag: OutputTag, value: Any) -> None:
-        self._collector.collect_side(tag, value, self.current)
+        is_descriptor = isinstance(state_descriptor, StateDescriptor)
+        found = self._views.get(state_descriptor.name) if is_descriptor else None
+        if found is None:
+            name = repr(state_descriptor.name) if is_descriptor else shorten(state_descriptor)
+            others = f"; there are {', '.join(map(repr, self._views))}" if self._views else ""
+            raise ProgramError(
+                f"operator {self._operator.name!r}: there is no broadcast state {name}{others}: give its descriptor to"
+                " broadcast(...)"
+            )
+        return found
 
     if not TYPE_CHECKING:
 
@@ -103,48 +89,21 @@ class _ReadOnly(_Side, BroadcastProcessFunction.ReadOnlyContext):
 
 class _Writable(_Side, BroadcastProcessFunction.Context):
     _instead = _ReadOnly._instead
+    _view = BroadcastState
 
 
-class _KeyedReadOnly(_Side, KeyedBroadcastProcessFunction.OnTimerContext):
+class _KeyedReadOnly(_Side, KeyedTimedContext, KeyedBroadcastProcessFunction.OnTimerContext):
     _instead = "the states of all keys are changed in process_broadcast_element() only, which runs in every subtask"
-
-    def __init__(
-        self,
-        operator: KeyedBroadcastProcessOperator,
-        collector: Collector,
-        views: Mapping[str, Any],
-        timers: TimerService,
-    ) -> None:
-        super().__init__(operator, collector, views)
-        self._timers = timers
-        self._backend = operator.backend
-        self.emitted: int | None = None
-        self.domain = TimeDomain.EVENT_TIME
-
-    def output(self, tag: OutputTag, value: Any) -> None:
-        self._collector.collect_side(tag, value, self.emitted)
-
-    def get_current_key(self) -> Any:
-        return self._backend.key
-
-    def timer_service(self) -> TimerService:
-        return self._timers
-
-    def time_domain(self) -> TimeDomain:
-        return self.domain
 
 
 class _KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
     _instead = "a record of the broadcast stream has no key; apply_to_keyed_state(...) reaches the state of all keys"
-
-    def __init__(self, operator: KeyedBroadcastProcessOperator, collector: Collector, views: Mapping[str, Any]) -> None:
-        super().__init__(operator, collector, views)
-        self._backend = operator.backend
+    _view = BroadcastState
 
     def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
         backend = self._backend
         state = backend.get_state(descriptor)
-        context = self._operator.context
+        context = self._operator
         try:
             for key in backend.keys_with(descriptor):
                 backend.set_current_key(key)
@@ -158,40 +117,18 @@ class _KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
 
 
 class _BroadcastOperator(FunctionOperator):
-    """The part that handles the broadcast stream.
+    """The part that handles the broadcast stream."""
 
-    Attributes:
-        states: its broadcast states.
-    """
-
-    states: _BroadcastStates
-    _collector: Collector
     _broadcast: _Side
-
-    @property
-    @abstractmethod
-    def current_watermark(self) -> int:
-        """The operator's event time."""
 
     def process_broadcast(self, records: Records) -> None:
         """Process a run of the broadcast stream."""
-        process_each(self, records, self.function.process_broadcast_element, self._broadcast, self._collector)
+        process_each(self, records, self.function.process_broadcast_element, self._broadcast)
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
         """The inputs of the stream and of the broadcast one."""
-        return (self, BroadcastInput(self))
-
-
-class BroadcastInput:
-    """The input of the broadcast stream."""
-
-    def __init__(self, operator: _BroadcastOperator) -> None:
-        self._operator = operator
-
-    def process_records(self, records: Records) -> None:
-        """Process a run of the broadcast stream."""
-        self._operator.process_broadcast(records)
+        return (self, StreamInput(self.process_broadcast))
 
 
 class BroadcastProcessOperator(_BroadcastOperator, ProcessOperator):
@@ -199,14 +136,8 @@ class BroadcastProcessOperator(_BroadcastOperator, ProcessOperator):
 
     def __init__(self, context: OperatorContext, function: Any, descriptors: Sequence[MapStateDescriptor]) -> None:
         ProcessOperator.__init__(self, context, function)
-        self.states: _BroadcastStates = _BroadcastStates(context.name, keyed_context(context).backend, descriptors)
-        self._ctx = _ReadOnly(self, self._collector, self.states.read_only)
-        self._broadcast = _Writable(self, self._collector, self.states.writable)
-
-    @property
-    def current_watermark(self) -> int:
-        """The operator's event time."""
-        return self._clocks.current_watermark()
+        self._ctx = _ReadOnly(context, self._collector, self._clocks, descriptors)
+        self._broadcast = _Writable(context, self._collector, self._clocks, descriptors)
 
 
 class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
@@ -216,15 +147,8 @@ class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
         self, context: OperatorContext, function: Any, keying: Keying, descriptors: Sequence[MapStateDescriptor]
     ) -> None:
         KeyedProcessOperator.__init__(self, context, function, keying)
-        keyed: KeyedContext = keyed_context(context)
-        self.states: _BroadcastStates = _BroadcastStates(context.name, keyed.backend, descriptors)
-        self._ctx = _KeyedReadOnly(self, self._collector, self.states.read_only, self.user_timers)
-        self._broadcast = _KeyedWritable(self, self._collector, self.states.writable)
-
-    @property
-    def current_watermark(self) -> int:
-        """The operator's event time."""
-        return self.user_timers.current_watermark()
+        self._ctx = _KeyedReadOnly(context, self._collector, self.user_timers, descriptors)
+        self._broadcast = _KeyedWritable(context, self._collector, self.user_timers, descriptors)
 
     def process_broadcast(self, records: Records) -> None:
         """Process a run of the broadcast stream: there is no current key."""

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pillarbox._elements import Records
-from pillarbox._errors import ProgramError, describe, shorten
+from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe, shorten
+from pillarbox._operators.frame.collector import settled
 from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.basic import OutputTag, TimeDomain
 from pillarbox._operators.functions.metric_group import Counter
 from pillarbox._tracebacks import formatted
 from pillarbox._unpickle import make
 
-__all__ = ["DEAD_LETTERS", "DeadLetter", "DeadLetters", "OnError", "check_on_error", "sort_out"]
+__all__ = ["DEAD_LETTERS", "DeadLetter", "DeadLetters", "OnError", "cause_of", "check_on_error", "sort_out"]
 
 DEAD_LETTERS = "dead_letters"
 """The counter of an operator's dead letters in the epoch."""
@@ -123,11 +124,26 @@ class DeadLetters:
             )
 
 
+def cause_of(error: PillarboxError) -> Exception:
+    """Return what makes a record a dead letter: what user code raised, or the error of the record itself.
+
+    Raises:
+        OperatorError: ``error`` itself, which is no dead letter: there is no such cause, or it tells of a program or a
+            place that will not do for any record.
+    """
+    if not isinstance(error, OperatorError):
+        return error
+    cause = error.__cause__
+    if not isinstance(cause, Exception) or isinstance(cause, (PillarboxError, MemoryError)):
+        raise error
+    return cause
+
+
 def sort_out(
     records: Records,
     look: Callable[[Records], T],
-    errors: tuple[type[Exception], ...],
-    refuse: Callable[[int, Exception], None],
+    errors: tuple[type[PillarboxError], ...],
+    letters: DeadLetters,
     *,
     in_halves: bool,
 ) -> Iterator[tuple[range, T]]:
@@ -135,7 +151,7 @@ def sort_out(
 
     Args:
         look: looks at some records, and raises one of ``errors`` where one of them is bad.
-        refuse: is told the position of each bad record, and its error.
+        letters: gets each bad record.
         in_halves: whether to look at many at once, which is for columns; else at one by one, so that a function of the
             program's is called once for each.
     """
@@ -146,7 +162,8 @@ def sort_out(
             found = look(records.slice(part.start, part.stop))
         except errors as error:
             if len(part) == 1:
-                refuse(part.start, error)
+                stamp = None if records.timestamps is None else records.timestamps[part.start]
+                letters.write(cause_of(error), settled(records.values[part.start]), None, stamp)
             else:
                 middle = len(part) // 2
                 pending += (part[middle:], part[:middle])

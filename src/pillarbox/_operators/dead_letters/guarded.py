@@ -13,10 +13,11 @@ from itertools import repeat
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._errors import OperatorError, PillarboxError, ProgramError
-from pillarbox._operators.dead_letters.dead_letter import DeadLetters, OnError, check_on_error
+from pillarbox._errors import OperatorError, ProgramError
+from pillarbox._operators.dead_letters.dead_letter import DeadLetters, OnError, cause_of, check_on_error
 from pillarbox._operators.frame.collector import IMMUTABLE, RUN_LIMIT, settled
 from pillarbox._operators.frame.function_operator import FunctionOperator
+from pillarbox._operators.frame.inputs import StreamInput
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import Input, OperatorContext, OperatorFactory, RecordInput, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag, TimeDomain
@@ -25,6 +26,20 @@ from pillarbox._state.backend import KeyedStateBackend, StateUndo
 from pillarbox._time.internal_timer_service import Triggerable
 
 __all__ = ["GuardedOperator", "guarded"]
+
+# What is the guarded operator's affair alone. The rest is about records, timers, and what has been emitted.
+_AS_IT_IS = (
+    "open",
+    "begin_epoch",
+    "close",
+    "process_watermark",
+    "process_status",
+    "snapshot_state",
+    "restore_state",
+    "snapshot_event_time",
+    "restore_event_time",
+    "notify_checkpoint_complete",
+)
 
 
 def guarded(
@@ -106,7 +121,13 @@ class GuardedOperator(StreamOperator):
         if context.keyed is not None:
             for service in context.keyed.timers.services():
                 service.triggerable = _GuardedTimers(self, service.triggerable)
-        self._inputs = tuple(_GuardedInput(self, each, keying) for each in self._guarded.inputs)
+        self._inputs = [self._guarded_input(each, keying) for each in made.inputs]
+        for name in _AS_IT_IS:
+            setattr(self, name, getattr(made, name))
+
+    def _guarded_input(self, guarded: RecordInput, keying: Keying | None) -> StreamInput:
+        keying = getattr(guarded, "keying", None) or keying
+        return StreamInput(partial(self.process_run, keying=keying, process=guarded.process_records), keying)
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
@@ -141,7 +162,7 @@ class GuardedOperator(StreamOperator):
             try:
                 process(Records([value], None if stamp is None else [stamp]))
             except OperatorError as error:
-                cause = _cause(error)
+                cause = cause_of(error)
                 self._take_back(marks)
                 self._letters.write(cause, kept, key, stamp)
             if len(self._main) >= RUN_LIMIT:
@@ -161,7 +182,7 @@ class GuardedOperator(StreamOperator):
             call(timestamp, namespace)
             self._guarded.flush()
         except OperatorError as error:
-            cause = _cause(error)
+            cause = cause_of(error)
             self._take_back(marks)
             self._letters.write(cause, None, key, timestamp, timer)
         if self._undo is not None:
@@ -191,15 +212,7 @@ class GuardedOperator(StreamOperator):
         for held in self._sides.held:
             held.let_go()
 
-    # -- everything else is the guarded operator's --
-
-    def open(self) -> None:
-        """Open the guarded operator."""
-        self._guarded.open()
-
-    def begin_epoch(self) -> None:
-        """Begin an epoch of a source."""
-        self._guarded.begin_epoch()
+    # -- what lets go what is held back --
 
     def end_key(self) -> None:
         """End a key, in batch mode; its timers are guarded one by one."""
@@ -216,86 +229,15 @@ class GuardedOperator(StreamOperator):
         self._guarded.finish()
         self.hand_on()
 
-    def close(self) -> None:
-        """Close the guarded operator."""
-        self._guarded.close()
-
     @property
     def has_close(self) -> bool:
         """Whether the function of the guarded operator has a ``close()``."""
         return self._guarded.has_close
 
-    def process_watermark(self, timestamp: int) -> None:
-        """Advance event time; timers that it fires are guarded one by one."""
-        self._guarded.process_watermark(timestamp)
-
-    def process_status(self, idle: bool) -> None:
-        """Hand on a change between idle and active."""
-        self._guarded.process_status(idle)
-
-    @property
-    def next_wake_up(self) -> int | None:
-        """When the guarded operator has something to do."""
-        return self._guarded.next_wake_up
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether the guarded operator carries something on."""
-        return self._guarded.is_unfinished
-
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit what must go before the barrier."""
         self._guarded.prepare_snapshot_pre_barrier(checkpoint_id)
         self.hand_on()
-
-    def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the guarded operator's own state."""
-        return self._guarded.snapshot_state(checkpoint_id)
-
-    def restore_state(self, state: Any) -> None:
-        """Restore the guarded operator's own state."""
-        self._guarded.restore_state(state)
-
-    def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return what the guarded operator knows of event time."""
-        return self._guarded.snapshot_event_time()
-
-    def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Let the guarded operator take back what it knew of event time."""
-        self._guarded.restore_event_time(state)
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Note that an epoch has been committed."""
-        self._guarded.notify_checkpoint_complete(checkpoint_id)
-
-
-def _cause(error: OperatorError) -> Exception:
-    """Return what user code raised.
-
-    Raises:
-        OperatorError: ``error`` itself, which is no dead letter: there is no such cause, or it tells of a program or a
-            place that will not do for any record.
-    """
-    cause = error.__cause__
-    if not isinstance(cause, Exception) or isinstance(cause, (PillarboxError, MemoryError)):
-        raise error
-    return cause
-
-
-class _GuardedInput:
-    """An input of the guarded operator, with a guard before it.
-
-    Attributes:
-        keying: how the records get their keys.
-    """
-
-    def __init__(self, guard: GuardedOperator, guarded: RecordInput, keying: Keying | None) -> None:
-        self._guard = guard
-        self._process = guarded.process_records
-        self.keying: Keying | None = getattr(guarded, "keying", None) or keying
-
-    def process_records(self, records: Records) -> None:
-        self._guard.process_run(records, self.keying, self._process)
 
 
 class _GuardedTimers:

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox._elements import ArrowRecords, Records
-from pillarbox._errors import KeyTypeError, OperatorError, PillarboxError, TypeMismatchError
+from pillarbox._elements import Records
+from pillarbox._errors import KeyTypeError, OperatorError, TypeMismatchError
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, sort_out
-from pillarbox._operators.frame.collector import settled
 from pillarbox._operators.frame.keying import Keying, Router
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag
@@ -44,35 +43,8 @@ class KeyGuardOperator(StreamOperator):
 
     def _with_keys(self, records: Records) -> Records:
         """Return the records that have a key, and write the letters of the others."""
-        good: list[int] = []
-
-        def refuse(position: int, error: Exception) -> None:
-            assert isinstance(error, PillarboxError)
-            stamp = None if records.timestamps is None else records.timestamps[position]
-            self._letters.write(_cause(error), settled(records.values[position]), None, stamp)
-
         # (That there is no such column is no record's fault.)
         errors = (OperatorError, KeyTypeError, TypeMismatchError)
         in_halves = self._keying.keeps_keys(records)
-        for part, _ in sort_out(records, self._router.subtasks_of, errors, refuse, in_halves=in_halves):
-            good += part
-        if isinstance(records, ArrowRecords):
-            return records.take(np.array(good, np.int64))
-        stamps = records.timestamps
-        values = [records.values[position] for position in good]
-        return Records(values, None if stamps is None else [stamps[position] for position in good])
-
-
-def _cause(error: PillarboxError) -> Exception:
-    """Return what the key function raised, or else the error of the key itself.
-
-    Raises:
-        OperatorError: ``error`` itself, which is no dead letter: something else than an ``Exception`` was raised, or
-            memory ran out.
-    """
-    if not isinstance(error, OperatorError):
-        return error
-    cause = error.__cause__
-    if not isinstance(cause, Exception) or isinstance(cause, MemoryError):
-        raise error
-    return cause
+        parts = sort_out(records, self._router.subtasks_of, errors, self._letters, in_halves=in_halves)
+        return records.take(np.array([position for part, _ in parts for position in part], np.int64))

@@ -53,14 +53,20 @@ def is_from_further_on(error: BaseException) -> bool:
     return any(frame.f_code is hand_on.__code__ for frame, _ in walk_tb(error.__traceback__))
 
 
-def next_look(values: list[Any]) -> int:
-    """Return how many results there have to be when a run's size is looked at again; 0: it is to be handed on."""
+def next_look(values: list[Any], limit: int = 2**63) -> int:
+    """Return how many results there have to be when a run's size is looked at again; 0: it is to be handed on.
+
+    Args:
+        limit: how many results are handed on, however small they are.
+    """
+    if len(values) >= limit:
+        return 0
     sample = values[:: len(values) // _SAMPLE]
     try:
         is_large = sum(map(size_of, sample)) * len(values) >= _RUN_BYTES * len(sample)
     except Exception:  # of a class of the user's, such as a kind of dict: nothing depends on it
         is_large = False
-    return 0 if is_large else 4 * len(values)
+    return 0 if is_large else min(4 * len(values), limit)
 
 
 def settled(value: Any) -> Any:
@@ -174,17 +180,11 @@ class Collector:
                 timestamps.append(timestamp)
                 left -= 1
                 if not left:
-                    self._look_at_size()
+                    self._look = next_look(values, RUN_LIMIT)
+                    if not self._look:
+                        self.flush()
                     values, timestamps = self.values, self.timestamps
                     left = self._look - len(values)
-
-    def _look_at_size(self) -> None:
-        """Hand on what there is, if it is much."""
-        look = 0 if len(self.values) >= RUN_LIMIT else next_look(self.values)
-        if look:
-            self._look = min(look, RUN_LIMIT)
-        else:
-            self.flush()
 
     def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
         """Take one value for a side output; without consumers it is dropped.
@@ -205,7 +205,7 @@ class Collector:
         run.values.append(settled(value))
         run.timestamps.append(timestamp)
         if len(run.values) >= run.look:
-            run.look = 0 if len(run.values) >= RUN_LIMIT else min(next_look(run.values), RUN_LIMIT)
+            run.look = next_look(run.values, RUN_LIMIT)
             if not run.look:
                 del self._side[tag.tag_id]
                 hand_on(self._context.side_outputs[tag.tag_id], run.values, run.timestamps)

@@ -66,7 +66,7 @@ class FunctionOperator(StreamOperator):
         self.keying = keying
         self.keyed: KeyedContext | None = None if keying is None else keyed_context(context)
         self._method = method
-        self._collector: Collector | None = None  # of operators that gather what their function emits
+        self._collector: Collector = Collector(context)  # of operators that gather what their function emits
 
     def open(self) -> None:
         """Open the user's function."""
@@ -113,8 +113,7 @@ class FunctionOperator(StreamOperator):
 
     def flush(self) -> None:
         """Hand on what the function has emitted, as far as it is collected."""
-        if self._collector is not None:
-            self._collector.flush()
+        self._collector.flush()
 
     @property
     def call(self) -> Callable[..., Any]:
@@ -142,8 +141,8 @@ class FunctionOperator(StreamOperator):
 class Pass:
     """A pass of user code over values.
 
-    Used as ``with operator.each(records) as values: for value in values: ...``; an error in the block is raised as one
-    that names operator, key and record.
+    Used as ``with operator.each(records, operator.keying) as values: for value in values: ...``; an error in the block
+    is raised as one that names operator, key and record.
 
     Args:
         values: all of them.

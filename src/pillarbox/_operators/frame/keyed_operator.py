@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from pillarbox._elements import Records
+from pillarbox._errors import OperatorError, shorten_record
 from pillarbox._operators.frame.function_operator import FunctionOperator, keyed_context
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._state import KeyedStateBackend
 from pillarbox._time.batch_timer_service import BatchTimeServiceManager
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 
-__all__ = ["KeyedOperator"]
+__all__ = ["LATE_RECORDS_DROPPED", "KeyedOperator"]
+
+LATE_RECORDS_DROPPED = "late_records_dropped"
+"""The counter of the epoch's records that came too late, and went nowhere."""
 
 
 class KeyedOperator(FunctionOperator):
@@ -25,18 +31,21 @@ class KeyedOperator(FunctionOperator):
     Attributes:
         backend: its keyed state.
         time_services: its timer services, by name.
+        drops_late: whether it drops late records: then the epoch's metrics say how many.
 
     Raises:
         ProgramError: the task has no keyed state.
     """
 
     keying: Keying
+    drops_late: bool = False
 
     def __init__(self, context: OperatorContext, function: Any, method: str, keying: Keying) -> None:
         super().__init__(context, function, method, keying)
         keyed = keyed_context(context)
         self.backend: KeyedStateBackend = keyed.backend
         self.time_services: InternalTimeServiceManager = keyed.timers
+        self._dropped = 0
 
     def process_watermark(self, timestamp: int) -> None:
         """Fire the timers that are due, then hand the watermark on (T5)."""
@@ -49,3 +58,38 @@ class KeyedOperator(FunctionOperator):
         assert isinstance(self.time_services, BatchTimeServiceManager)
         self.time_services.end_key()
         self.flush()
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """Handle a timer of event time."""
+        raise AssertionError(f"operator {self.name!r} sets no timers of event time")
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        """Handle a timer of processing time."""
+        raise AssertionError(f"operator {self.name!r} sets no timers of processing time")
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        """Note in the metrics how many records of the epoch were dropped; keyed state is all that there is."""
+        if self.drops_late:
+            self.context.counters[LATE_RECORDS_DROPPED] = self._dropped
+            self._dropped = 0
+
+    def no_timestamp(self, value: Any, unknown: str) -> OperatorError:
+        """Return the error of a record without a timestamp: ``unknown`` tells what is therefore not known."""
+        return OperatorError(
+            f"operator {self.name!r}: the record {shorten_record(value)} has no timestamp, so it is not known"
+            f" {unknown}: put assign_timestamps_and_watermarks(...) before key_by(...)"
+        )
+
+    def take_late(self, value: Any, timestamp: int, tag: OutputTag[Any] | None) -> None:
+        """Emit a late record to a side output; None: it is dropped, and counted."""
+        if tag is None:
+            self._dropped += 1
+        else:
+            self._collector.collect_side(tag, value, timestamp)
+
+    def take_late_run(self, records: Records, tag: OutputTag[Any] | None) -> None:
+        """Emit late records to a side output, as they are; None: they are dropped, and counted."""
+        if tag is None:
+            self._dropped += len(records)
+        elif tag.tag_id in self.side_outputs:
+            self.side_outputs[tag.tag_id].process_records(records)

@@ -300,6 +300,8 @@ class OperatorFactory:
             the tag stands for the main output.
         depends_on: what its keyed state depends on, and could not be gone on with if it were another: phrases, each
             under the name of what it tells of. It is noted with the state (``_state/keys/state_note.py``).
+        keeps_records: whether all records that it emits are ones that came, as they came: what is known of their
+            columns holds after it, too.
         keeps_sides: whether it keeps records of each of its inputs, so that these may not change places.
     """
 
@@ -309,6 +311,7 @@ class OperatorFactory:
     stateful: bool = False
     result_types: Mapping[str | None, TypeInformation[Any]] = field(default_factory=dict)
     depends_on: Mapping[str, str] = field(default_factory=dict)
+    keeps_records: bool = False
     keeps_sides: bool = False
 
     def __post_init__(self) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "OutputTag",
     "Partitioner",
     "ProcessFunction",
+    "RecordContext",
     "ReduceFunction",
     "RuntimeContext",
     "TimeDomain",
@@ -228,6 +229,26 @@ class ReduceFunction(Function, ABC, Generic[T]):
 SideOutput: TypeAlias = tuple[OutputTag[Any], Any]
 
 
+class RecordContext(ABC):
+    """The record at hand, as all process functions see it."""
+
+    @abstractmethod
+    def timestamp(self) -> int | Any:  # Any: so that checkers do not ask for None where there is event time
+        """Return the record's event time in epoch milliseconds; None if it has none."""
+
+    @abstractmethod
+    def output(self, tag: OutputTag[V], value: V) -> None:
+        """Emit a value to a side output, with the event time of the record (or timer) at hand.
+
+        Args:
+            tag: the side output.
+            value: the record to emit.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+        """
+
+
 class ProcessFunction(Function, ABC, Generic[In, Out]):
     """Turns each record into any number of others, also of side outputs; without key, state or timers.
 
@@ -245,28 +266,12 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
         ([5, 9], [7])
     """
 
-    class Context(ABC):
+    class Context(RecordContext):
         """The record at hand."""
-
-        @abstractmethod
-        def timestamp(self) -> int | Any:  # Any: so that checkers do not ask for None where there is event time
-            """Return the record's event time in epoch milliseconds; None if it has none."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
             """Return the clocks; timers need a keyed stream."""
-
-        @abstractmethod
-        def output(self, tag: OutputTag[V], value: V) -> None:
-            """Emit a value to a side output, with the event time of the record (or timer) at hand.
-
-            Args:
-                tag: the side output.
-                value: the record to emit.
-
-            Raises:
-                ProgramError: ``tag`` is not an ``OutputTag``.
-            """
 
     @abstractmethod
     def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:

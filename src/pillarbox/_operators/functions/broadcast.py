@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pillarbox._errors import ProgramError
 from pillarbox._generics import Generic, In1, In2, K, Key, KeyOut, Out, V
-from pillarbox._operators.functions.basic import Function, OutputTag, SideOutput, TimeDomain
+from pillarbox._operators.functions.basic import Function, RecordContext, SideOutput, TimeDomain
 from pillarbox._operators.functions.contexts import TimerService
 from pillarbox._state import MapState, MapStateDescriptor, StateDescriptor
 
@@ -107,12 +107,8 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
         self._state.remove(key)
 
 
-class _Context(ABC):
+class _Context(RecordContext):
     """The record at hand."""
-
-    @abstractmethod
-    def timestamp(self) -> int | Any:  # Any: so that checkers do not ask for None where there is event time
-        """Return the record's event time in epoch milliseconds; None if it has none."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
@@ -121,18 +117,6 @@ class _Context(ABC):
     @abstractmethod
     def current_watermark(self) -> int:
         """Return the operator's event time, the minimum of both streams': -2**63 before the first watermark."""
-
-    @abstractmethod
-    def output(self, tag: OutputTag[V], value: V) -> None:
-        """Emit a value to a side output, with the event time of the record (or timer) at hand.
-
-        Args:
-            tag: the side output.
-            value: the record to emit.
-
-        Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
-        """
 
 
 class _ReadOnlyContext(_Context):

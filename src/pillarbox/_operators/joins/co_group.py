@@ -7,11 +7,13 @@ The windows hold the records of both, each with the number of its stream. Source
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results
+from pillarbox._operators.frame.inputs import StreamInput
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext, RecordInput
 from pillarbox._operators.windowing.api.functions import WindowFunction
@@ -49,26 +51,22 @@ class CoGroupWindowOperator(WindowOperator):
 
     def __init__(self, context: OperatorContext, keyings: tuple[Keying, Keying], program: WindowProgram) -> None:
         super().__init__(context, _KeysOfBoth(_no_key, context.name), program)
-        self._inputs = tuple(_StreamInput(self, number, keying) for number, keying in enumerate(keyings))
+        self._inputs = [
+            StreamInput(partial(self._process_numbered, number, keying), keying)
+            for number, keying in enumerate(keyings)
+        ]
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
         """The inputs of the first and of the second stream."""
         return self._inputs
 
+    def _process_numbered(self, number: int, keying: Keying, records: Records) -> None:
+        self.process_records(_Numbered(number, records, keying))
+
 
 def _no_key(record: Any) -> Any:
     raise AssertionError("the keys of both streams are those that each has")
-
-
-class _StreamInput:
-    def __init__(self, operator: CoGroupWindowOperator, number: int, keying: Keying) -> None:
-        self._operator = operator
-        self._number = number
-        self.keying = keying
-
-    def process_records(self, records: Records) -> None:
-        self._operator.process_records(_Numbered(self._number, records, self.keying))
 
 
 class CoGroups(WindowFunction[Any, Any, Any, Any]):

@@ -11,18 +11,18 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Sequence
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from pillarbox._elements import Records
-from pillarbox._errors import OperatorError, shorten_record
 from pillarbox._operators.frame.collector import Collector, settled
+from pillarbox._operators.frame.contexts import EmittingContext
 from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._operators.frame.operator import OperatorContext, RecordInput
+from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.functions.joins import ProcessJoinFunction
-from pillarbox._operators.windowing.base_operator import LATE_RECORDS_DROPPED
 from pillarbox._state import KeyedStateBackend, MapState, MapStateDescriptor
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
@@ -44,23 +44,21 @@ class Interval(NamedTuple):
     upper: int
 
 
-class JoinContext(ProcessJoinFunction.Context):
+class JoinContext(EmittingContext, ProcessJoinFunction.Context):
     """One object for all pairs: the operator sets what changes.
 
     Attributes:
         left: the event time of the left record.
         right: that of the right one.
-        later: the later one of the two.
+        current: the later one of the two.
     """
 
-    left: int
-    right: int
-    later: int
+    left: int = 0
+    right: int = 0
 
-    def __init__(self, backend: KeyedStateBackend, collector: Collector) -> None:
+    def __init__(self, collector: Collector, backend: KeyedStateBackend) -> None:
+        super().__init__(collector)
         self._backend = backend
-        self._collector = collector
-        self.left = self.right = self.later = 0
 
     def get_left_timestamp(self) -> int:
         return self.left
@@ -68,14 +66,8 @@ class JoinContext(ProcessJoinFunction.Context):
     def get_right_timestamp(self) -> int:
         return self.right
 
-    def timestamp(self) -> int:
-        return self.later
-
     def get_current_key(self) -> Any:
         return self._backend.key
-
-    def output(self, tag: OutputTag, value: Any) -> None:
-        self._collector.collect_side(tag, value, self.later)
 
 
 class _Side:
@@ -162,7 +154,7 @@ class _Side:
         return self._operator.rounded_up(time + max(self.upper, 0) + 1)
 
 
-class IntervalJoinOperator(KeyedOperator):
+class IntervalJoinOperator(TwoInputs, KeyedOperator):
     """Applies a ``ProcessJoinFunction`` to each pair whose event times are near enough.
 
     Args:
@@ -171,6 +163,7 @@ class IntervalJoinOperator(KeyedOperator):
     """
 
     own_states: Collection[str] = ("left", "right")
+    drops_late = True
 
     def __init__(
         self,
@@ -182,27 +175,12 @@ class IntervalJoinOperator(KeyedOperator):
     ) -> None:
         super().__init__(context, function, "process_element", keyings[0])
         self._timers = self.time_services.get_internal_timer_service("buffers", self)
-        self._collector: Collector = Collector(context)
-        self._ctx = JoinContext(self.backend, self._collector)
+        self._ctx = JoinContext(self._collector, self.backend)
         self._left = _Side(self, "left", keyings[0], interval)
         self._right = _Side(self, "right", keyings[1], Interval(-interval.upper, -interval.lower))
         self._left.late, self._right.late = late_tags
-        self._dropped = 0
+        self._inputs = self._left, self._right
         self._step = max(1, max(interval.upper - interval.lower, interval.upper, -interval.lower) // _PART)
-
-    @property
-    def inputs(self) -> Sequence[RecordInput]:
-        """The inputs of the left and of the right stream."""
-        return (self._left, self._right)
-
-    def process_records(self, records: Records) -> None:
-        """Refuse records that do not say of which stream they are."""
-        raise AssertionError("an operator with two inputs takes records at its inputs")
-
-    def snapshot_state(self, checkpoint_id: int) -> None:
-        """Note in the metrics how many records of the epoch were dropped; keyed state is all that there is."""
-        self.context.counters[LATE_RECORDS_DROPPED] = self._dropped
-        self._dropped = 0
 
     def rounded_up(self, time: int) -> int:
         """Return the next time at which records are dropped."""
@@ -222,9 +200,9 @@ class IntervalJoinOperator(KeyedOperator):
         with Pass(self, values, pending, pending):
             for value, key, timestamp in zip(pending, keys, stamps):
                 if timestamp is None:
-                    self._refuse(value)
+                    raise self.no_timestamp(value, "which records are near it")
                 if timestamp < watermark:
-                    self._take_late(value, timestamp, side)
+                    self.take_late(value, timestamp, side.late)
                     continue
                 backend.row = rows[key]
                 backend.key = key
@@ -242,24 +220,12 @@ class IntervalJoinOperator(KeyedOperator):
         call, ctx, collect = self.call, self._ctx, self._collector.collect
         is_left = side is self._left
         for time, partners in near:
-            later = ctx.later = max(timestamp, time)
+            later = ctx.current = max(timestamp, time)
             ctx.left, ctx.right = (timestamp, time) if is_left else (time, timestamp)
             for partner in partners:
                 results = call(value, partner, ctx) if is_left else call(partner, value, ctx)
                 if results is not None:
                     collect(results, later)
-
-    def _take_late(self, value: Any, timestamp: int, side: _Side) -> None:
-        if side.late is None:
-            self._dropped += 1
-        else:
-            self._collector.collect_side(side.late, value, timestamp)
-
-    def _refuse(self, value: Any) -> NoReturn:
-        raise OperatorError(
-            f"operator {self.name!r}: the record {shorten_record(value)} has no timestamp, so it is not known which"
-            " records are near it: put assign_timestamps_and_watermarks(...) before key_by(...)"
-        )
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Drop the records of the current key that find no partner any more."""
@@ -267,7 +233,3 @@ class IntervalJoinOperator(KeyedOperator):
         times = [time for side in (self._left, self._right) if (time := side.drop(watermark)) is not None]
         if times:
             self._timers.register_event_time_timer(VOID_NAMESPACE, min(times))
-
-    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """There are no such timers."""
-        raise AssertionError("interval_join sets no processing-time timers")

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox._elements import ArrowRecords, Records
-from pillarbox._errors import OperatorError, shorten_record
+from pillarbox._elements import Records
 from pillarbox._operators.frame.function_operator import under_keys
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
@@ -41,11 +40,7 @@ class DeduplicateOperator(KeyedOperator):
         for position in under_keys(self.backend, self.keying.keys_of(records), iter(range(len(records)))):
             timestamp = None if stamps is None else stamps[position]
             if timestamp is None:
-                raise OperatorError(
-                    f"operator {self.name!r}: the record {shorten_record(records.values[position])} has no timestamp,"
-                    " so it is not known for how long to remember its key: put assign_timestamps_and_watermarks(...)"
-                    " before key_by(...)"
-                )
+                raise self.no_timestamp(records.values[position], "for how long to remember its key")
             if self._seen.value() is None or (self._forget_at is not None and timestamp > self._forget_at):
                 self._seen.update(True)
                 if self.context.batch:
@@ -54,12 +49,8 @@ class DeduplicateOperator(KeyedOperator):
                 first.append(position)
         if len(first) == len(records):
             self.output.process_records(records)
-        elif first and isinstance(records, ArrowRecords):
-            self.output.process_records(records.take(np.array(first)))
         elif first:
-            assert stamps is not None
-            values = records.values
-            self.output.process_records(Records([values[n] for n in first], [stamps[n] for n in first]))
+            self.output.process_records(records.take(np.array(first)))
 
     def end_key(self) -> None:
         """Forget the key that has ended."""
@@ -69,7 +60,3 @@ class DeduplicateOperator(KeyedOperator):
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Forget the current key."""
         self._seen.clear()
-
-    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """There are no such timers."""
-        raise AssertionError("deduplicate sets no processing-time timers")

@@ -6,76 +6,38 @@ Source of the behaviour: Flink's ``KeyedProcessOperator``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
-from typing import Any, NoReturn
+from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import failed, raise_from_user_code, shorten
-from pillarbox._operators.frame.collector import Collector
+from pillarbox._operators.frame.contexts import Clocks, KeyedTimedContext
 from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, TimeDomain, TimerService
-from pillarbox._state import KeyedStateBackend
+from pillarbox._operators.functions.basic import TimeDomain, TimerService
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimerService
 
 __all__ = ["KeyedProcessOperator"]
 
 
-class _TimerService(TimerService):
+class _KeyTimers(Clocks):
     """The user's view of an internal timer service: the current key, no namespace."""
 
-    def __init__(self, internal: InternalTimerService) -> None:
+    def __init__(self, context: OperatorContext, internal: InternalTimerService) -> None:
+        super().__init__(context)
         self._internal = internal
-        # One call less on the hottest path: the user's method is the timers' own.
+        # One call less on the hottest path: the user's methods are the timers' own.
         self.register_event_time_timer = internal.event_timers.register  # type: ignore[method-assign]
         self.delete_event_time_timer = internal.event_timers.delete  # type: ignore[method-assign]
-
-    def current_processing_time(self) -> int:
-        return self._internal.current_processing_time()
+        register, delete = internal.register_processing_time_timer, internal.delete_processing_time_timer
+        self.register_processing_time_timer = partial(register, VOID_NAMESPACE)  # type: ignore[method-assign]
+        self.delete_processing_time_timer = partial(delete, VOID_NAMESPACE)  # type: ignore[method-assign]
 
     def current_watermark(self) -> int:
         return self._internal.current_watermark
-
-    def register_event_time_timer(self, timestamp: int) -> None:
-        raise AssertionError("set in __init__")
-
-    def delete_event_time_timer(self, timestamp: int) -> None:
-        raise AssertionError("set in __init__")
-
-    def register_processing_time_timer(self, timestamp: int) -> None:
-        self._internal.register_processing_time_timer(VOID_NAMESPACE, timestamp)
-
-    def delete_processing_time_timer(self, timestamp: int) -> None:
-        self._internal.delete_processing_time_timer(VOID_NAMESPACE, timestamp)
-
-
-class _Context(KeyedProcessFunction.OnTimerContext):
-    """One object for all records and timers: the operator sets what changes."""
-
-    def __init__(self, collector: Collector, timers: TimerService, backend: KeyedStateBackend) -> None:
-        self._collector = collector
-        self._timers = timers
-        self._backend = backend
-        self.current: int | None = None
-        self.emitted: int | None = None
-        self.domain = TimeDomain.EVENT_TIME
-
-    def timestamp(self) -> int | None:
-        return self.current
-
-    def timer_service(self) -> TimerService:
-        return self._timers
-
-    def get_current_key(self) -> Any:
-        return self._backend.key
-
-    def output(self, tag: OutputTag, value: Any) -> None:
-        self._collector.collect_side(tag, value, self.emitted)
-
-    def time_domain(self) -> TimeDomain:
-        return self.domain
 
 
 class KeyedProcessOperator(KeyedOperator):
@@ -88,9 +50,8 @@ class KeyedProcessOperator(KeyedOperator):
     def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
         super().__init__(context, function, "process_element", keying)
         timers = self.time_services.get_internal_timer_service("user-timers", self, by_user=True, may_run_on=True)
-        self.user_timers: TimerService = _TimerService(timers)
-        self._collector: Collector = Collector(context)
-        self._ctx: Any = _Context(self._collector, self.user_timers, self.backend)
+        self.user_timers: TimerService = _KeyTimers(context, timers)
+        self._ctx: Any = KeyedTimedContext(self._collector, self.user_timers, self.backend)
 
     def process_records(self, records: Records) -> None:
         """Process a run, each record under its key."""
@@ -109,7 +70,7 @@ class KeyedProcessOperator(KeyedOperator):
                 # set_current_key, in line: this is the hottest loop of all.
                 backend.row = rows[key]
                 backend.key = key
-                ctx.current = ctx.emitted = timestamp
+                ctx.current = timestamp
                 results = call(value, ctx)
                 if results is not None:
                     collector.collect(results, timestamp)
@@ -117,35 +78,30 @@ class KeyedProcessOperator(KeyedOperator):
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Call ``on_timer``; what it emits carries the timer's timestamp (T7)."""
-        ctx = self._ctx
-        ctx.current = ctx.emitted = timestamp
-        ctx.domain = TimeDomain.EVENT_TIME
-        try:
-            results = self.function.on_timer(timestamp, ctx)
-            if results is not None:
-                self._collector.collect(results, timestamp)
-        except BaseException as error:
-            self._timer_failed(timestamp, error)
+        self._call_on_timer(timestamp, timestamp)
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
         """Call ``on_timer``; what it emits carries no timestamp (T7)."""
+        self._ctx.domain = TimeDomain.PROCESSING_TIME
+        try:
+            self._call_on_timer(timestamp, None)
+        finally:
+            self._ctx.domain = TimeDomain.EVENT_TIME
+
+    def _call_on_timer(self, timestamp: int, emitted: int | None) -> None:
         ctx = self._ctx
-        ctx.current, ctx.emitted = timestamp, None
-        ctx.domain = TimeDomain.PROCESSING_TIME
+        ctx.current = timestamp
         try:
             results = self.function.on_timer(timestamp, ctx)
             if results is not None:
-                self._collector.collect(results, None)
+                self._collector.collect(results, emitted)
         except BaseException as error:
-            self._timer_failed(timestamp, error)
-
-    def _timer_failed(self, timestamp: int, error: BaseException) -> NoReturn:
-        key = self.backend.key
-        timer = f"the {self._ctx.domain.value} timer at {timestamp} of key {shorten(key)}"
-        raise_from_user_code(
-            error,
-            f"operator {self.name!r} {failed(error)} in {timer}",
-            operator=self.name,
-            subtask=self.context.subtask,
-            key=key,
-        )
+            key = self.backend.key
+            raise_from_user_code(
+                error,
+                f"operator {self.name!r} {failed(error)} in the {ctx.domain.value} timer at {timestamp} of key"
+                f" {shorten(key)}",
+                operator=self.name,
+                subtask=self.context.subtask,
+                key=key,
+            )

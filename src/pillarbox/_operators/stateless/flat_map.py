@@ -60,7 +60,7 @@ class FlatMapOperator(FunctionOperator):
                         out_timestamps.append(timestamp)
                     left -= 1
                     if not left:
-                        look = 0 if len(out) >= RUN_LIMIT else min(next_look(out), RUN_LIMIT)
+                        look = next_look(out, RUN_LIMIT)
                         if not look:
                             hand_on(self.output, out, out_timestamps)
                             out, out_timestamps = [], None if timestamps is None else []

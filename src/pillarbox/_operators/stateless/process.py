@@ -7,58 +7,13 @@ from itertools import repeat
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._errors import ProgramError
-from pillarbox._operators.frame.collector import Collector
+from pillarbox._operators.frame.contexts import Clocks, TimedContext
 from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import OutputTag, ProcessFunction, TimerService
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["ProcessOperator", "process_each"]
-
-
-class _Clocks(TimerService):
-    """The clocks of a stream without key: timers are refused."""
-
-    def __init__(self, context: OperatorContext) -> None:
-        self._context = context
-        self.watermark = MIN_TIMESTAMP
-
-    def current_processing_time(self) -> int:
-        return self._context.processing_time_service.current_processing_time()
-
-    def current_watermark(self) -> int:
-        return self.watermark
-
-    def _refuse(self, timestamp: int) -> None:
-        raise ProgramError(
-            f"operator {self._context.name!r} sets a timer, but its stream has no key: put key_by(...) directly"
-            " before process(...) and give it a KeyedProcessFunction"
-        )
-
-    register_event_time_timer = _refuse
-    delete_event_time_timer = _refuse
-    register_processing_time_timer = _refuse
-    delete_processing_time_timer = _refuse
-
-
-class _Context(ProcessFunction.Context):
-    """One object for all records: the operator sets what changes."""
-
-    def __init__(self, collector: Collector, clocks: _Clocks) -> None:
-        self._collector = collector
-        self._clocks = clocks
-        self.current: int | None = None
-
-    def timestamp(self) -> int | None:
-        return self.current
-
-    def timer_service(self) -> TimerService:
-        return self._clocks
-
-    def output(self, tag: OutputTag, value: Any) -> None:
-        self._collector.collect_side(tag, value, self.current)
 
 
 class ProcessOperator(FunctionOperator):
@@ -66,9 +21,8 @@ class ProcessOperator(FunctionOperator):
 
     def __init__(self, context: OperatorContext, function: Any) -> None:
         super().__init__(context, function, "process_element")
-        self._clocks = _Clocks(context)
-        self._collector: Collector = Collector(context)
-        self._ctx: Any = _Context(self._collector, self._clocks)
+        self._clocks = Clocks(context)
+        self._ctx: Any = TimedContext(self._collector, self._clocks)
 
     def process_records(self, records: Records) -> None:
         """Process a run."""
@@ -76,7 +30,7 @@ class ProcessOperator(FunctionOperator):
 
     def process_run(self, records: Records, keying: Keying | None, call: Callable[..., Any]) -> None:
         """Apply ``call`` to a run; there are no keys."""
-        process_each(self, records, call, self._ctx, self._collector)
+        process_each(self, records, call, self._ctx)
 
     def begin_epoch(self) -> None:
         """Begin an epoch of a source: event time begins anew."""
@@ -97,14 +51,13 @@ class ProcessOperator(FunctionOperator):
         self._clocks.watermark = MIN_TIMESTAMP if state is None else state["watermark"]
 
 
-def process_each(
-    operator: FunctionOperator, records: Records, call: Callable[..., Any], ctx: Any, collector: Collector
-) -> None:
+def process_each(operator: FunctionOperator, records: Records, call: Callable[..., Any], ctx: Any) -> None:
     """Apply ``call(value, ctx)`` to each record of a run, whatever its key, and hand on the results.
 
     Args:
         ctx: the context of all records; its ``current`` is set to the event time of each.
     """
+    collector = operator._collector
     stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
     with operator.each(records, None) as values:
         for value, timestamp in zip(values, stamps):

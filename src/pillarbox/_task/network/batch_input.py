@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pillarbox._elements import Records
 from pillarbox._task.network.key_sorter import KeyedRun, KeySorter
 from pillarbox._task.network.partitioner import BroadcastPartitioner, KeyGroupPartitioner
-from pillarbox._task.network.record_spool import RecordSpool
+from pillarbox._task.network.spool import RecordSpool
 from pillarbox._task.vertex import InputEdge
 
 __all__ = ["BatchInput"]

@@ -19,10 +19,9 @@ Anything missing or doubled is an error, never silent loss. Only the mailbox thr
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
 from pillarbox._elements import (
     Barrier,
@@ -35,13 +34,12 @@ from pillarbox._elements import (
     edge_of_channel,
 )
 from pillarbox._errors import ExchangeError
+from pillarbox._task.network.spool import Extent, Spool
 from pillarbox._task.vertex import InputEdge
 from pillarbox._time import EpochValve, WatermarkSink
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["InputGate"]
-
-_MEMORY_BOUND = 64 * 1024 * 1024
 
 
 @dataclass
@@ -49,7 +47,7 @@ class _Channel:
     """One channel in the running epoch."""
 
     expected: int = 0
-    early: dict[int, tuple[int, int]] = field(default_factory=dict)
+    early: dict[int, Extent] = field(default_factory=dict)
     has_barrier: bool = False
     ended: bool = False
     has_records: bool = False
@@ -76,7 +74,7 @@ class InputGate:
         self._epoch = 0
         self._channels: dict[int, _Channel] = {}
         self.any_barrier: bool = False
-        self._spool: IO[bytes] | None = None
+        self._spool = Spool()
 
     # -- an epoch's life --
 
@@ -101,11 +99,12 @@ class InputGate:
         if buffer.seq < channel.expected or buffer.seq in channel.early:
             raise ExchangeError(f"{self._label}: buffer {buffer.seq} of channel {buffer.channel} came twice")
         if buffer.seq > channel.expected:
-            self._hold_back(channel, buffer)
+            channel.early[buffer.seq] = self._spool.append(buffer.payload)
             return
         yield from self._in_turn(buffer.channel, channel, buffer.payload)
         while channel.expected in channel.early:
-            yield from self._in_turn(buffer.channel, channel, self._take_back(channel))
+            payload = self._spool.read(channel.early.pop(channel.expected))
+            yield from self._in_turn(buffer.channel, channel, payload)
 
     def _in_turn(self, number: int, channel: _Channel, payload: bytes) -> Iterator[tuple[int, Element]]:
         channel.expected += 1
@@ -128,10 +127,6 @@ class InputGate:
         """Return the edge that a channel belongs to."""
         return self._edges[edge_of_channel(channel)]
 
-    def input_of(self, channel: int) -> int:
-        """Return the input of the head operator that a channel's records go to."""
-        return self._edges[edge_of_channel(channel)].index
-
     @property
     def _label(self) -> str:
         return f"task {self._name!r}, epoch {self._epoch}"
@@ -153,7 +148,7 @@ class InputGate:
                 )
             if not channel.has_barrier:
                 raise ExchangeError(f"{self._label}: no barrier from channel {number}")
-        self._close_spool()
+        self._spool.close()
         return bool(self._channels) and all(channel.ended for channel in self._channels.values())
 
     # -- watermarks --
@@ -283,28 +278,8 @@ class InputGate:
         self._last_active = dict(state["last_active"])
         self._last_said = dict(state["last_said"])
 
-    # -- buffers that came too early --
-
-    def _hold_back(self, channel: _Channel, buffer: Buffer) -> None:
-        if self._spool is None:
-            self._spool = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BOUND)  # noqa: SIM115
-        start = self._spool.seek(0, 2)
-        self._spool.write(buffer.payload)
-        channel.early[buffer.seq] = (start, len(buffer.payload))
-
-    def _take_back(self, channel: _Channel) -> bytes:
-        assert self._spool is not None
-        start, length = channel.early.pop(channel.expected)
-        self._spool.seek(start)
-        return self._spool.read(length)
-
-    def _close_spool(self) -> None:
-        if self._spool is not None:
-            self._spool.close()
-            self._spool = None
-
     def close(self) -> None:
         """Drop what is held back."""
-        self._close_spool()
+        self._spool.close()
         self._channels = {}
         self.any_barrier = False

@@ -12,17 +12,16 @@ Source of the idea: Flink's sorted inputs (``SortingDataInput``), which sort by 
 from __future__ import annotations
 
 import pickle
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pillarbox._elements import Records, decode, dumps, encode
 from pillarbox._state.keys.key_groups import stable_hash
-from pillarbox._task.network.record_spool import NOT_KEPT, RecordSpool
+from pillarbox._task.network.spool import NOT_KEPT, Extent, RecordSpool, Spool
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
@@ -122,35 +121,24 @@ class _Gathered:
         self.hashes: list[int] = []
 
 
-class _File:
-    """Blocks of sorted records in a temporary file."""
+#: Where a block of sorted records is in a spool: the records; their keys, and the hashes of these.
+_Block = tuple[Extent, Extent]
 
-    def __init__(self) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._end = 0
 
-    def write(self, block: _Sorted) -> tuple[int, int, int]:
-        """Write a block; return where it is."""
-        records = encode(block.records(0, len(block.values)))
-        rest = dumps((block.keys, block.hashes))
-        self._file.seek(self._end)
-        self._file.write(records)
-        self._file.write(rest)
-        place = (self._end, len(records), len(rest))
-        self._end += len(records) + len(rest)
-        return place
+def _write(spool: Spool, block: _Sorted) -> _Block:
+    """Write a block; return where it is."""
+    records, rest = encode(block.records(0, len(block.values))), dumps((block.keys, block.hashes))
+    return spool.append(records), spool.append(rest)
 
-    def read(self, index: int, place: tuple[int, int, int]) -> _Sorted:
-        start, length, rest = place
-        self._file.seek(start)
-        records = decode(self._file.read(length))
+
+def _read(spool: Spool, index: int, blocks: Sequence[_Block]) -> Iterator[_Sorted]:
+    """Yield blocks of one input."""
+    for of_records, of_keys in blocks:
+        records = decode(spool.read(of_records))
         assert isinstance(records, Records)
-        keys, hashes = pickle.loads(self._file.read(rest))
+        keys, hashes = pickle.loads(spool.read(of_keys))
         timestamps = list(records.timestamps or repeat(None, len(keys)))
-        return _Sorted(np.full(len(keys), index), records.values, timestamps, keys, hashes, _times(timestamps))
-
-    def close(self) -> None:
-        self._file.close()
+        yield _Sorted(np.full(len(keys), index), records.values, timestamps, keys, hashes, _times(timestamps))
 
 
 def _times(timestamps: Iterable[int | None]) -> npt.NDArray[np.int64]:
@@ -221,9 +209,9 @@ class KeySorter:
         self._hashes: dict[Any, int] = {}
         self._gathered: dict[int, _Gathered] = {}
         self._gathered_bytes = 0
-        self._file: _File | None = None
-        # Of each input, the places of the blocks of each sorted run.
-        self._runs: dict[int, list[list[tuple[int, int, int]]]] = {}
+        self._spool = Spool(memory=1)
+        # Of each input, the blocks of each sorted run.
+        self._runs: dict[int, list[list[_Block]]] = {}
         self._aside: dict[Any, RecordSpool] = {}
 
     def add(self, index: int, records: Records, keys: list[Any], size: int) -> None:
@@ -272,13 +260,12 @@ class KeySorter:
         records = sum(len(each.keys) for each in self._gathered.values())
         length = max(1, _BLOCK_BYTES * records // self._gathered_bytes)
         self._gathered_bytes = 0
-        self._file = self._file or _File()
         for index, portion in self._take_gathered().items():
             try:
-                places = _written(self._file, [portion], length)
+                blocks = _written(self._spool, [portion], length)
             except Exception as error:
                 refuse_unpicklable(error, self._operator, portion.values, "gets", NOT_KEPT, portion.keys)
-            self._runs.setdefault(index, []).append(places)
+            self._runs.setdefault(index, []).append(blocks)
 
     def groups(self) -> Iterator[list[KeyedRun]]:
         """Return the records of each key, and its end, in steps of some records each."""
@@ -305,22 +292,15 @@ class KeySorter:
         return runs
 
     def _merged_down(self, index: int) -> list[_Run]:
-        places = self._runs.pop(index, [])
-        while len(places) > _FAN_IN:
+        runs, spool = self._runs.pop(index, []), self._spool
+        while len(runs) > _FAN_IN:
             # What is merged stays in the file until all is done: a file cannot give back its middle.
-            assert self._file is not None
-            file = self._file
-            length = _records_in(self._read(index, places[0][:1]))
-            places = [
-                _written(file, _merged([_Run(index, self._read(index, each)) for each in some]), length)
-                for some in (places[start : start + _FAN_IN] for start in range(0, len(places), _FAN_IN))
+            length = len(next(_read(spool, index, runs[0][:1])).keys)
+            runs = [
+                _written(spool, _merged([_Run(index, _read(spool, index, each)) for each in some]), length)
+                for some in (runs[start : start + _FAN_IN] for start in range(0, len(runs), _FAN_IN))
             ]
-        return [_Run(index, self._read(index, each)) for each in places]
-
-    def _read(self, index: int, places: Sequence[tuple[int, int, int]]) -> Iterator[_Sorted]:
-        assert self._file is not None
-        for place in places:
-            yield self._file.read(index, place)
+        return [_Run(index, _read(spool, index, each)) for each in runs]
 
     def _keyed(self, portions: Iterable[_Sorted]) -> Iterator[KeyedRun]:
         """Divide sorted records by their keys."""
@@ -372,19 +352,13 @@ class KeySorter:
         for spool in self._aside.values():
             spool.close()
         self._aside = {}
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._spool.close()
 
 
-def _records_in(blocks: Iterator[_Sorted]) -> int:
-    return len(next(blocks).keys)
-
-
-def _written(file: _File, portions: Iterable[_Sorted], length: int) -> list[tuple[int, int, int]]:
-    """Write sorted portions as one run, in blocks of ``length`` records; return their places."""
+def _written(spool: Spool, portions: Iterable[_Sorted], length: int) -> list[_Block]:
+    """Write sorted portions as one run, in blocks of ``length`` records; return where they are."""
     return [
-        file.write(portion.slice(start, start + length))
+        _write(spool, portion.slice(start, start + length))
         for portion in portions
         for start in range(0, len(portion.keys), length)
     ]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements import Records
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.keying import Keying, Router
@@ -34,12 +34,13 @@ __all__ = [
 ]
 
 
-class ChannelSelector(Protocol):
+class ChannelSelector(ABC):
     """Divides the runs of records of one sending subtask among the targets. Only the mailbox thread may touch it."""
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
         """Start anew, as the ``subtask``-th sender: an epoch that is run again divides its records the same way."""
 
+    @abstractmethod
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         """Yield the index of a target and its share of the records, for each target that has any."""
 
@@ -50,15 +51,12 @@ class Partitioner(ABC):
     Attributes:
         to_output: whether the edge leads out of the program: records go there, and no watermarks or barriers.
         at_once: whether the task hands its output over after each run of records.
+        label: the label of the edge in a plan.
     """
 
     to_output = False
     at_once = False
-
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """The label of the edge in a plan."""
+    label: str
 
     @abstractmethod
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
@@ -77,23 +75,17 @@ class OutputPartitioner(Partitioner):
     """
 
     to_output = True
+    label = "rows"
 
     def __init__(self, *, at_once: bool = False) -> None:
         self.at_once = at_once
-
-    @property
-    def label(self) -> str:
-        """The label of the edge in a plan."""
-        return "rows"
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what hands on all records."""
         return _ToTheOnlyTarget()
 
 
-class _ToTheOnlyTarget:
-    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
-
+class _ToTheOnlyTarget(ChannelSelector):
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         yield 0, records
 
@@ -106,23 +98,17 @@ class KeyGroupPartitioner(Partitioner):
 
     def __init__(self, keying: Keying) -> None:
         self.keying = keying
-
-    @property
-    def label(self) -> str:
-        """The label of the edge in a plan."""
-        return "key by " + (", ".join(self.keying.columns) if self.keying.columns else "function")
+        self.label = "key by " + (", ".join(keying.columns) if keying.columns else "function")
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what divides records by their keys."""
         return _ByKeyGroup(Router(self.keying, targets, max_parallelism), targets)
 
 
-class _ByKeyGroup:
+class _ByKeyGroup(ChannelSelector):
     def __init__(self, router: Router, targets: int) -> None:
         self._router = router
         self._targets = targets
-
-    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         # Also where there is one target: a key that cannot be routed is refused at any parallelism.
@@ -138,13 +124,7 @@ def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) ->
     # (Numbers of a byte or two are sorted by a radix sort, several times as fast.)
     order = np.argsort(subtasks.astype(np.min_scalar_type(targets)), kind="stable")
     ends = np.cumsum(np.bincount(subtasks, minlength=targets)).tolist()
-    if isinstance(records, ArrowRecords):
-        ordered: Records = records.take(order)
-    else:
-        positions = order.tolist()
-        values = list(map(records.values.__getitem__, positions))
-        timestamps = records.timestamps
-        ordered = Records(values, None if timestamps is None else list(map(timestamps.__getitem__, positions)))
+    ordered = records.take(order)
     start = 0
     for target, end in enumerate(ends):
         if end > start:
@@ -155,21 +135,16 @@ def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) ->
 class BroadcastPartitioner(Partitioner):
     """All records to every subtask. Flink's ``BroadcastPartitioner``."""
 
-    @property
-    def label(self) -> str:
-        """The label of the edge in a plan."""
-        return "broadcast"
+    label = "broadcast"
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what hands on all records to all receivers."""
         return _ToAll(targets)
 
 
-class _ToAll:
+class _ToAll(ChannelSelector):
     def __init__(self, targets: int) -> None:
         self._targets = targets
-
-    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         for target in range(self._targets):
@@ -185,17 +160,14 @@ class RebalancePartitioner(Partitioner):
     An epoch that is run again deals the same records out to the same subtasks if they come in the same order.
     """
 
-    @property
-    def label(self) -> str:
-        """The label of the edge in a plan."""
-        return "rebalance"
+    label = "rebalance"
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what deals records out."""
         return _InTurn(targets)
 
 
-class _InTurn:
+class _InTurn(ChannelSelector):
     def __init__(self, targets: int) -> None:
         self._targets = targets
         self._next = 0
@@ -219,17 +191,14 @@ class _InTurn:
 class ShufflePartitioner(Partitioner):
     """At random. Flink's ``ShufflePartitioner``, but that an epoch that is run again draws the same numbers."""
 
-    @property
-    def label(self) -> str:
-        """The label of the edge in a plan."""
-        return "shuffle"
+    label = "shuffle"
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what deals records out at random."""
         return _AtRandom(targets)
 
 
-class _AtRandom:
+class _AtRandom(ChannelSelector):
     def __init__(self, targets: int) -> None:
         self._targets = targets
         self._random = np.random.default_rng()
@@ -247,10 +216,7 @@ class ForwardPartitioner(Partitioner):
     The partitions of a source, which may be more or fewer, go to the subtasks in turn.
     """
 
-    @property
-    def label(self) -> str:
-        """The label of the edge in a plan."""
-        return "forward"
+    label = "forward"
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what hands on all records to one receiver."""
@@ -263,17 +229,14 @@ class RescalePartitioner(Partitioner):
     Flink's ``RescalePartitioner``. Each partition of a source has one receiver.
     """
 
-    @property
-    def label(self) -> str:
-        """The label of the edge in a plan."""
-        return "rescale"
+    label = "rescale"
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what deals records out among some receivers."""
         return _ToShare(targets, senders) if senders else _ToOne(targets)
 
 
-class _ToOne:
+class _ToOne(ChannelSelector):
     def __init__(self, targets: int) -> None:
         self._targets = targets
         self._target = 0
@@ -285,7 +248,7 @@ class _ToOne:
         yield self._target, records
 
 
-class _ToShare:
+class _ToShare(ChannelSelector):
     def __init__(self, targets: int, senders: int) -> None:
         self._targets = targets
         self._senders = senders
@@ -310,10 +273,7 @@ class _ToShare:
 class GlobalPartitioner(Partitioner):
     """All records to the first subtask. Flink's ``GlobalPartitioner``."""
 
-    @property
-    def label(self) -> str:
-        """The label of the edge in a plan."""
-        return "global"
+    label = "global"
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what hands on all records to the first receiver."""
@@ -328,27 +288,22 @@ class CustomPartitioner(Partitioner):
         keying: how a record gets the key that the function is called with.
     """
 
+    label = "partition custom"
+
     def __init__(self, function: Callable[[Any, int], int], keying: Keying) -> None:
         self._captured = Captured(function)
         self._keying = keying
-
-    @property
-    def label(self) -> str:
-        """The label of the edge in a plan."""
-        return "partition custom"
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what calls the function for each record."""
         return _AsTold(self._captured.function, self._keying, targets)
 
 
-class _AsTold:
+class _AsTold(ChannelSelector):
     def __init__(self, function: Callable[[Any, int], int], keying: Keying, targets: int) -> None:
         self._function = function
         self._keying = keying
         self._targets = targets
-
-    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         where = f"operator {self._keying.operator!r}: the partitioner"

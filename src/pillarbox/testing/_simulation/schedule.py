@@ -15,7 +15,7 @@ from pillarbox._operators.keyed import reduce
 from pillarbox._state.keys.key_groups import stable_hash
 from pillarbox._state.log import limits as log_limits
 from pillarbox._task import stream_task
-from pillarbox._task.network import input_gate, key_sorter, record_spool, record_writer
+from pillarbox._task.network import key_sorter, record_writer, spool
 from pillarbox.testing._simulation.program import Inputs, SimulatedProgram
 from pillarbox.testing._simulation.turns import Turns
 
@@ -98,7 +98,7 @@ def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
     return [
         (record_writer, "_BUFFER_RECORDS", rng.choice([1, 3, 1000])),
         (record_writer, "_QUEUE_BYTES", rng.choice([1, 200, 10**6])),
-        (input_gate, "_MEMORY_BOUND", rng.choice([1, 10**6])),
+        (spool, "_MEMORY_BOUND", rng.choice([1, 10**6])),
         (log_limits, "CHUNK_ROWS", rng.choice([1, 4, 4096])),
         (log_limits, "CHUNK_BYTES", rng.choice([64, 10**6])),
         (log_limits, "SPARE_CHUNKS", rng.choice([0, 4, 64])),
@@ -118,7 +118,7 @@ def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
         (key_sorter, "_REMEMBERED", rng.choice([2, 10**6])),
         (key_sorter, "_STEP_RECORDS", rng.choice([1, 3, 1024])),
         (key_sorter, "stable_hash", lambda key: stable_hash(key) % hashes),
-        (record_spool, "_MEMORY_BOUND", rng.choice([1, 10**6])),
+        (spool, "_MEMORY_BOUND", rng.choice([1, 10**6])),
         (reduce, "_MANY", rng.choice([1, 1024])),
     ]
 

@@ -51,10 +51,7 @@ class AsyncCache:
         if isinstance(self.max_size, bool) or not isinstance(self.max_size, int) or self.max_size < 1:
             raise ProgramError(f"AsyncCache: max_size is a whole number of at least 1, not {shorten(self.max_size)}")
         if self.ttl is not None:
-            try:
-                positive_millis(self.ttl, "AsyncCache: ttl")
-            except ValueError as error:
-                raise ProgramError(str(error)) from None
+            positive_millis(self.ttl, "AsyncCache: ttl")
         if self.key is not None:
             try:
                 Keying(self.key, "AsyncCache")

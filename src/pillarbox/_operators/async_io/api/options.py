@@ -145,10 +145,7 @@ class AsyncOptions:
         return self.rate_limit is not None or self.job_rate_limit is not None
 
     def _millis(self, name: str, duration: DurationLike | None) -> int | None:
-        try:
-            return None if duration is None else positive_millis(duration, f"{self.method}(): {name}")
-        except ValueError as error:
-            raise ProgramError(str(error)) from None
+        return None if duration is None else positive_millis(duration, f"{self.method}(): {name}")
 
     def _refuse(self, name: str, wanted: str) -> None:
         raise ProgramError(f"{self.method}(): {name} is {wanted}, not {shorten(getattr(self, name))}")

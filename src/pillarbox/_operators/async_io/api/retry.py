@@ -77,7 +77,7 @@ class AsyncRetryStrategy(ABC, Generic[In]):
             result_predicate: returns whether to ask again after a result; None: never.
             exception_predicate: returns whether to ask again after an exception; or types of exceptions; None: never.
         """
-        pause = _millis(backoff_time_millis, "backoff_time_millis")
+        pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")
         return _Backoff(_attempts(max_attempts), pause, pause, 1.0, result_predicate, exception_predicate)
 
     @staticmethod
@@ -103,8 +103,8 @@ class AsyncRetryStrategy(ABC, Generic[In]):
             raise ProgramError(f"a retry strategy's multiplier is a number above 0, not {shorten(multiplier)}")
         return _Backoff(
             _attempts(max_attempts),
-            _millis(initial_delay, "initial_delay"),
-            _millis(max_retry_delay, "max_retry_delay"),
+            positive_millis(initial_delay, "a retry strategy's initial_delay"),
+            positive_millis(max_retry_delay, "a retry strategy's max_retry_delay"),
             multiplier,
             result_predicate,
             exception_predicate,
@@ -211,13 +211,6 @@ def _attempts(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ProgramError(f"a retry strategy's max_attempts is a whole number of at least 1, not {shorten(value)}")
     return value
-
-
-def _millis(value: DurationLike, what: str) -> int:
-    try:
-        return positive_millis(value, f"a retry strategy's {what}")
-    except ValueError as error:
-        raise ProgramError(str(error)) from None
 
 
 def _checked(predicate: Callable[[Any], bool] | None, what: str) -> Callable[[Any], bool] | None:

@@ -17,18 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as spark
 
-from pillarbox._elements import ArrowRecords, Records
+from pillarbox._elements import ArrowRecords
 from pillarbox._operators.columnar.accumulators import arrow_type
-from pillarbox._operators.columnar.columnar_operator import home_key
+from pillarbox._operators.columnar.home_state import HomeState
 from pillarbox._operators.columnar.joins.join_keys import are_equal
 from pillarbox._operators.columnar.joins.join_segment import Ints, Segment
 from pillarbox._operators.columnar.joins.join_side import JoinSide, RowsOfSide
+from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._operators.frame.operator import OperatorContext, RecordInput
-from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.joins.interval_join import Interval
-from pillarbox._operators.windowing.base_operator import LATE_RECORDS_DROPPED
 from pillarbox._state import ValueStateDescriptor
 from pillarbox._types import Types
 
@@ -39,15 +38,16 @@ _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
 
 
-class BaseJoinOperator(KeyedOperator):
+class BaseJoinOperator(TwoInputs, KeyedOperator):
     """Finds the pairs; what becomes of them is the subclasses' affair.
 
     Attributes:
-        dropped: how many late rows of this epoch were dropped.
+        kept: the rows of both sides, and which have had a partner.
     """
 
     own_states: Collection[str] = ("rows",)
     by_key = False
+    drops_late = True
 
     def __init__(
         self,
@@ -62,34 +62,18 @@ class BaseJoinOperator(KeyedOperator):
         super().__init__(context, function, "process_element", keying)
         self._interval = interval
         self._timers = self.time_services.get_internal_timer_service("buffers", self)
+        binary = Types.PRIMITIVE_ARRAY(Types.BYTE())
+        self.kept: HomeState = HomeState(context, self.backend, ValueStateDescriptor("rows", binary))
         left, right = sides
         self._left = RowsOfSide(self, "left", left, interval.upper, keeps_matches=outer)
         self._right = RowsOfSide(self, "right", right, -interval.lower, keeps_matches=False)
-        binary = Types.PRIMITIVE_ARRAY(Types.BYTE())
-        self._rows = self.backend.get_state(ValueStateDescriptor("rows", binary), namespaced=True)
-        self._home = home_key(context)
         self._restored = False
-        self.dropped: int = 0
-
-    @property
-    def inputs(self) -> Sequence[RecordInput]:
-        """The inputs of the left and of the right stream."""
-        return (self._left, self._right)
+        self._inputs = self._left, self._right
 
     @property
     def watermark(self) -> int:
         """Event time, epoch milliseconds."""
         return self._timers.current_watermark
-
-    def process_records(self, records: Records) -> None:
-        """Refuse records that do not say of which stream they are."""
-        raise AssertionError("an operator with two inputs takes records at its inputs")
-
-    def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """There are no such timers."""
-
-    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """There are no such timers."""
 
     # -- joining --
 
@@ -135,12 +119,6 @@ class BaseJoinOperator(KeyedOperator):
     def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None:
         """Emit left rows that have no partner; only outer joins have such."""
 
-    def take_late(self, tag: OutputTag[Any], records: Records) -> None:
-        """Emit late rows."""
-        output = self.side_outputs.get(tag.tag_id)
-        if output is not None:
-            output.process_records(records)
-
     # -- event time --
 
     def process_watermark(self, timestamp: int) -> None:
@@ -170,24 +148,6 @@ class BaseJoinOperator(KeyedOperator):
 
     # -- state --
 
-    def places(self) -> list[Any]:
-        """Return the places where something is kept: the namespaces of the subtask's key."""
-        self.backend.set_current_key(self._home)
-        return self.backend.get_namespaces()
-
-    def kept(self, place: Any) -> Any:
-        """Return the bytes that are kept at a place; None: there are none."""
-        self.backend.select(self._home, place)
-        return self._rows.value()
-
-    def keep(self, place: Any, content: bytes | None) -> None:
-        """Keep bytes at a place in the place of others; None: nothing any more."""
-        self.backend.select(self._home, place)
-        if content is None:
-            self._rows.clear()
-        else:
-            self._rows.update(content)
-
     def restore_state(self, state: Any) -> None:
         """Check what is kept; it is read when the watermark is known.
 
@@ -212,11 +172,6 @@ class BaseJoinOperator(KeyedOperator):
         self.flush()
         for side in (self._left, self._right):
             side.keep_segments()
-
-    def snapshot_state(self, checkpoint_id: int) -> None:
-        """Note in the metrics how many rows of the epoch were dropped; keyed state is all that there is."""
-        self.context.counters[LATE_RECORDS_DROPPED] = self.dropped
-        self.dropped = 0
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ import pyspark.sql.types as spark
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.columnar.accumulators import arrow_type
+from pillarbox._operators.columnar.home_state import of_about_the_same_length
 from pillarbox._operators.columnar.joins.join_keys import are_exact, codes_of, without_nulls
 from pillarbox._operators.columnar.joins.join_segment import BLOCK, Ints, Segment
 from pillarbox._operators.columnar.program import columns_of_run, times_of_run
@@ -21,10 +21,12 @@ from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._types import RowEncoder
 
+if TYPE_CHECKING:
+    from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator
+
 __all__ = ["JoinSide", "RowsOfSide"]
 
-# That many segments of about the same length become one, unless it would be longer than this.
-_FEW = 4
+# A segment is no longer than this: so many rows, or bytes.
 _LONGEST = 1 << 17
 _LARGEST = 16 * 1024 * 1024
 _MATCHES = "matches"
@@ -54,34 +56,6 @@ class JoinSide:
     joins_nulls: bool = False
 
 
-class Joining(Protocol):
-    """The operator, as a side needs it: event time, a place for late rows and for those without key, and the state.
-
-    Attributes:
-        dropped: how many late rows of this epoch were dropped.
-    """
-
-    dropped: int
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def watermark(self) -> int: ...
-
-    def take_late(self, tag: OutputTag[Any], records: Records) -> None: ...
-
-    def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None: ...
-
-    def join_if_many(self) -> None: ...
-
-    def places(self) -> list[Any]: ...
-
-    def kept(self, place: Any) -> Any: ...
-
-    def keep(self, place: Any, content: bytes | None) -> None: ...
-
-
 class RowsOfSide:
     """The rows of one stream: those that came, and those that are kept.
 
@@ -91,8 +65,11 @@ class RowsOfSide:
         reach: how much later than a row the last of its partners may be (milliseconds).
     """
 
-    def __init__(self, operator: Joining, name: str, side: JoinSide, reach: int, *, keeps_matches: bool) -> None:
+    def __init__(
+        self, operator: BaseJoinOperator, name: str, side: JoinSide, reach: int, *, keeps_matches: bool
+    ) -> None:
         self._operator = operator
+        self._kept = operator.kept
         self._side = side
         self._keeps_matches = keeps_matches
         self._reach = reach
@@ -122,7 +99,7 @@ class RowsOfSide:
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
         late = times < operator.watermark
         if late.any():
-            self._take_late(batch.filter(pa.array(late)), times[late])
+            operator.take_late_run(ArrowRecords(batch.filter(pa.array(late)), times[late]), self._side.late_tag)
             batch, times = batch.filter(pa.array(~late)), times[~late]
         joinable = None if self._side.joins_nulls else without_nulls([batch.column(index) for index in self.keys])
         if joinable is not None:
@@ -137,13 +114,6 @@ class RowsOfSide:
             self.rows += len(times)
             self.bytes += batch.nbytes + times.nbytes
             operator.join_if_many()
-
-    def _take_late(self, batch: pa.RecordBatch, times: Ints) -> None:
-        tag = self._side.late_tag
-        if tag is None:
-            self._operator.dropped += len(times)
-        else:
-            self._operator.take_late(tag, ArrowRecords(batch, times))
 
     def take(self) -> Segment | None:
         """Return the rows that came, as a segment, and have them no more; None: none came."""
@@ -184,7 +154,7 @@ class RowsOfSide:
         """Read what is kept. The next :meth:`expire` finds the rows that are over."""
         self.segments = []
         for place in self._places():
-            batch = self.decode(self._operator.kept(place))
+            batch = self.decode(self._kept.at(place).value())
             # (An outer join wrote it that is an inner one now: it is written anew, with a note, and without matches.)
             is_stale = self._notes is not None and batch.schema.metadata != self._notes
             times = batch.column(len(self.schema)).to_numpy()
@@ -198,7 +168,7 @@ class RowsOfSide:
 
     def _places(self) -> list[tuple[str, int]]:
         """Return the places of the streams that are kept, in the order in which they were added."""
-        return sorted(place for place in self._operator.places() if place[0] == self._name)
+        return sorted(place for place in self._kept.places() if place[0] == self._name)
 
     def check(self) -> None:
         """Check that what is kept has the columns of the program.
@@ -207,7 +177,7 @@ class RowsOfSide:
             CheckpointMismatchError: it has others.
         """
         for place in self._places()[:1]:
-            self.decode(self._operator.kept(place))
+            self.decode(self._kept.at(place).value())
 
     def keep_segments(self) -> None:
         """Bring the state up to the segments: those that are new are written, in one with others that are short."""
@@ -215,12 +185,12 @@ class RowsOfSide:
         numbers = {segment.number for segment in self.segments}
         for place in self._places():
             if place[1] not in numbers:
-                self._operator.keep(place, None)
+                self._kept.at(place).clear()
                 self._forget_matches(place[1])
         for segment in self.segments:
             if segment.number is None:
                 segment.number, self._next = self._next, self._next + 1
-                self._operator.keep((self._name, segment.number), self._encode(segment))
+                self._kept.at((self._name, segment.number)).update(self._encode(segment))
                 if segment.matched is not None:
                     segment.changed = set((np.flatnonzero(segment.matched) // BLOCK).tolist())
             self._keep_matches(segment)
@@ -230,14 +200,8 @@ class RowsOfSide:
         fresh = [segment for segment in self.segments if segment.number is None]
         if not fresh:
             return
-        rows = sum(map(len, fresh))
-        older: list[Segment] = []
-        while kept and len(kept[-1]) <= 2 * rows and rows + len(kept[-1]) <= self._longest(kept[-1]):
-            older.append(kept.pop())
-            rows += len(older[-1])
-        if len(older) < _FEW - 1:
-            kept += older[::-1]
-            older = []
+        older = of_about_the_same_length(reversed(kept), sum(map(len, fresh)), self._longest)
+        kept = kept[: len(kept) - len(older)]
         # (A new segment does not know which rows are over.)
         parts = [segment.alive() for segment in (*older[::-1], *fresh)]
         whole = Segment.together(parts) if len(parts) > 1 else parts[0]
@@ -292,19 +256,19 @@ class RowsOfSide:
         for block in sorted(segment.changed):
             assert segment.matched is not None and segment.number is not None
             bits = np.packbits(segment.matched[block * BLOCK : (block + 1) * BLOCK])
-            self._operator.keep((_MATCHES, segment.number, block), bits.tobytes())
+            self._kept.at((_MATCHES, segment.number, block)).update(bits.tobytes())
         segment.changed = set()
 
     def _forget_matches(self, number: int) -> None:
-        for place in self._operator.places():
+        for place in self._kept.places():
             if self._name == "left" and place[:2] == (_MATCHES, number):
-                self._operator.keep(place, None)
+                self._kept.at(place).clear()
 
     def _restored_matches(self, number: int, rows: int) -> npt.NDArray[np.bool_] | None:
         matched = self._no_matches(rows)
         if matched is not None:
             for block, start in enumerate(range(0, rows, BLOCK)):
-                bits = self._operator.kept((_MATCHES, number, block))
+                bits = self._kept.at((_MATCHES, number, block)).value()
                 if bits is not None:
                     part = matched[start : start + BLOCK]
                     part[:] = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(part))

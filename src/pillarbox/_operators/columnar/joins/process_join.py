@@ -9,7 +9,6 @@ import pyarrow as pa
 from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator
 from pillarbox._operators.columnar.joins.join_segment import Ints, Segment
 from pillarbox._operators.columnar.joins.join_side import JoinSide
-from pillarbox._operators.frame.collector import Collector
 from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
@@ -32,8 +31,7 @@ class ColumnarProcessJoinOperator(BaseJoinOperator):
         function: Any,
     ) -> None:
         super().__init__(context, keying, sides, interval, function=function)
-        self._collector: Collector = Collector(context)
-        self._ctx = JoinContext(self.backend, self._collector)
+        self._ctx = JoinContext(self._collector, self.backend)
         # A function that declares no state cannot tell whether there is a row for it.
         self._has_state = isinstance(function, Function) and type(function).open is not Function.open
 
@@ -51,10 +49,10 @@ class ColumnarProcessJoinOperator(BaseJoinOperator):
                     backend.set_current_key(key)
                 else:
                     backend.key = key
-                ctx.left, ctx.right, ctx.later = earlier, later, max(earlier, later)
+                ctx.left, ctx.right, ctx.current = earlier, later, max(earlier, later)
                 results = call(one, other, ctx)
                 if results is not None:
-                    collect(results, ctx.later)
+                    collect(results, ctx.current)
         self._collector.flush()
 
 

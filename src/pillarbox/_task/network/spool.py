@@ -1,0 +1,92 @@
+"""Bytes and runs of records that wait in a temporary file. Only the mailbox thread may touch them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+from pillarbox._elements import Records, decode, encode
+from pillarbox._task.network.unpicklable import refuse_unpicklable
+
+__all__ = ["NOT_KEPT", "Extent", "RecordSpool", "Spool"]
+
+# What is wrong with a record that cannot be kept so.
+NOT_KEPT = "cannot be pickled, as it has to be in batch mode, where records wait for others"
+_MEMORY_BOUND = 64 * 1024 * 1024
+
+Extent = tuple[int, int]
+"""Where bytes are in a spool: their start, and how many they are."""
+
+
+class Spool:
+    """Keeps bytes: in memory up to a bound, in a temporary file beyond. The first bytes open it.
+
+    Args:
+        memory: how many bytes stay in memory; None: as many as are usual.
+    """
+
+    def __init__(self, memory: int | None = None) -> None:
+        self._memory = memory
+        self._file: IO[bytes] | None = None
+        self._end = 0
+
+    def append(self, payload: bytes) -> Extent:
+        """Keep bytes; return where they are."""
+        if self._file is None:
+            bound = _MEMORY_BOUND if self._memory is None else self._memory
+            self._file = tempfile.SpooledTemporaryFile(bound)  # noqa: SIM115
+        extent = self._end, len(payload)
+        self._file.seek(self._end)
+        self._file.write(payload)
+        self._end += len(payload)
+        return extent
+
+    def read(self, extent: Extent) -> bytes:
+        """Return bytes that are kept."""
+        assert self._file is not None
+        self._file.seek(extent[0])
+        return self._file.read(extent[1])
+
+    def close(self) -> None:
+        """Drop what is kept. The next bytes open it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._end = 0
+
+
+class RecordSpool:
+    """Keeps runs in their order, each with the number of the input that it is for.
+
+    Args:
+        operator: the name of the operator that gets the records, for errors.
+    """
+
+    def __init__(self, operator: str) -> None:
+        self._operator = operator
+        self._spool = Spool()
+        self._entries: list[tuple[int, Extent]] = []
+
+    def add(self, index: int, records: Records) -> None:
+        """Keep a run.
+
+        Raises:
+            OperatorError: a record cannot be pickled.
+        """
+        try:
+            payload = encode(records)
+        except Exception as error:
+            refuse_unpicklable(error, self._operator, records.values, "gets", NOT_KEPT)
+        self._entries.append((index, self._spool.append(payload)))
+
+    def __iter__(self) -> Iterator[tuple[int, Records]]:
+        """Return the runs, each with its number."""
+        for index, extent in self._entries:
+            records = decode(self._spool.read(extent))
+            assert isinstance(records, Records)
+            yield index, records
+
+    def close(self) -> None:
+        """Drop what is kept."""
+        self._spool.close()
