@@ -9,7 +9,8 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import Any
 
-from pillarbox._datastream import DataStream, StreamExecutionEnvironment
+from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
+from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import Program, SinkTransformation, SourceTransformation
