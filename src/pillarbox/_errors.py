@@ -29,6 +29,7 @@ __all__ = [
     "advice_on_version",
     "causes_of",
     "check_kind",
+    "check_takes",
     "check_text",
     "describe",
     "failed",
@@ -146,6 +147,20 @@ def check_kind(value: object, kinds: type | tuple[type, ...], what: str, wanted:
     """
     if not isinstance(value, kinds):
         raise ProgramError(f"{what} is {wanted}, not {shorten(value)}")
+
+
+def check_takes(value: object, kinds: type | tuple[type, ...], method: str, wanted: str) -> None:
+    """Check that a method is given an object of one of some classes.
+
+    Args:
+        method: the method, as in "key_by()".
+        wanted: the words for what it takes, as in "an OutputTag".
+
+    Raises:
+        ProgramError: it is of another one.
+    """
+    if not isinstance(value, kinds):
+        raise ProgramError(f"{method} takes {wanted}, not {shorten(value)}")
 
 
 def check_text(value: object, what: str) -> None:

@@ -16,7 +16,7 @@ from pillarbox._graph import (
     UnionTransformation,
 )
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._types import RowEncoder, TypeInformation, resolve_schema
+from pillarbox._types import RowEncoder, SchemaLike, TypeInformation, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -30,6 +30,7 @@ __all__ = [
     "check_key_type",
     "check_readable",
     "check_timestamp_column",
+    "declared_columns",
     "declared_type",
     "encoder_of",
     "key_types",
@@ -214,3 +215,19 @@ def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str)
         return RowEncoder(schema, operator, stream._env._runtime.time_zone)
     except ProgramError:
         return None  # rows that no function has touched need none
+
+
+def declared_columns(step: Transformation, schema: SchemaLike | None, asked_by: str) -> StructType:
+    """Return the columns of an output: those that are given, or those that the step before declares.
+
+    Raises:
+        ProgramError: there are none, or they are no columns.
+    """
+    if schema is None and step.output_type is None:
+        raise ProgramError(
+            f"{asked_by} needs the columns, such as 'card STRING, n LONG': {step.name!r} declares no output_type"
+        )
+    try:
+        return resolve_schema(step.output_type if schema is None else schema)
+    except ProgramError as error:
+        raise ProgramError(f"{asked_by}: {error}") from None

@@ -13,7 +13,7 @@ from pillarbox._datastream.connected.connected_streams import check_key_types
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._datastream.windows.windowed_stream import Windowed
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, check_takes, shorten
 from pillarbox._generics import T1, T2, Generic, U, V
 from pillarbox._graph import EventTimeUse
 from pillarbox._operators.columnar.joins.process_join import ColumnarProcessJoinOperator
@@ -352,7 +352,8 @@ class IntervalJoin(Generic[T1, T2]):
         Raises:
             ProgramError: ``tag`` is not an ``OutputTag``.
         """
-        return self._changed(_late_tags=(_checked_tag(tag, "left"), self._late_tags[1]))
+        check_takes(tag, OutputTag, "side_output_left_late_data()", "an OutputTag")
+        return self._changed(_late_tags=(tag, self._late_tags[1]))
 
     def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
         """Emit late records of the right stream to a side output; else they are dropped and counted.
@@ -360,7 +361,8 @@ class IntervalJoin(Generic[T1, T2]):
         Raises:
             ProgramError: ``tag`` is not an ``OutputTag``.
         """
-        return self._changed(_late_tags=(self._late_tags[0], _checked_tag(tag, "right")))
+        check_takes(tag, OutputTag, "side_output_right_late_data()", "an OutputTag")
+        return self._changed(_late_tags=(self._late_tags[0], tag))
 
     def _changed(self, **attributes: Any) -> IntervalJoin[T1, T2]:
         changed = copy.copy(self)
@@ -471,9 +473,3 @@ class IntervalJoin(Generic[T1, T2]):
         if interval.lower > interval.upper:
             raise ProgramError(f"interval_join(): no pair lies between {interval.lower} and {interval.upper} ms")
         return interval
-
-
-def _checked_tag(tag: Any, side: str) -> OutputTag[Any]:
-    if not isinstance(tag, OutputTag):
-        raise ProgramError(f"side_output_{side}_late_data() takes an OutputTag, not {shorten(tag)}")
-    return tag
