@@ -23,7 +23,7 @@ def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransfo
         sources: those of the program.
     """
     factory, inputs = operator.factory, operator.inputs
-    note = dict[str, str | Inputs](factory.depends_on)
+    note = dict[str, str | Inputs](factory.state_depends_on)
     if factory.keyed and len(inputs) == 2 and all(isinstance(each, KeyByTransformation) for each in inputs):
         found = [list(_origins(each)) for each in inputs]
         known = dict(zip(sources, _names(sources)))
@@ -31,7 +31,7 @@ def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransfo
         places = [{step.effective_uid for step in steps if isinstance(step, OperatorTransformation)} for steps in found]
         kept = kept_inputs(names, places)
         if any(any(each.values()) for each in kept):
-            note[SIDES if factory.keeps_sides else INPUTS] = kept
+            note[SIDES if factory.sides_are_fixed else INPUTS] = kept
     return note
 
 

@@ -81,7 +81,7 @@ class ProgramDescription:
                     "kind": vertex.kind,
                     "name": vertex.nodes[0].name,
                     "key": vertex.key,
-                    **({"depends_on": vertex.depends_on} if vertex.depends_on else {}),
+                    **({"depends_on": vertex.state_depends_on} if vertex.state_depends_on else {}),
                     "chain": [node.uid for node in vertex.nodes[1:]],
                 }
                 for vertex in operators
@@ -191,12 +191,12 @@ class Comparison:
     Attributes:
         refused: changes with which the checkpoint cannot be used.
         doubtful: changes that may be such.
-        bears_savepoint: whether a start from a savepoint bears all that is refused.
+        survives_savepoint: whether a start from a savepoint overcomes all that is refused.
     """
 
     refused: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)
-    bears_savepoint: bool = True
+    survives_savepoint: bool = True
 
 
 def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
@@ -205,7 +205,7 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):
         found.refused.append(f"the query had {_count(len(old), 'program')} of pillarbox, and has {len(new)}")
-        found.bears_savepoint = False
+        found.survives_savepoint = False
         return found
     for one, other in zip(old, new):
         _compare_programs(one, other, found)
@@ -290,11 +290,11 @@ def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list
         found.refused.append(f"{operator} is in another place of the program, where its state is not found{why}")
     if then["kind"] != now["kind"]:
         found.refused.append(f"{operator} was made by {then['kind']}(), and is made by {now['kind']}()")
-        found.bears_savepoint = False
+        found.survives_savepoint = False
     change = key_change(then["key"], now["key"])
     if change is not None:
         surely, what = change
-        found.bears_savepoint = found.bears_savepoint and not surely
+        found.survives_savepoint = found.survives_savepoint and not surely
         (found.refused if surely else found.doubtful).append(
             f"{operator}: {what}; old and new keys {'would' if surely else 'may'} mix in one state"
         )

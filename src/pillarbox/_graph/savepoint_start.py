@@ -334,7 +334,7 @@ def _compare(table: OperatorTable, vertex: Vertex, kind: str | None, wrong: list
             wrong.append(f"{operator}: {what}; the savepoint's keys would never be met: key by what they were made of")
         else:
             warnings.append(f"{operator}: {what}: if it gives other keys, the savepoint's are never met")
-    change = state_change(table.depends_on, vertex.depends_on)
+    change = state_change(table.depends_on, vertex.state_depends_on)
     if change is not None:
         surely, what = change
         if surely:

@@ -59,7 +59,7 @@ def join_columns(
     join = ColumnarJoin(one, other, interval, how == "left", tuple(sorted(shared)), names)
     left, right = (_with_nan_as_key(stream) for stream in (left, right))
     make = partial(ColumnarJoinOperator, keying=left._keying, join=join)
-    factory = OperatorFactory(make, keyed=True, keeps_sides=True)
+    factory = OperatorFactory(make, keyed=True, sides_are_fixed=True)
     return left._apply(
         "interval_join.columns",
         None,

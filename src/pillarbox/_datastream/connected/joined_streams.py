@@ -421,7 +421,7 @@ class IntervalJoin(Generic[T1, T2]):
                 ColumnarProcessJoinOperator, keying=left._keying, sides=sides, interval=interval, function=func
             )
         # A record is kept when its pairs have been handled: the join itself has nothing to undo.
-        factory = OperatorFactory(make, keyed=True, keeps_sides=True)
+        factory = OperatorFactory(make, keyed=True, sides_are_fixed=True)
         factory = guarded(factory, on_error, "interval_join().process()", unchanged=IntervalJoinOperator.own_states)
         return left._apply(
             "interval_join", func, factory, output_type, event_time=EventTimeUse.TIMESTAMPS, more_inputs=[right._step]
