@@ -33,6 +33,7 @@ __all__ = [
     "check_text",
     "describe",
     "failed",
+    "listed",
     "raise_from_user_code",
     "shorten",
     "shorten_record",
@@ -170,6 +171,11 @@ def check_text(value: object, what: str) -> None:
         ProgramError: it is something else.
     """
     check_kind(value, str if value != "" else (), what, "a non-empty string")
+
+
+def listed(names: Iterable[object]) -> str:
+    """Return names for an error: each as ``repr`` shows it, or "none"."""
+    return ", ".join(map(repr, names)) or "none"
 
 
 def shorten(value: object, limit: int = 80) -> str:

@@ -32,17 +32,17 @@ def check_parallelism(parallelism: object) -> int:
 
 
 class OperatorSettings:
-    """What a stream and a sink let their user set of the operator that makes, or takes, the records.
+    """The settings of a step of the program, as streams and sinks share them: most are those of operators alone.
 
     Args:
-        step: the operator's, as a rule; settings that only operators have are refused where it is another one.
+        step: what makes the records of the stream, or takes them.
     """
 
     def __init__(self, step: Transformation) -> None:
         self._step = step
 
     def name(self, name: str) -> Self:
-        """Name the operator that makes this stream, for people: in plans, metrics and errors.
+        """Name the sink, or the operator that makes this stream, for people: in plans, metrics and errors.
 
         Raises:
             ProgramError: it is not a non-empty string; the stream is keyed, and no operator makes it.
@@ -59,7 +59,7 @@ class OperatorSettings:
         return self
 
     def uid(self, uid: str) -> Self:
-        """Set the uid that the operator's state is stored under.
+        """Set the uid that the state of the sink, or of the operator that makes this stream, is stored under.
 
         Without one it is derived from the operator's place in the program. A uid lets the program change around it.
 
@@ -82,7 +82,7 @@ class OperatorSettings:
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Set the number of subtasks of the operator that makes this stream.
+        """Set the number of subtasks of the sink, or of the operator that makes this stream.
 
         Where it is not that of the operator before, and the stream between them is not partitioned, that is rebalanced;
         and so it is behind this operator, whose successors are the program's again. (Sinks stay with the operator
@@ -115,7 +115,7 @@ class OperatorSettings:
         return self
 
     def disable_chaining(self) -> Self:
-        """Let the operator that makes this stream run in tasks of its own, apart from those before and behind it.
+        """Let the sink, or the operator that makes this stream, run in tasks of its own, apart from those around it.
 
         That costs a level of the Spark plan on each side: its records are sent through a shuffle, each to the subtask
         with the same index. It separates their busy times in the metrics, for one.
