@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
 
 __all__ = [
+    "check_column",
     "check_column_names",
     "check_field",
     "check_key_columns",
@@ -47,6 +48,19 @@ def check_column_names(names: Sequence[str], where: str) -> None:
     doubled = next((name for name, times in Counter(names).items() if times > 1), None)
     if doubled is not None:
         raise ProgramError(f"{where}: {names.count(doubled)} columns are called {doubled!r}: rename them")
+
+
+def check_column(name: object, columns: Sequence[str], otherwise: str) -> None:
+    """Check that there is a column.
+
+    Args:
+        otherwise: what the error says before it lists the columns that there are.
+
+    Raises:
+        ProgramError: there is none.
+    """
+    if name not in columns:
+        raise ProgramError(f"{otherwise}; the columns are {', '.join(columns)}")
 
 
 def check_readable(schema: StructType) -> None:
@@ -84,10 +98,7 @@ def check_timestamp_column(step: Transformation, column: str | None) -> None:
     from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType, TimestampType
 
     schema = step.dataframe.schema
-    if column not in schema.names:
-        raise ProgramError(
-            f"there is no timestamp column {column!r} in {step.name!r}; the columns are {', '.join(schema.names)}"
-        )
+    check_column(column, schema.names, f"there is no timestamp column {column!r} in {step.name!r}")
     kind = schema[column].dataType
     if not isinstance(kind, (TimestampType, TimestampNTZType, DateType, LongType, IntegerType)):
         raise ProgramError(
@@ -105,10 +116,7 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
     if columns is None or not isinstance(step, SourceTransformation) or step.columns is None:
         return
     for column in columns:
-        if column not in step.columns:
-            raise ProgramError(
-                f"key_by(): there is no column {column!r} in {step.name!r}; the columns are {', '.join(step.columns)}"
-            )
+        check_column(column, step.columns, f"key_by(): there is no column {column!r} in {step.name!r}")
         kind = step.dataframe.schema[column].dataType if isinstance(step, DataFrameSource) else None
         if kind is not None and not _can_be_key(kind):
             raise ProgramError(
@@ -125,11 +133,8 @@ def check_field(step: Transformation, field: int | str, method: str) -> None:
     """
     source = _source_of(step)
     columns = source.columns if isinstance(source, SourceTransformation) else None
-    if columns is None or (field in columns if isinstance(field, str) else field < len(columns)):
-        return
-    raise ProgramError(
-        f"{method}(): there is no column {field!r} in {source.name!r}; the columns are {', '.join(columns)}"
-    )
+    if columns is not None and (isinstance(field, str) or field >= len(columns)):
+        check_column(field, columns, f"{method}(): there is no column {field!r} in {source.name!r}")
 
 
 def _source_of(step: Transformation) -> Transformation:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.types as spark
 
-from pillarbox._datastream.checks.schemas import check_column_names, encoder_of, known_schema
+from pillarbox._datastream.checks.schemas import check_column, check_column_names, encoder_of, known_schema
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import (
     DataFrameSource,
@@ -143,10 +143,7 @@ def _keys(stream: KeyedStream[Any, Any], schema: spark.StructType, which: str) -
             f" key_by(['card', 'shop']), without a key_type, and the {which} side has another: key it so, or {_INSTEAD}"
         )
     for name in keying.columns:
-        if name not in schema.names:
-            raise ProgramError(
-                f"key_by() of the {which} side: there is no column {name!r}; the columns are {', '.join(schema.names)}"
-            )
+        check_column(name, schema.names, f"key_by() of the {which} side: there is no column {name!r}")
         if not _can_be_compared(schema[name].dataType):
             kind = schema[name].dataType.simpleString()
             raise ProgramError(
