@@ -50,7 +50,7 @@ class Clone:
     def __init__(self, root: Path) -> None:
         self.root = root / "clone"
         self.tools = root / "tools"
-        for name in ("scripts/setup.sh", "pyproject.toml", *LOCKS):
+        for name in map(str, ("scripts/setup.sh", "pyproject.toml", *LOCKS)):
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.root / name)
         write_program(self.tools / "uv", UV.format(python=sys.executable))

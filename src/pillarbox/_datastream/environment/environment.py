@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._datastream.checks.missing import missing_in_environment
@@ -19,8 +18,6 @@ from pillarbox._graph import (
     SinkTransformation,
     Transformation,
 )
-from pillarbox._operators.frame.operator import OperatorFactory
-from pillarbox._operators.stateless.limit import LimitOperator
 from pillarbox._rows import Row
 from pillarbox._runtime.base import Runtime
 from pillarbox._runtime.local import LocalJob, LocalRuntime, Savepoint
@@ -221,10 +218,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         """
         for stream in outputs.values():
             check_kind(stream, DataStream, "local_job(): an output", "a stream")
-        sinks = [
-            SinkTransformation(self._next(), name, [stream._plain_step()], uid=f"collect-{name}", output=name)
-            for name, stream in outputs.items()
-        ]
+        sinks = [stream._sink(name, "collect") for name, stream in outputs.items()]
         return LocalJob(self._compile("local job", sinks), clock=clock, savepoint=savepoint)
 
     def for_each_batch(
@@ -274,12 +268,9 @@ class StreamExecutionEnvironment(ProgramSettings):
         program = self._compile("for_each_batch", sinks)
         return self._runtime.for_each_batch(program, schemas, function)
 
-    def _collect(self, step: Transformation, limit: int | None) -> Generator[list[Any], None, None]:
+    def _collect(self, sink: SinkTransformation) -> Generator[list[Any], None, None]:
         """Return the results of a program, in portions, while it runs."""
-        sink = SinkTransformation(self._next(), "collect", [step], uid="collect", output="collect", limit=limit)
-        if limit is not None:
-            sink.factory = OperatorFactory(partial(LimitOperator, limit=limit))
-        return self._runtime.collect(self._compile("collect", [sink]), limit)
+        return self._runtime.collect(self._compile("collect", [sink]), sink.limit)
 
     def _next(self) -> int:
         return len(self._steps) + 1

@@ -62,8 +62,9 @@ class AsyncDataStream:
             >>> AsyncDataStream.ordered_wait(words, Length(), "5 seconds").execute_and_collect()
             [2, 3]
         """
-        named: dict[str, Any] = {"timeout": timeout, "capacity": capacity}
-        return _apply("ordered_wait", data_stream, async_function, output_type, options, **named)
+        return _ask(
+            "ordered_wait", data_stream, async_function, output_type, options, timeout=timeout, capacity=capacity
+        )
 
     @staticmethod
     def unordered_wait(
@@ -96,8 +97,9 @@ class AsyncDataStream:
             >>> sorted(AsyncDataStream.unordered_wait(words, Length(), "5 seconds").execute_and_collect())
             [2, 3]
         """
-        named: dict[str, Any] = {"timeout": timeout, "capacity": capacity}
-        return _apply("unordered_wait", data_stream, async_function, output_type, options, **named)
+        return _ask(
+            "unordered_wait", data_stream, async_function, output_type, options, timeout=timeout, capacity=capacity
+        )
 
     @staticmethod
     def ordered_wait_with_retry(
@@ -137,7 +139,7 @@ class AsyncDataStream:
         """
         _check_strategy("ordered_wait_with_retry", async_retry_strategy)
         named: dict[str, Any] = {"timeout": timeout, "capacity": capacity, "retry": async_retry_strategy}
-        return _apply("ordered_wait", data_stream, async_function, output_type, options, **named)
+        return _ask("ordered_wait", data_stream, async_function, output_type, options, **named)
 
     @staticmethod
     def unordered_wait_with_retry(
@@ -177,7 +179,7 @@ class AsyncDataStream:
         """
         _check_strategy("unordered_wait_with_retry", async_retry_strategy)
         named: dict[str, Any] = {"timeout": timeout, "capacity": capacity, "retry": async_retry_strategy}
-        return _apply("unordered_wait", data_stream, async_function, output_type, options, **named)
+        return _ask("unordered_wait", data_stream, async_function, output_type, options, **named)
 
     @staticmethod
     def ordered_wait_batch(
@@ -220,7 +222,7 @@ class AsyncDataStream:
             "batch_size": batch_size,
             "batch_timeout": batch_timeout,
         }
-        return _apply("ordered_wait_batch", data_stream, async_function, output_type, options, **named)
+        return _ask("ordered_wait_batch", data_stream, async_function, output_type, options, **named)
 
     @staticmethod
     def unordered_wait_batch(
@@ -263,10 +265,10 @@ class AsyncDataStream:
             "batch_size": batch_size,
             "batch_timeout": batch_timeout,
         }
-        return _apply("unordered_wait_batch", data_stream, async_function, output_type, options, **named)
+        return _ask("unordered_wait_batch", data_stream, async_function, output_type, options, **named)
 
 
-def _apply(
+def _ask(
     method: str,
     stream: DataStream[Any],
     function: Any,

@@ -27,6 +27,7 @@ from pillarbox._graph import (
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.functions.basic import KeySelector, Partitioner
+from pillarbox._operators.stateless.limit import LimitOperator
 from pillarbox._operators.stateless.sinks import ColumnsOperator, PrintOperator
 from pillarbox._state import MapStateDescriptor
 from pillarbox._task.network import partitioner as partitioners
@@ -363,12 +364,7 @@ class Stream(OperatorSettings, Generic[T1]):
             numbers> 1
             numbers> 2
         """
-        sink = SinkTransformation(
-            self._env._next(),
-            "print",
-            [self._plain_step()],
-            factory=OperatorFactory(partial(PrintOperator, identifier=sink_identifier)),
-        )
+        sink = self._sink("print", factory=OperatorFactory(partial(PrintOperator, identifier=sink_identifier)))
         self._env._add(sink)
         self._env._sinks.append(sink)
         return DataStreamSink(sink)
@@ -403,10 +399,12 @@ class Stream(OperatorSettings, Generic[T1]):
             ['1', '2', '3']
         """
         if limit is None:
-            return CollectedResults(self._env._collect(self._plain_step(), None))
+            return CollectedResults(self._env._collect(self._sink("collect", output="collect", uid="collect")))
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise ProgramError(f"execute_and_collect(): limit is a whole number from 1, not {shorten(limit)}")
-        with closing(self._env._collect(self._plain_step(), limit)) as portions:
+        factory = OperatorFactory(partial(LimitOperator, limit=limit))
+        sink = self._sink("collect", output="collect", uid="collect", limit=limit, factory=factory)
+        with closing(self._env._collect(sink)) as portions:
             return list(islice(chain.from_iterable(portions), limit))
 
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
@@ -433,16 +431,20 @@ class Stream(OperatorSettings, Generic[T1]):
     def _columns_sink(self, output: str, schema: StructType) -> SinkTransformation:
         check_column_names(schema.names, f"output {output!r}")
         encoder = RowEncoder(schema, self._plain_step().name, self._env._runtime.time_zone)
-        sink = SinkTransformation(
-            self._env._next(),
-            output,
-            [self._plain_step()],
-            factory=OperatorFactory(partial(ColumnsOperator, encoder=encoder)),
-            output=output,
-        )
-        sink.uid = f"columns-{output}"
-        self._env._outputs[output] = sink
+        factory = OperatorFactory(partial(ColumnsOperator, encoder=encoder))
+        sink = self._env._outputs[output] = self._sink(output, "columns", factory=factory)
         return sink
+
+    def _sink(self, name: str, kind: str | None = None, **attributes: Any) -> SinkTransformation:
+        """Return an end of the stream; it is in the programs that are compiled with it.
+
+        Args:
+            kind: what its uid begins with, where its records are an output of the program, of the same name.
+            attributes: of the step.
+        """
+        if kind is not None:
+            attributes = {"uid": f"{kind}-{name}", "output": name, **attributes}
+        return SinkTransformation(self._env._next(), name, [self._plain_step()], **attributes)
 
     def _check_other(self, other: Any, method: str) -> None:
         from pillarbox._datastream.streams.data_stream import DataStream
