@@ -97,9 +97,8 @@ class AsyncDataStream:
             >>> sorted(AsyncDataStream.unordered_wait(words, Length(), "5 seconds").execute_and_collect())
             [2, 3]
         """
-        return _ask(
-            "unordered_wait", data_stream, async_function, output_type, options, timeout=timeout, capacity=capacity
-        )
+        named: dict[str, Any] = {"timeout": timeout, "capacity": capacity}
+        return _ask("unordered_wait", data_stream, async_function, output_type, options, **named)
 
     @staticmethod
     def ordered_wait_with_retry(
