@@ -466,7 +466,7 @@ class DataStream(Stream[T1], Generic[T1]):
         made.factory = made.factory.with_result_type(tag.tag_id, tag.type_info)
         name = f"side output {tag.tag_id}"
         step = SideOutputTransformation(self._env._next(), name, [made], tag.type_info, tag_id=tag.tag_id)
-        return self._behind(step)
+        return self._after(step)
 
     def _step_with_sides(self) -> Transformation:
         """Return the step whose side outputs may be asked for."""

@@ -256,7 +256,7 @@ class Stream(OperatorSettings, Generic[T1]):
         inputs = [self._plain_step(), *(stream._plain_step() for stream in streams)]
         types = [step.output_type for step in inputs]
         declared = types[0] if types.count(types[0]) == len(types) else None
-        return self._behind(UnionTransformation(self._env._next(), "union", inputs, declared))
+        return self._after(UnionTransformation(self._env._next(), "union", inputs, declared))
 
     @overload
     def connect(self, ds: DataStream[T2]) -> ConnectedStreams[T1, T2]: ...
@@ -455,7 +455,7 @@ class Stream(OperatorSettings, Generic[T1]):
 
     def _partition(self, name: str, partitioner: partitioners.Partitioner) -> DataStream[T1]:
         step = PartitionTransformation(self._env._next(), name, [self._plain_step()], partitioner=partitioner)
-        return self._behind(step)
+        return self._after(step)
 
     def _plain_step(self) -> Transformation:
         """Return the step that makes this stream's records, however they are partitioned."""
@@ -484,10 +484,10 @@ class Stream(OperatorSettings, Generic[T1]):
             strategy=strategy,
             event_time=event_time,
         )
-        return self._behind(step)
+        return self._after(step)
 
-    def _behind(self, step: Transformation) -> DataStream[Any]:
-        """Return the stream that a new step of the program makes."""
+    def _after(self, step: Transformation) -> DataStream[Any]:
+        """Add a step to the program; return the stream of its records."""
         from pillarbox._datastream.streams.data_stream import DataStream
 
         self._env._add(step)
