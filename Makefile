@@ -19,7 +19,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
-setup: ## Make .venv from the lock files, and see to a Java 17 or newer
+setup: ## Make .venv from requirements.lock, and see to a Java 17 or newer
 	@scripts/setup.sh
 
 .PHONY: demo
@@ -116,8 +116,15 @@ bench-all: ## Run all benchmarks, or those in ARGS, and write their figures into
 bench-report: ## Write the figures of docs/benchmarks into README and the pages of docs
 
 .PHONY: lock
-lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade)
-	@scripts/lock.sh $(ARGS)
+# Exact versions for all Pythons, with hashes, and no word of where packages come from.
+lock: LOCK = scripts/setup.sh uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
+  --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(ARGS)
+lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade, or ARGS='--upgrade-package ruff')
+	@$(LOCK) --group build -o requirements-build.lock
+	@for version in 4.1 4.2; do \
+	  echo "pyspark~=$$version.0" | $(LOCK) - --no-deps -o tests/versions/spark-$$version.lock || exit; \
+	done
+	@$(LOCK) pyproject.toml --extra cli --extra demo --group dev -o requirements.lock
 
 .PHONY: clean
 clean: ## Remove .venv and all that tools and Spark left behind

@@ -29,9 +29,11 @@ __all__ = [
     "advice_on_version",
     "causes_of",
     "check_kind",
+    "check_takes",
     "check_text",
     "describe",
     "failed",
+    "listed",
     "raise_from_user_code",
     "shorten",
     "shorten_record",
@@ -148,6 +150,20 @@ def check_kind(value: object, kinds: type | tuple[type, ...], what: str, wanted:
         raise ProgramError(f"{what} is {wanted}, not {shorten(value)}")
 
 
+def check_takes(value: object, kinds: type | tuple[type, ...], method: str, wanted: str) -> None:
+    """Check that a method is given an object of one of some classes.
+
+    Args:
+        method: the method, as in "key_by()".
+        wanted: the words for what it takes, as in "an OutputTag".
+
+    Raises:
+        ProgramError: it is of another one.
+    """
+    if not isinstance(value, kinds):
+        raise ProgramError(f"{method} takes {wanted}, not {shorten(value)}")
+
+
 def check_text(value: object, what: str) -> None:
     """Check that an argument is text, and not empty.
 
@@ -155,6 +171,11 @@ def check_text(value: object, what: str) -> None:
         ProgramError: it is something else.
     """
     check_kind(value, str if value != "" else (), what, "a non-empty string")
+
+
+def listed(names: Iterable[object]) -> str:
+    """Return names for an error: each as ``repr`` shows it, or "none"."""
+    return ", ".join(map(repr, names)) or "none"
 
 
 def shorten(value: object, limit: int = 80) -> str:

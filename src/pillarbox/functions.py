@@ -6,14 +6,17 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pillarbox._datastream import AsyncCache, AsyncRetryStrategy, Function, RuntimeContext, StreamExecutionEnvironment
+from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._datastream.windows.columnar_windows import aggregate_columns
 from pillarbox._datastream.windows.windowed import WindowsOfOneStream
 from pillarbox._errors import OperatorError, ProgramError, describe, shorten, shorten_record
+from pillarbox._operators.async_io.api.cache import AsyncCache
 from pillarbox._operators.async_io.api.function import CombiningFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions, OnBarrier
+from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
 from pillarbox._operators.async_io.loop.host import is_coroutine_function, is_generator_function
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
+from pillarbox._operators.functions.basic import Function, RuntimeContext
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._time import WatermarkStrategy
 from pillarbox._time.duration import DurationLike

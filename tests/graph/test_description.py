@@ -169,7 +169,7 @@ def test_refused(old, new, refused):
     assert found.refused == refused
     assert not found.doubtful
     # A start from a savepoint refuses another key, or another kind of operator, as well.
-    assert found.bears_savepoint is not any(": the key was" in what or " was made by " in what for what in refused)
+    assert found.survives_savepoint is not any(": the key was" in what or " was made by " in what for what in refused)
 
 
 @pytest.mark.parametrize(

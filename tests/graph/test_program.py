@@ -18,7 +18,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from pillarbox._datastream import DataStream
+from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._elements import channel_code, edge_of_channel
 from pillarbox._graph import SinkTransformation
 from pillarbox._graph.targets import spark_hash, subtask_codes, value_of_hash

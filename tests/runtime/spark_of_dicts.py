@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from pillarbox._datastream import DataStream, StreamExecutionEnvironment
+from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
+from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._elements import TaskReport, decode, report_of_text
 from pillarbox._graph import SinkTransformation, output_target
 from pillarbox._graph.targets import spark_hash

@@ -39,8 +39,8 @@ from pillarbox import (
     first_,
     sum_,
 )
-from pillarbox._datastream import DataStream
 from pillarbox._datastream.connected import columnar_joins
+from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.columnar.columnar_operator import ColumnarOperator

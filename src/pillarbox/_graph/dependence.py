@@ -10,6 +10,7 @@ from pillarbox._graph.transformations import (
     SideOutputTransformation,
     SourceTransformation,
     Transformation,
+    steps_leading_to,
 )
 from pillarbox._state.keys.state_note import INPUTS, SIDES, Inputs, StateNote, kept_inputs
 
@@ -23,28 +24,16 @@ def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransfo
         sources: those of the program.
     """
     factory, inputs = operator.factory, operator.inputs
-    note = dict[str, str | Inputs](factory.depends_on)
+    note = dict[str, str | Inputs](factory.state_depends_on)
     if factory.keyed and len(inputs) == 2 and all(isinstance(each, KeyByTransformation) for each in inputs):
-        found = [list(_origins(each)) for each in inputs]
+        found = [list(steps_leading_to([each])) for each in inputs]
         known = dict(zip(sources, _names(sources)))
         names = [{_name(step, known) for step in steps} - {""} for steps in found]
         places = [{step.effective_uid for step in steps if isinstance(step, OperatorTransformation)} for steps in found]
         kept = kept_inputs(names, places)
         if any(any(each.values()) for each in kept):
-            note[SIDES if factory.keeps_sides else INPUTS] = kept
+            note[SIDES if factory.sides_are_fixed else INPUTS] = kept
     return note
-
-
-def _origins(step: Transformation) -> Iterator[Transformation]:
-    """Return all steps that a stream comes from, and its own."""
-    seen: set[Transformation] = set()
-    pending = [step]
-    while pending:
-        step = pending.pop()
-        if step not in seen:
-            seen.add(step)
-            pending += step.inputs
-            yield step
 
 
 def _name(step: Transformation, sources: dict[SourceTransformation, str]) -> str:

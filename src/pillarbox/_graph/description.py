@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pillarbox._errors import CheckpointMismatchError, advice_on_version
+from pillarbox._errors import CheckpointMismatchError, advice_on_version, listed
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import CODES
@@ -81,7 +81,7 @@ class ProgramDescription:
                     "kind": vertex.kind,
                     "name": vertex.nodes[0].name,
                     "key": vertex.key,
-                    **({"depends_on": vertex.depends_on} if vertex.depends_on else {}),
+                    **({"depends_on": vertex.state_depends_on} if vertex.state_depends_on else {}),
                     "chain": [node.uid for node in vertex.nodes[1:]],
                 }
                 for vertex in operators
@@ -191,12 +191,12 @@ class Comparison:
     Attributes:
         refused: changes with which the checkpoint cannot be used.
         doubtful: changes that may be such.
-        bears_savepoint: whether a start from a savepoint bears all that is refused.
+        survives_savepoint: whether a start from a savepoint overcomes all that is refused.
     """
 
     refused: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)
-    bears_savepoint: bool = True
+    survives_savepoint: bool = True
 
 
 def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
@@ -205,7 +205,7 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):
         found.refused.append(f"the query had {_count(len(old), 'program')} of pillarbox, and has {len(new)}")
-        found.bears_savepoint = False
+        found.survives_savepoint = False
         return found
     for one, other in zip(old, new):
         _compare_programs(one, other, found)
@@ -234,11 +234,11 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
     missing = [uid for uid in old if uid not in new]
     added = [uid for uid in new if uid not in old]
     if missing:
-        hint = f" (the program has {_listed(added)} instead: set uid() to the old one)" if added else ""
-        refused.append(f"it holds state of {_listed(missing)}, which the program does not have{hint}")
+        hint = f" (the program has {listed(added)} instead: set uid() to the old one)" if added else ""
+        refused.append(f"it holds state of {listed(missing)}, which the program does not have{hint}")
     levels, new_levels = ({operator["level"] for operator in operators.values()} for operators in (old, new))
     if len(new_levels) > len(levels):
-        what = f" ({_listed(added)} added)" if added else ""
+        what = f" ({listed(added)} added)" if added else ""
         refused.append(
             f"there {_were(len(levels), 'shuffle')}, and there {_are(len(new_levels))}{what}: Spark keeps the state"
             " of each shuffle"
@@ -260,8 +260,8 @@ def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], found
     names, new_names = ([source["name"] for source in sources] for sources in (then, now))
     if len(then) != len(now):
         found.refused.append(
-            f"there {_were(len(then), 'source')} ({_listed(names)}), and there {_are(len(now))}"
-            f" ({_listed(new_names)}): Spark keeps how far each of them was read"
+            f"there {_were(len(then), 'source')} ({listed(names)}), and there {_are(len(now))}"
+            f" ({listed(new_names)}): Spark keeps how far each of them was read"
         )
         return
     if then != now and all(now.count(source) == then.count(source) for source in now):
@@ -286,15 +286,15 @@ def _shown(source: dict[str, Any]) -> str:
 def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list[str], found: Comparison) -> None:
     operator = f"operator {then['uid']!r}"
     if (then["number"], then["level"]) != (now["number"], now["level"]):
-        why = f": {_listed(moved_by)} was added before it; add it after the others" if moved_by else ""
+        why = f": {listed(moved_by)} was added before it; add it after the others" if moved_by else ""
         found.refused.append(f"{operator} is in another place of the program, where its state is not found{why}")
     if then["kind"] != now["kind"]:
         found.refused.append(f"{operator} was made by {then['kind']}(), and is made by {now['kind']}()")
-        found.bears_savepoint = False
+        found.survives_savepoint = False
     change = key_change(then["key"], now["key"])
     if change is not None:
         surely, what = change
-        found.bears_savepoint = found.bears_savepoint and not surely
+        found.survives_savepoint = found.survives_savepoint and not surely
         (found.refused if surely else found.doubtful).append(
             f"{operator}: {what}; old and new keys {'would' if surely else 'may'} mix in one state"
         )
@@ -304,10 +304,6 @@ def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list
         if surely:
             what += ": what has begun would be lost or mixed; give it another uid() and start from a savepoint"
         (found.refused if surely else found.doubtful).append(f"{operator}: {what}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"
 
 
 def _count(number: int, what: str) -> str:

@@ -425,7 +425,7 @@ class _Compiler:
         head.kind = consumer.kind
         notes = [step.note() for step in consumer.inputs if isinstance(step, KeyByTransformation)]
         head.key = note_of_inputs(notes)
-        head.depends_on = dependence(consumer, self._sources)
+        head.state_depends_on = dependence(consumer, self._sources)
         self._heads[consumer] = head
         if isinstance(consumer, SinkTransformation) and consumer.output is not None:
             self._connect_output(head, head.nodes[0].output, consumer)
@@ -451,7 +451,7 @@ class _Compiler:
             vertex.program = places
         for vertex in vertices:
             vertex.inputs = [self._with_timeouts(vertex, edge) for edge in vertex.inputs]
-            if any(edge.minds_silence for edge in vertex.inputs):
+            if any(edge.reacts_to_silence for edge in vertex.inputs):
                 vertex.uses_processing_time = True
             if carries_on(vertex):
                 vertex.uses_processing_time = True

@@ -12,7 +12,7 @@ from itertools import islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox._errors import CheckpointMismatchError, ProgramError, listed, shorten
 from pillarbox._graph.source_match import match_sources
 from pillarbox._operators.timestamps_and_watermarks import status_said_anew
 from pillarbox._state.keys.addresses import LIST, UNION
@@ -91,8 +91,8 @@ class SavepointStart:
         unknown = [new for new in self.renamed.values() if new not in uids and new not in sources]
         if unknown:
             raise ProgramError(
-                f"from_savepoint(): renamed gives {_listed(unknown)} as new uid, and the program has no such operator;"
-                f" it has {_listed(sorted(uid for uid in uids if uid))}, and the sources {_listed(sources)}"
+                f"from_savepoint(): renamed gives {listed(unknown)} as new uid, and the program has no such operator;"
+                f" it has {listed(sorted(uid for uid in uids if uid))}, and the sources {listed(sources)}"
             )
 
     def uid_of(self, uid: str) -> str:
@@ -279,7 +279,7 @@ def plan_restore(
     unknown = [old for old in start.renamed if old not in known | timed | sources]
     if unknown:
         wrong.append(
-            f"renamed names {_listed(unknown)}, of which it has no state; it has that of {_listed(sorted(known))}"
+            f"renamed names {listed(unknown)}, of which it has no state; it has that of {listed(sorted(known))}"
         )
     left: list[str] = []
     vertices: dict[str, Vertex] = {}
@@ -312,9 +312,9 @@ def plan_restore(
                 )
     if left and not start.allow_non_restored_state:
         added = [uid for uid in heads if uid not in {vertex.uid for vertex in vertices.values()}]
-        instead = f" (it has {_listed(added)}, of which the savepoint has none)" if added else ""
+        instead = f" (it has {listed(added)}, of which the savepoint has none)" if added else ""
         wrong.append(
-            f"it has state of {_listed(left)}, which the program does not have{instead}: set uid() to the one in the"
+            f"it has state of {listed(left)}, which the program does not have{instead}: set uid() to the one in the"
             " savepoint, say renamed={'old uid': 'new uid'}, or leave the state behind: allow_non_restored_state=True"
         )
     wrong += others
@@ -335,16 +335,12 @@ def _compare(table: OperatorTable, vertex: Vertex, kind: str | None, wrong: list
             wrong.append(f"{operator}: {what}; the savepoint's keys would never be met: key by what they were made of")
         else:
             warnings.append(f"{operator}: {what}: if it gives other keys, the savepoint's are never met")
-    change = state_change(table.depends_on, vertex.depends_on)
+    change = state_change(table.depends_on, vertex.state_depends_on)
     if change is not None:
         surely, what = change
         if surely:
             what += ": give it another uid(), and leave the state behind: allow_non_restored_state=True"
         (wrong if surely else warnings).append(f"{operator}: {what}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"
 
 
 def _positions(given: Any) -> Positions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -26,6 +27,7 @@ __all__ = [
     "SourceTransformation",
     "Transformation",
     "UnionTransformation",
+    "steps_leading_to",
 ]
 
 
@@ -63,6 +65,18 @@ class Transformation:
     name: str
     inputs: list[Transformation]
     output_type: Any = None
+
+
+def steps_leading_to(ends: Iterable[Transformation]) -> Iterator[Transformation]:
+    """Return all steps that lead to some, and these: each once."""
+    seen: set[Transformation] = set()
+    pending = [*ends]
+    while pending:
+        step = pending.pop()
+        if step not in seen:
+            seen.add(step)
+            pending += step.inputs
+            yield step
 
 
 @dataclass(eq=False)

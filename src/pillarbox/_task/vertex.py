@@ -192,7 +192,7 @@ class InputEdge:
         return self.parallelism == 0
 
     @property
-    def minds_silence(self) -> bool:
+    def reacts_to_silence(self) -> bool:
         """Whether something happens by the clock when no records come: only a source can be silent."""
         return self.is_source and (self.idle_timeout is not None or self.progress_timeout is not None)
 
@@ -218,7 +218,7 @@ class Vertex:
         latency_interval: milliseconds between two probes of how long mails wait for their turn; None: there are none.
         kind: the method that made its head operator.
         key: the description of its key; None where its head has no key.
-        depends_on: what the keyed state of its head depends on.
+        state_depends_on: what the keyed state of its head depends on.
         codes: by which scheme of codes the state of subtasks is found; None: it is found otherwise.
         parallelisms: the numbers of subtasks of all vertices of the program, where they do not depend on its layout.
         batch: whether it runs in batch mode.
@@ -244,7 +244,7 @@ class Vertex:
     latency_interval: int | None = None
     kind: str = ""
     key: KeyNote | None = None
-    depends_on: StateNote = field(default_factory=dict)
+    state_depends_on: StateNote = field(default_factory=dict)
     codes: int | None = None
     batch: bool = False
     moved: Mapping[tuple[str, str], type] = field(default_factory=dict)
@@ -282,5 +282,5 @@ class Vertex:
             self.program,
             self.key,
             self.codes,
-            self.depends_on,
+            self.state_depends_on,
         )

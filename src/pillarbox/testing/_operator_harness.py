@@ -175,7 +175,7 @@ class OneInputStreamOperatorTestHarness:
         notes = [keying.note() for keying in map(keying_of, self.operator.inputs) if keying is not None]
         key = note_of_inputs(notes) if self._keyed else None
         identity = LogIdentity(
-            node.uid or node.name, 0, 1, DEFAULT_MAX_PARALLELISM, key=key, depends_on=node.factory.depends_on
+            node.uid or node.name, 0, 1, DEFAULT_MAX_PARALLELISM, key=key, depends_on=node.factory.state_depends_on
         )
         self._log = StateLog(identity, self._backend, own_state=node.factory.stateful)
         self._store = MemoryChunkStore()

@@ -9,10 +9,11 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import Any
 
-from pillarbox._datastream import DataStream, StreamExecutionEnvironment
+from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
+from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._graph import Program, SinkTransformation, SourceTransformation
+from pillarbox._graph import Program, SourceTransformation
 from pillarbox._graph.description import describe_programs
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.savepoint.files import write_savepoint
@@ -301,10 +302,6 @@ def program_of(
                 f"{shorten(build)} returned {shorten(stream)} for the output {name!r}: it has to return a stream,"
                 " or a dict of streams by name"
             )
-    sinks = [
-        SinkTransformation(env._next(), name, [stream._plain_step()], output=name, uid=f"output-{name}")
-        for name, stream in outputs.items()
-    ]
-    program = env._compile("test", sinks)
+    program = env._compile("test", [stream._sink(name, "output") for name, stream in outputs.items()])
     numbers: dict[SourceTransformation, int] = {step: n for n, step in program.sources.items()}
     return program, {name: numbers.get(stream._step) for name, stream in sources.items()}  # type: ignore[call-overload]

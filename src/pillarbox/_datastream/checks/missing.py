@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pillarbox._errors import MissingClassError, MissingMethodError
 
-__all__ = ["missing", "missing_class", "missing_in_environment", "missing_in_sink"]
+__all__ = ["missing", "missing_class", "missing_in_environment", "missing_in_sink", "unknown"]
 
 _WRITE = "end the stream with to_dataframe(...), and write that with Spark"
 _BUFFERS = "buffers are sent when they are full, and when a micro-batch ends: leave the call out"
@@ -141,18 +141,27 @@ def missing_class(name: str) -> MissingClassError | None:
     return MissingClassError(f"{name} is a class of Flink's, and not of pillarbox's: {_ADVICE[name]}")
 
 
+def unknown(thing: object, name: str, advice: str | None = None) -> AttributeError:
+    """Return the error for an attribute that an object does not have.
+
+    Args:
+        advice: the whole message, where something is known of a method of this name.
+    """
+    if advice is not None:
+        return MissingMethodError(advice)
+    return AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}", name=name, obj=thing)
+
+
 def missing_in_environment(env: object, name: str) -> AttributeError:
     """Return the error for a method that an environment does not have."""
-    if name in _OF_ENVIRONMENTS:
-        return MissingMethodError(f"{name}() is a method of Flink's environment only: {_OF_ENVIRONMENTS[name]}")
-    return AttributeError(f"{type(env).__name__!r} object has no attribute {name!r}", name=name, obj=env)
+    instead = _OF_ENVIRONMENTS.get(name)
+    return unknown(env, name, instead and f"{name}() is a method of Flink's environment only: {instead}")
 
 
 def missing_in_sink(sink: object, name: str) -> AttributeError:
     """Return the error for a method that the end of a stream does not have."""
-    if name in _OF_STREAMS:
-        return MissingMethodError(f"{name}() is a method of Flink's sinks only: {_OF_STREAMS[name]}")
-    return AttributeError(f"{type(sink).__name__!r} object has no attribute {name!r}", name=name, obj=sink)
+    instead = _OF_STREAMS.get(name)
+    return unknown(sink, name, instead and f"{name}() is a method of Flink's sinks only: {instead}")
 
 
 def missing(stream: object, name: str) -> AttributeError:
@@ -161,14 +170,13 @@ def missing(stream: object, name: str) -> AttributeError:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
     from pillarbox._datastream.windows.windowed_stream import WindowedStream
 
-    kind = type(stream).__name__
-    said = f"{kind!r} object has no attribute {name!r}"
-    if name.startswith("_") or not isinstance(stream, DataStream):
-        if not name.startswith("_") and hasattr(KeyedStream, name):
+    said: str | None = None
+    if name.startswith("_"):
+        pass
+    elif not isinstance(stream, DataStream):
+        if hasattr(KeyedStream, name):
             said = f"{name}() cannot be asked of windows, which have no results yet: put {_CLOSES_WINDOWS} before it"
-            return MissingMethodError(said)
-        return AttributeError(said, name=name, obj=stream)
-    if name in _OF_STREAMS:
+    elif name in _OF_STREAMS:
         said = f"{name}() is a method of Flink's streams, and not of pillarbox's: {_OF_STREAMS[name]}"
     elif name in ("window", "count_window"):
         said = (
@@ -181,6 +189,4 @@ def missing(stream: object, name: str) -> AttributeError:
     elif hasattr(WindowedStream, name):
         before = "window(...)" if isinstance(stream, KeyedStream) else "key_by(...).window(...), or window_all(...),"
         said = f"{name}() is a method of windows: put {before} before it"
-    else:
-        return AttributeError(said, name=name, obj=stream)
-    return MissingMethodError(said)
+    return unknown(stream, name, said)

@@ -16,7 +16,7 @@ from pillarbox._graph import (
     UnionTransformation,
 )
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._types import RowEncoder, TypeInformation, resolve_schema
+from pillarbox._types import RowEncoder, SchemaLike, TypeInformation, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
 
 __all__ = [
+    "check_column",
     "check_column_names",
     "check_field",
     "check_key_columns",
     "check_key_type",
     "check_readable",
     "check_timestamp_column",
+    "declared_columns",
     "declared_type",
     "encoder_of",
     "key_types",
@@ -46,6 +48,19 @@ def check_column_names(names: Sequence[str], where: str) -> None:
     doubled = next((name for name, times in Counter(names).items() if times > 1), None)
     if doubled is not None:
         raise ProgramError(f"{where}: {names.count(doubled)} columns are called {doubled!r}: rename them")
+
+
+def check_column(name: object, columns: Sequence[str], otherwise: str) -> None:
+    """Check that there is a column.
+
+    Args:
+        otherwise: what the error says before it lists the columns that there are.
+
+    Raises:
+        ProgramError: there is none.
+    """
+    if name not in columns:
+        raise ProgramError(f"{otherwise}; the columns are {', '.join(columns)}")
 
 
 def check_readable(schema: StructType) -> None:
@@ -83,10 +98,7 @@ def check_timestamp_column(step: Transformation, column: str | None) -> None:
     from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType, TimestampType
 
     schema = step.dataframe.schema
-    if column not in schema.names:
-        raise ProgramError(
-            f"there is no timestamp column {column!r} in {step.name!r}; the columns are {', '.join(schema.names)}"
-        )
+    check_column(column, schema.names, f"there is no timestamp column {column!r} in {step.name!r}")
     kind = schema[column].dataType
     if not isinstance(kind, (TimestampType, TimestampNTZType, DateType, LongType, IntegerType)):
         raise ProgramError(
@@ -104,10 +116,7 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
     if columns is None or not isinstance(step, SourceTransformation) or step.columns is None:
         return
     for column in columns:
-        if column not in step.columns:
-            raise ProgramError(
-                f"key_by(): there is no column {column!r} in {step.name!r}; the columns are {', '.join(step.columns)}"
-            )
+        check_column(column, step.columns, f"key_by(): there is no column {column!r} in {step.name!r}")
         kind = step.dataframe.schema[column].dataType if isinstance(step, DataFrameSource) else None
         if kind is not None and not _can_be_key(kind):
             raise ProgramError(
@@ -124,11 +133,8 @@ def check_field(step: Transformation, field: int | str, method: str) -> None:
     """
     source = _source_of(step)
     columns = source.columns if isinstance(source, SourceTransformation) else None
-    if columns is None or (field in columns if isinstance(field, str) else field < len(columns)):
-        return
-    raise ProgramError(
-        f"{method}(): there is no column {field!r} in {source.name!r}; the columns are {', '.join(columns)}"
-    )
+    if columns is not None and (isinstance(field, str) or field >= len(columns)):
+        check_column(field, columns, f"{method}(): there is no column {field!r} in {source.name!r}")
 
 
 def _source_of(step: Transformation) -> Transformation:
@@ -214,3 +220,19 @@ def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str)
         return RowEncoder(schema, operator, stream._env._runtime.time_zone)
     except ProgramError:
         return None  # rows that no function has touched need none
+
+
+def declared_columns(step: Transformation, schema: SchemaLike | None, asked_by: str) -> StructType:
+    """Return the columns of an output: those that are given, or those that the step before declares.
+
+    Raises:
+        ProgramError: there are none, or they are no columns.
+    """
+    if schema is None and step.output_type is None:
+        raise ProgramError(
+            f"{asked_by} needs the columns, such as 'card STRING, n LONG': {step.name!r} declares no output_type"
+        )
+    try:
+        return resolve_schema(step.output_type if schema is None else schema)
+    except ProgramError as error:
+        raise ProgramError(f"{asked_by}: {error}") from None

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._datastream.checks.code_search import event_time_use, uses_processing_time
 from pillarbox._datastream.checks.given_functions import check_instance
+from pillarbox._datastream.checks.missing import unknown
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._datastream.streams.keyed_stream import KeyedStream
-from pillarbox._errors import MissingMethodError, ProgramError, shorten
+from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph import PartitionTransformation
 from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
@@ -40,13 +41,11 @@ class BroadcastStream(Generic[T1]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
-            said = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if name.startswith("_") or not hasattr(DataStream, name):
-                raise AttributeError(said, name=name, obj=self)
-            raise MissingMethodError(
+            said = (
                 f"{name}() cannot be asked of a broadcast stream: give it to the other one, as in"
                 " stream.connect(broadcast).process(...)"
             )
+            raise unknown(self, name, said if not name.startswith("_") and hasattr(DataStream, name) else None)
 
 
 class BroadcastConnectedStream(Generic[T1, T2]):

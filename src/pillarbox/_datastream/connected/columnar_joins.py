@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.types as spark
 
-from pillarbox._datastream.checks.schemas import check_column_names, encoder_of, known_schema
+from pillarbox._datastream.checks.schemas import check_column, check_column_names, encoder_of, known_schema
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import (
     DataFrameSource,
@@ -59,7 +59,7 @@ def join_columns(
     join = ColumnarJoin(one, other, interval, how == "left", tuple(sorted(shared)), names)
     left, right = (_with_nan_as_key(stream) for stream in (left, right))
     make = partial(ColumnarJoinOperator, keying=left._keying, join=join)
-    factory = OperatorFactory(make, keyed=True, keeps_sides=True)
+    factory = OperatorFactory(make, keyed=True, sides_are_fixed=True)
     return left._apply(
         "interval_join.columns",
         None,
@@ -143,10 +143,7 @@ def _keys(stream: KeyedStream[Any, Any], schema: spark.StructType, which: str) -
             f" key_by(['card', 'shop']), without a key_type, and the {which} side has another: key it so, or {_INSTEAD}"
         )
     for name in keying.columns:
-        if name not in schema.names:
-            raise ProgramError(
-                f"key_by() of the {which} side: there is no column {name!r}; the columns are {', '.join(schema.names)}"
-            )
+        check_column(name, schema.names, f"key_by() of the {which} side: there is no column {name!r}")
         if not _can_be_compared(schema[name].dataType):
             kind = schema[name].dataType.simpleString()
             raise ProgramError(

@@ -13,7 +13,7 @@ from pillarbox._datastream.connected.connected_streams import check_key_types
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._datastream.windows.windowed import Windowed
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, check_takes, shorten
 from pillarbox._generics import T1, T2, Generic, U, V
 from pillarbox._graph import EventTimeUse
 from pillarbox._operators.columnar.joins.process_join import ColumnarProcessJoinOperator
@@ -303,7 +303,8 @@ class IntervalJoin(Generic[T1, T2]):
         Raises:
             ProgramError: ``tag`` is not an ``OutputTag``.
         """
-        return self._changed(_late_tags=(_checked_tag(tag, "left"), self._late_tags[1]))
+        check_takes(tag, OutputTag, "side_output_left_late_data()", "an OutputTag")
+        return self._changed(_late_tags=(tag, self._late_tags[1]))
 
     def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
         """Emit late records of the right stream to a side output; else they are dropped and counted.
@@ -311,7 +312,8 @@ class IntervalJoin(Generic[T1, T2]):
         Raises:
             ProgramError: ``tag`` is not an ``OutputTag``.
         """
-        return self._changed(_late_tags=(self._late_tags[0], _checked_tag(tag, "right")))
+        check_takes(tag, OutputTag, "side_output_right_late_data()", "an OutputTag")
+        return self._changed(_late_tags=(self._late_tags[0], tag))
 
     def _changed(self, **attributes: Any) -> IntervalJoin[T1, T2]:
         changed = copy.copy(self)
@@ -370,7 +372,7 @@ class IntervalJoin(Generic[T1, T2]):
                 ColumnarProcessJoinOperator, keying=left._keying, sides=sides, interval=interval, function=func
             )
         # A record is kept when its pairs have been handled: the join itself has nothing to undo.
-        factory = OperatorFactory(make, keyed=True, keeps_sides=True)
+        factory = OperatorFactory(make, keyed=True, sides_are_fixed=True)
         factory = guarded(factory, on_error, "interval_join().process()", unchanged=IntervalJoinOperator.own_states)
         return left._apply(
             "interval_join", func, factory, output_type, event_time=EventTimeUse.TIMESTAMPS, more_inputs=[right._step]
@@ -422,9 +424,3 @@ class IntervalJoin(Generic[T1, T2]):
         if interval.lower > interval.upper:
             raise ProgramError(f"interval_join(): no pair lies between {interval.lower} and {interval.upper} ms")
         return interval
-
-
-def _checked_tag(tag: Any, side: str) -> OutputTag[Any]:
-    if not isinstance(tag, OutputTag):
-        raise ProgramError(f"side_output_{side}_late_data() takes an OutputTag, not {shorten(tag)}")
-    return tag

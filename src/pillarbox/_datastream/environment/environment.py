@@ -1,17 +1,13 @@
-"""Where a program starts: sources, parallelism, running it."""
+"""Where a program starts: its sources, and running it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._datastream.checks.missing import missing_in_environment
-from pillarbox._datastream.checks.operator_settings import check_parallelism
-from pillarbox._datastream.checks.schemas import check_column_names, check_readable
-from pillarbox._datastream.environment.class_aliases import ClassAliases
-from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode, is_batch
-from pillarbox._datastream.environment.starts_from_savepoint import StartsFromSavepoint
+from pillarbox._datastream.checks.schemas import check_column_names, check_readable, declared_columns
+from pillarbox._datastream.environment.settings import ProgramSettings
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError, check_kind, check_text, shorten
 from pillarbox._generics import T
@@ -21,16 +17,11 @@ from pillarbox._graph import (
     Program,
     SinkTransformation,
     Transformation,
-    compile_program,
 )
-from pillarbox._operators.frame.operator import OperatorFactory
-from pillarbox._operators.stateless.limit import LimitOperator
 from pillarbox._rows import Row
 from pillarbox._runtime.base import Runtime
 from pillarbox._runtime.local import LocalJob, LocalRuntime, Savepoint
-from pillarbox._state.keys.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
 from pillarbox._time import ProcessingTimeService
-from pillarbox._time.duration import DurationLike, positive_millis
 from pillarbox._types import SchemaLike, TypeInformation, value_converter
 
 if TYPE_CHECKING:
@@ -40,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamExecutionEnvironment"]
 
 
-class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
+class StreamExecutionEnvironment(ProgramSettings):
     """Builds programs and runs them: on Spark where they read DataFrames, in this process otherwise.
 
     Example:
@@ -58,12 +49,6 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
     def __init__(self, spark: SparkSession | None = None) -> None:
         super().__init__()
         self._spark = spark
-        self._parallelism: int | None = None
-        self._max_parallelism: int | None = None
-        self._chaining = True
-        self._auto_rescale = False
-        self._mode = RuntimeExecutionMode.STREAMING
-        self._latency_interval: int | None = None
         self._steps: list[Transformation] = []
         self._sinks: list[SinkTransformation] = []
         # Ends that became DataFrames, by name: the plan shows them.
@@ -92,43 +77,6 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
             raise ProgramError(f"get_execution_environment() takes a SparkSession, or nothing, not {shorten(spark)}")
         return StreamExecutionEnvironment(spark)
 
-    # -- settings --
-
-    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
-        """Set how many subtasks of operators behind a shuffle run at a time: Spark's partitions.
-
-        That of a stopped query can be changed, up to the max parallelism, by :func:`pillarbox.rescale`, ``pillarbox
-        rescale``, or :meth:`set_auto_rescale`; else a query keeps the one of its first start. An operator may have
-        fewer subtasks, or more (:meth:`DataStream.set_parallelism`).
-
-        Args:
-            parallelism: the number, from 1 to the max parallelism.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ProgramError: it is not a whole number from 1.
-
-        Example:
-            >>> env.set_parallelism(4).get_parallelism()
-            4
-        """
-        self._parallelism = check_parallelism(parallelism)
-        return self
-
-    def get_parallelism(self) -> int:
-        """Return how many subtasks behind a shuffle run at a time.
-
-        Where it was not set it is Spark's ``spark.sql.shuffle.partitions`` if that was set, at most 128; otherwise the
-        number of cores of the cluster, at most 16; 1 without Spark. A checkpoint keeps the one of its first start.
-
-        Example:
-            >>> env.get_parallelism()
-            1
-        """
-        return self._runtime.parallelism if self._parallelism is None else self._parallelism
-
     @property
     def _runtime(self) -> Runtime:
         """Where the program runs: in the session that it was given, or that of a DataFrame that it reads."""
@@ -139,141 +87,6 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         from pillarbox._runtime.spark.runtime import SparkRuntime
 
         return SparkRuntime(spark)
-
-    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
-        """Set the number of key groups, the shares of all keys: so many subtasks can ever run at a time.
-
-        A streaming query has a subtask for each key group, in as many partitions of Spark's as the parallelism says.
-        So more of them cost little, but not nothing. A checkpoint keeps the number of its first start; a program that
-        sets none goes on with that.
-
-        Args:
-            max_parallelism: the number, from the parallelism to 32768.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ProgramError: it is not such a number.
-
-        Example:
-            >>> env.set_max_parallelism(1024).get_max_parallelism()
-            1024
-        """
-        if not isinstance(max_parallelism, int) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
-            raise ProgramError(
-                f"max parallelism is a whole number from 1 to {MAX_MAX_PARALLELISM}, not {shorten(max_parallelism)}"
-            )
-        self._max_parallelism = max_parallelism
-        return self
-
-    def get_max_parallelism(self) -> int:
-        """Return the number of key groups.
-
-        Where it was not set it is twice the parallelism, at most 128; or the highest parallelism of an operator, if
-        that is more. A checkpoint keeps the number of its first start.
-
-        Example:
-            >>> env.set_parallelism(4).get_max_parallelism()
-            8
-        """
-        return self._max_parallelism or default_max_parallelism(self.get_parallelism())
-
-    def measure_mailbox_latency(self, interval: DurationLike = "1 second") -> StreamExecutionEnvironment:
-        """Let each task measure how long timers, completed requests and checkpoints wait for their turn.
-
-        A task handles one run of records at a time; mails wait in its mailbox meanwhile. While an epoch runs, a
-        probe is put there at an interval, and ``TaskReport.mailbox_latency_ms`` says how long probes waited. Where it
-        is long, functions take long for a run of records. It takes a timer thread in each task.
-
-        Args:
-            interval: how long after a probe had its turn the next one comes; as an int, milliseconds.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ProgramError: it is no duration of a millisecond or more.
-
-        Example:
-            >>> env.measure_mailbox_latency("500 ms") is env
-            True
-        """
-        self._latency_interval = positive_millis(interval, "measure_mailbox_latency(): the interval")
-        return self
-
-    def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
-        """Set how programs are run: as streams, or key by key, which takes bounded sources.
-
-        In batch mode a task holds the state of one key at a time, ``reduce``, ``sum`` and the like emit the last result
-        of a key alone, all timers of a key fire when its records have come, and there are no watermarks before the end.
-
-        Args:
-            execution_mode: ``STREAMING``, the default, ``BATCH``, or ``AUTOMATIC``: ``BATCH`` if all sources are
-                bounded: collections and batch DataFrames.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ProgramError: it is no ``RuntimeExecutionMode``; (when a program is run) it is ``BATCH``, and a source is a
-                streaming DataFrame.
-
-        Example:
-            >>> numbers = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection([3, 4, 10, 20])
-            >>> sorted(numbers.key_by(lambda n: n < 10).sum().execute_and_collect())
-            [7, 30]
-        """
-        if not isinstance(execution_mode, RuntimeExecutionMode):
-            raise ProgramError(
-                f"set_runtime_mode() takes RuntimeExecutionMode.STREAMING, BATCH or AUTOMATIC, not"
-                f" {shorten(execution_mode)}"
-            )
-        self._mode = execution_mode
-        return self
-
-    def disable_operator_chaining(self) -> StreamExecutionEnvironment:
-        """Let each operator run in tasks of its own, as ``disable_chaining()`` does for one.
-
-        Each is a level of the Spark plan then, behind a shuffle: that is for finding out which one is slow.
-
-        Returns:
-            The environment.
-
-        Example:
-            >>> _ = env.disable_operator_chaining().from_collection([1]).map(str).map(len).print()
-            >>> len(env.get_execution_graph().levels)
-            4
-        """
-        self._chaining = False
-        return self
-
-    def is_chaining_enabled(self) -> bool:
-        """Return whether operators may run in one task: unless ``disable_operator_chaining()`` was called.
-
-        Example:
-            >>> env.is_chaining_enabled()
-            True
-        """
-        return self._chaining
-
-    def set_auto_rescale(self, enabled: bool = True) -> StreamExecutionEnvironment:
-        """Let :func:`pillarbox.start` change the parallelism of a checkpoint to that of the program, where they differ.
-
-        It does so before the query starts, as :func:`pillarbox.rescale`, and logs it. If the last epoch of the query is
-        not committed, a run of that epoch alone finishes it first. It takes a classic session of Spark 4.2 or newer.
-
-        Args:
-            enabled: False: the query runs with the parallelism that the checkpoint has, as without this call.
-
-        Returns:
-            The environment.
-
-        Example:
-            >>> env = env.set_parallelism(4).set_auto_rescale(True)
-        """
-        self._auto_rescale = bool(enabled)
-        return self
 
     # -- sources --
 
@@ -405,10 +218,7 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         """
         for stream in outputs.values():
             check_kind(stream, DataStream, "local_job(): an output", "a stream")
-        sinks = [
-            SinkTransformation(self._next(), name, [stream._plain_step()], uid=f"collect-{name}", output=name)
-            for name, stream in outputs.items()
-        ]
+        sinks = [stream._sink(name, "collect") for name, stream in outputs.items()]
         return LocalJob(self._compile("local job", sinks), clock=clock, savepoint=savepoint)
 
     def for_each_batch(
@@ -453,36 +263,14 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
                 said = f"for_each_batch(): output {name!r} is a stream or (stream, columns), not {shorten(given)}"
                 raise ProgramError(said)
             stream, columns = output
-            schemas[name] = stream._declared_columns(columns, f"for_each_batch(): output {name!r}")
+            schemas[name] = declared_columns(stream._step, columns, f"for_each_batch(): output {name!r}")
             sinks.append(stream._columns_sink(name, schemas[name]))
         program = self._compile("for_each_batch", sinks)
         return self._runtime.for_each_batch(program, schemas, function)
 
-    def _collect(self, step: Transformation, limit: int | None) -> Generator[list[Any], None, None]:
+    def _collect(self, sink: SinkTransformation) -> Generator[list[Any], None, None]:
         """Return the results of a program, in portions, while it runs."""
-        sink = SinkTransformation(self._next(), "collect", [step], uid="collect", output="collect", limit=limit)
-        if limit is not None:
-            sink.factory = OperatorFactory(partial(LimitOperator, limit=limit))
-        return self._runtime.collect(self._compile("collect", [sink]), limit)
-
-    def _compile(self, name: str, sinks: list[SinkTransformation]) -> Program:
-        program = compile_program(
-            name,
-            sinks,
-            self.get_parallelism(),
-            self._max_parallelism,
-            chaining=self._chaining,
-            batch=is_batch(self._mode, sinks),
-        )
-        program.sets_parallelism = self._parallelism is not None
-        program.auto_rescale = self._auto_rescale
-        if self._savepoint is not None:
-            self._savepoint.check(program)
-            program.savepoint = self._savepoint
-        for vertex in program.vertices:
-            vertex.latency_interval = self._latency_interval
-            vertex.moved = dict(self._moved)
-        return program
+        return self._runtime.collect(self._compile("collect", [sink]), sink.limit)
 
     def _next(self) -> int:
         return len(self._steps) + 1

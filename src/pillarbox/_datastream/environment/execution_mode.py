@@ -7,6 +7,7 @@ from enum import Enum
 
 from pillarbox._errors import ProgramError
 from pillarbox._graph import DataFrameSource, Transformation
+from pillarbox._graph.transformations import steps_leading_to
 
 __all__ = ["RuntimeExecutionMode", "is_batch"]
 
@@ -37,13 +38,8 @@ def is_batch(mode: RuntimeExecutionMode, sinks: Iterable[Transformation]) -> boo
     """
     if mode is RuntimeExecutionMode.STREAMING:
         return False
-    pending, seen = list(sinks), set[Transformation]()
-    while pending:
-        step = pending.pop()
-        if step not in seen:
-            seen.add(step)
-            pending += step.inputs
-    endless = [step for step in seen if isinstance(step, DataFrameSource) and step.dataframe.isStreaming]
+    steps = steps_leading_to(sinks)
+    endless = [step for step in steps if isinstance(step, DataFrameSource) and step.dataframe.isStreaming]
     if endless and mode is RuntimeExecutionMode.BATCH:
         raise ProgramError(
             f"batch mode is for sources that end, and {endless[0].name!r} is a streaming DataFrame: read it with"

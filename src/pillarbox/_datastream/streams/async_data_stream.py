@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._datastream.checks.given_functions import check_parameters
 from pillarbox._datastream.streams.data_stream import DataStream
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, check_takes, shorten
 from pillarbox._generics import T, U
 from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions, BatchWaitKeywords, WaitKeywords
@@ -62,7 +62,9 @@ class AsyncDataStream:
             >>> AsyncDataStream.ordered_wait(words, Length(), "5 seconds").execute_and_collect()
             [2, 3]
         """
-        return _apply("ordered_wait", data_stream, async_function, timeout, capacity, output_type, None, options)
+        return _ask(
+            "ordered_wait", data_stream, async_function, output_type, options, timeout=timeout, capacity=capacity
+        )
 
     @staticmethod
     def unordered_wait(
@@ -95,7 +97,8 @@ class AsyncDataStream:
             >>> sorted(AsyncDataStream.unordered_wait(words, Length(), "5 seconds").execute_and_collect())
             [2, 3]
         """
-        return _apply("unordered_wait", data_stream, async_function, timeout, capacity, output_type, None, options)
+        named: dict[str, Any] = {"timeout": timeout, "capacity": capacity}
+        return _ask("unordered_wait", data_stream, async_function, output_type, options, **named)
 
     @staticmethod
     def ordered_wait_with_retry(
@@ -133,8 +136,9 @@ class AsyncDataStream:
             >>> lengths.execute_and_collect()
             [2, 3]
         """
-        strategy = _checked("ordered_wait_with_retry", async_retry_strategy)
-        return _apply("ordered_wait", data_stream, async_function, timeout, capacity, output_type, strategy, options)
+        _check_strategy("ordered_wait_with_retry", async_retry_strategy)
+        named: dict[str, Any] = {"timeout": timeout, "capacity": capacity, "retry": async_retry_strategy}
+        return _ask("ordered_wait", data_stream, async_function, output_type, options, **named)
 
     @staticmethod
     def unordered_wait_with_retry(
@@ -172,8 +176,9 @@ class AsyncDataStream:
             >>> sorted(lengths.execute_and_collect())
             [2, 3]
         """
-        strategy = _checked("unordered_wait_with_retry", async_retry_strategy)
-        return _apply("unordered_wait", data_stream, async_function, timeout, capacity, output_type, strategy, options)
+        _check_strategy("unordered_wait_with_retry", async_retry_strategy)
+        named: dict[str, Any] = {"timeout": timeout, "capacity": capacity, "retry": async_retry_strategy}
+        return _ask("unordered_wait", data_stream, async_function, output_type, options, **named)
 
     @staticmethod
     def ordered_wait_batch(
@@ -210,17 +215,13 @@ class AsyncDataStream:
             >>> AsyncDataStream.ordered_wait_batch(words, Lengths(), "5 seconds", batch_size=2).execute_and_collect()
             [2, 3, 2]
         """
-        return _apply_batch(
-            "ordered_wait_batch",
-            data_stream,
-            async_function,
-            timeout,
-            batch_size,
-            batch_timeout,
-            capacity,
-            output_type,
-            options,
-        )
+        named: dict[str, Any] = {
+            "timeout": timeout,
+            "capacity": capacity,
+            "batch_size": batch_size,
+            "batch_timeout": batch_timeout,
+        }
+        return _ask("ordered_wait_batch", data_stream, async_function, output_type, options, **named)
 
     @staticmethod
     def unordered_wait_batch(
@@ -257,85 +258,53 @@ class AsyncDataStream:
             >>> sorted(lengths.execute_and_collect())
             [2, 2, 3]
         """
-        return _apply_batch(
-            "unordered_wait_batch",
-            data_stream,
-            async_function,
-            timeout,
-            batch_size,
-            batch_timeout,
-            capacity,
-            output_type,
-            options,
-        )
+        named: dict[str, Any] = {
+            "timeout": timeout,
+            "capacity": capacity,
+            "batch_size": batch_size,
+            "batch_timeout": batch_timeout,
+        }
+        return _ask("unordered_wait_batch", data_stream, async_function, output_type, options, **named)
 
 
-def _checked(method: str, strategy: AsyncRetryStrategy) -> AsyncRetryStrategy:
+def _ask(
+    method: str,
+    stream: DataStream[Any],
+    function: Any,
+    output_type: SchemaLike | None,
+    given: WaitKeywords | BatchWaitKeywords,
+    **options: Any,
+) -> DataStream[Any]:
+    """Return the stream of the results.
+
+    Args:
+        method: the one that was called; those with ``batch`` in their names take an ``AsyncBatchFunction``.
+        given: the keywords that it was called with, as far as it has no parameters of these names.
+        options: its parameters.
+    """
+    batches = "batch" in method
+    wanted: type = AsyncBatchFunction if batches else AsyncFunction
+    check_takes(stream, DataStream, f"{method}()", "a DataStream")
+    if not isinstance(function, wanted):
+        hint = f"for a plain function there is map_async({'..., batch_size=...' if batches else ''}) of the stream"
+        if isinstance(function, AsyncBatchFunction):
+            hint = f"for an AsyncBatchFunction there is {method}_batch()"
+        raise ProgramError(f"{method}() takes an instance of an {wanted.__name__}, not {shorten(function)}; {hint}")
+    check_parameters(function, wanted, f"{method}()")
+    _check_coroutine(function, "async_invoke_batch" if batches else "async_invoke")
+    _check_names(method, given, BatchWaitKeywords if batches else WaitKeywords)
+    if batches and options["batch_size"] is None:
+        raise ProgramError(f"{method}(): batch_size is a whole number of at least 1, not None")
+    ordered = not method.startswith("unordered")
+    return stream._apply_async(function, AsyncOptions(method, ordered=ordered, **options, **given), output_type)
+
+
+def _check_strategy(method: str, strategy: object) -> None:
     if not isinstance(strategy, AsyncRetryStrategy):
         raise ProgramError(
             f"{method}() takes an AsyncRetryStrategy, not {shorten(strategy)}: for example"
             " AsyncRetryStrategy.fixed_delay(3, '100 ms')"
         )
-    return strategy
-
-
-def _apply(
-    method: str,
-    stream: DataStream[Any],
-    function: AsyncFunction[Any, Any],
-    timeout: DurationLike,
-    capacity: int,
-    output_type: SchemaLike | None,
-    retry: AsyncRetryStrategy | None,
-    given: WaitKeywords,
-) -> DataStream[Any]:
-    if not isinstance(stream, DataStream):
-        raise ProgramError(f"{method}() takes a DataStream, not {shorten(stream)}")
-    if not isinstance(function, AsyncFunction):
-        hint = "for a plain function there is map_async() of the stream"
-        if isinstance(function, AsyncBatchFunction):
-            hint = f"for an AsyncBatchFunction there is {method}_batch()"
-        raise ProgramError(f"{method}() takes an instance of an AsyncFunction, not {shorten(function)}; {hint}")
-    check_parameters(function, AsyncFunction, f"{method}()")
-    _check_coroutine(function, "async_invoke")
-    _check_names(method, given, WaitKeywords)
-    options = AsyncOptions(method, capacity, timeout, ordered=method == "ordered_wait", retry=retry, **given)
-    return stream._apply_async(function, options, output_type)
-
-
-def _apply_batch(
-    method: str,
-    stream: DataStream[Any],
-    function: AsyncBatchFunction[Any, Any],
-    timeout: DurationLike,
-    batch_size: int,
-    batch_timeout: DurationLike | None,
-    capacity: int,
-    output_type: SchemaLike | None,
-    given: BatchWaitKeywords,
-) -> DataStream[Any]:
-    if not isinstance(stream, DataStream):
-        raise ProgramError(f"{method}() takes a DataStream, not {shorten(stream)}")
-    if not isinstance(function, AsyncBatchFunction):
-        raise ProgramError(
-            f"{method}() takes an instance of an AsyncBatchFunction, not {shorten(function)}; for a plain function"
-            " there is map_async(..., batch_size=...) of the stream"
-        )
-    check_parameters(function, AsyncBatchFunction, f"{method}()")
-    _check_coroutine(function, "async_invoke_batch")
-    _check_names(method, given, BatchWaitKeywords)
-    if batch_size is None:
-        raise ProgramError(f"{method}(): batch_size is a whole number of at least 1, not None")
-    options = AsyncOptions(
-        method,
-        capacity,
-        timeout,
-        ordered=method == "ordered_wait_batch",
-        batch_size=batch_size,
-        batch_timeout=batch_timeout,
-        **given,
-    )
-    return stream._apply_async(function, options, output_type)
 
 
 def _check_coroutine(function: Any, method: str) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._datastream.checks.given_functions import check_function, check_requests
 from pillarbox._datastream.checks.schemas import check_key_columns, check_timestamp_column, key_types
-from pillarbox._datastream.streams.combined_stream import CombinedStream
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._datastream.streams.stream import Stream
+from pillarbox._errors import ProgramError, check_takes
 from pillarbox._generics import T1, Generic, K, U, V
 from pillarbox._graph import (
     KeyByTransformation,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["DataStream"]
 
 
-class DataStream(CombinedStream[T1], Generic[T1]):
+class DataStream(Stream[T1], Generic[T1]):
     """A stream of records of type ``T1``.
 
     Made by the sources of a ``StreamExecutionEnvironment``, and by the methods of other streams. A method describes a
@@ -322,8 +322,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             [1000, 2000]
         """
         strategy = watermark_strategy
-        if not isinstance(strategy, WatermarkStrategy):
-            raise ProgramError(f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shorten(strategy)}")
+        check_takes(strategy, WatermarkStrategy, "assign_timestamps_and_watermarks()", "a WatermarkStrategy")
         check_timestamp_column(self._step, strategy.timestamp_column)
         check_on_error(on_error, "assign_timestamps_and_watermarks()")
         tag = on_error if isinstance(on_error, OutputTag) else None
@@ -460,8 +459,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             [7]
         """
         tag = output_tag
-        if not isinstance(tag, OutputTag):
-            raise ProgramError(f"get_side_output() takes an OutputTag, not {shorten(tag)}")
+        check_takes(tag, OutputTag, "get_side_output()", "an OutputTag")
         made = self._step_with_sides()
         if not isinstance(made, OperatorTransformation):
             raise ProgramError(
@@ -470,7 +468,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         made.factory = made.factory.with_result_type(tag.tag_id, tag.type_info)
         name = f"side output {tag.tag_id}"
         step = SideOutputTransformation(self._env._next(), name, [made], tag.type_info, tag_id=tag.tag_id)
-        return DataStream(self._env, self._env._add(step))
+        return self._after(step)
 
     def _step_with_sides(self) -> Transformation:
         """Return the step whose side outputs may be asked for."""

@@ -248,7 +248,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         function = FieldAggregation(method, field)
         check_field(self._step, field, method)
         make = partial(ReduceOperator, function=function, keying=self._keying)
-        factory = OperatorFactory(make, keyed=True, depends_on={"fold": function.name})
+        factory = OperatorFactory(make, keyed=True, state_depends_on={"fold": function.name})
         return self._apply(method, None, guarded(factory, on_error, f"{method}()"))
 
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:

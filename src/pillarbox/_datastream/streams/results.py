@@ -6,10 +6,8 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, ClassVar, overload
 
 from pillarbox._datastream.checks.missing import missing_in_sink
-from pillarbox._datastream.checks.operator_settings import set_chaining, set_parallelism
-from pillarbox._errors import check_text
+from pillarbox._datastream.streams.operator_settings import OperatorSettings
 from pillarbox._generics import Generic, T
-from pillarbox._graph import ChainingStrategy, SinkTransformation
 
 __all__ = ["CollectedResults", "DataStreamSink"]
 
@@ -117,42 +115,10 @@ class CollectedResults(Generic[T]):
         self.close()
 
 
-class DataStreamSink:
-    """The end of a stream within the program."""
-
-    def __init__(self, step: SinkTransformation) -> None:
-        self._step = step
+class DataStreamSink(OperatorSettings):
+    """The end of a stream within the program; it works where its records are made, unless its parallelism is set."""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
             raise missing_in_sink(self, name)
-
-    def name(self, name: str) -> DataStreamSink:
-        """Name the sink, for people: in plans, metrics and errors."""
-        check_text(name, "a name")
-        self._step.name = name
-        return self
-
-    def uid(self, uid: str) -> DataStreamSink:
-        """Set the uid that the sink's state is stored under."""
-        check_text(uid, "a uid")
-        self._step.uid = uid
-        return self
-
-    def set_parallelism(self, parallelism: int) -> DataStreamSink:
-        """Set the number of the sink's subtasks; by default it works where its records are made.
-
-        Args:
-            parallelism: the number, from 1 to the program's max parallelism.
-
-        Raises:
-            ProgramError: it is not a whole number from 1; (when the program is run) it is above the program's.
-        """
-        set_parallelism(self._step, parallelism)
-        return self
-
-    def disable_chaining(self) -> DataStreamSink:
-        """Let the sink run in tasks of its own."""
-        set_chaining(self._step, ChainingStrategy.NEVER, "disable_chaining")
-        return self

@@ -1,45 +1,54 @@
-"""The common part of streams: a step of the program with its name and uid, its ends, and operators behind it."""
+"""The common part of streams: how they are spread over subtasks, how they meet, and how they end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
-from pillarbox._datastream.checks.given_functions import name_of
+from pillarbox._datastream.checks.given_functions import check_function, name_of
 from pillarbox._datastream.checks.missing import missing
-from pillarbox._datastream.checks.operator_settings import set_chaining, set_parallelism
-from pillarbox._datastream.checks.schemas import check_column_names
+from pillarbox._datastream.checks.schemas import check_column_names, check_key_columns, declared_columns
+from pillarbox._datastream.streams.operator_settings import OperatorSettings
 from pillarbox._datastream.streams.results import CollectedResults, DataStreamSink
-from pillarbox._errors import ProgramError, check_text, shorten
-from pillarbox._generics import T1, Generic
+from pillarbox._errors import ProgramError, check_takes, shorten
+from pillarbox._generics import T1, T2, Generic, K, U
 from pillarbox._graph import (
     ChainingStrategy,
     EventTimeUse,
-    KeyByTransformation,
     OperatorTransformation,
+    PartitionTransformation,
     SinkTransformation,
     Transformation,
+    UnionTransformation,
 )
+from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorFactory
+from pillarbox._operators.functions.basic import KeySelector, Partitioner
+from pillarbox._operators.stateless.limit import LimitOperator
 from pillarbox._operators.stateless.sinks import ColumnsOperator, PrintOperator
+from pillarbox._state import MapStateDescriptor
+from pillarbox._task.network import partitioner as partitioners
 from pillarbox._time import WatermarkStrategy
-from pillarbox._types import RowEncoder, SchemaLike, resolve_schema
+from pillarbox._types import RowEncoder, SchemaLike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
     from typing_extensions import Self
 
+    from pillarbox._datastream.connected.broadcast_stream import BroadcastConnectedStream, BroadcastStream
+    from pillarbox._datastream.connected.connected_streams import ConnectedStreams
+    from pillarbox._datastream.connected.joined_streams import CoGroupedStreams, JoinedStreams
     from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
     from pillarbox._datastream.streams.data_stream import DataStream
 
 __all__ = ["Stream"]
 
 
-class Stream(Generic[T1]):
+class Stream(OperatorSettings, Generic[T1]):
     """A step of the program whose records are of type ``T1``; :class:`DataStream` has its transformations.
 
     Args:
@@ -48,8 +57,8 @@ class Stream(Generic[T1]):
     """
 
     def __init__(self, env: StreamExecutionEnvironment, step: Transformation) -> None:
+        super().__init__(step)
         self._env = env
-        self._step = step
 
     if not TYPE_CHECKING:
 
@@ -65,8 +74,6 @@ class Stream(Generic[T1]):
         """
         return self._env
 
-    # -- name and uid of the operator before --
-
     def get_name(self) -> str:
         """Return the name of the operator that makes this stream.
 
@@ -75,96 +82,6 @@ class Stream(Generic[T1]):
             'as text'
         """
         return self._step.name
-
-    def name(self, name: str) -> Self:
-        """Name the operator that makes this stream, for people: in plans, metrics and errors.
-
-        Raises:
-            ProgramError: it is not a non-empty string; the stream is keyed, and no operator makes it.
-
-        Example:
-            >>> _ = env.from_collection([1]).map(str).name("as text").print()
-            >>> "as text" in str(env.get_execution_graph())
-            True
-        """
-        if isinstance(self._step, KeyByTransformation):
-            raise ProgramError(f"name({name!r}) belongs to an operator, and key_by() is none: call it before or behind")
-        check_text(name, "a name")
-        self._step.name = name
-        return self
-
-    def uid(self, uid: str) -> Self:
-        """Set the uid that the operator's state is stored under.
-
-        Without one it is derived from the operator's place in the program. A uid lets the program change around it.
-
-        Args:
-            uid: unique in the program, and kept when the program changes.
-
-        Raises:
-            ProgramError: it is not a non-empty string, or no operator makes this stream.
-
-        Example:
-            >>> totals = env.from_collection([3, 4]).key_by(lambda n: "all").reduce(lambda a, b: a + b).uid("totals")
-            >>> totals.execute_and_collect()
-            [3, 7]
-        """
-        if not isinstance(self._step, OperatorTransformation):
-            raise ProgramError(f"uid({uid!r}) belongs to an operator; {self._step.name!r} is none")
-        check_text(uid, "a uid")
-        self._step.uid = uid
-        return self
-
-    # -- parallelism and chaining of the operator before --
-
-    def set_parallelism(self, parallelism: int) -> Self:
-        """Set the number of subtasks of the operator that makes this stream.
-
-        Where it is not that of the operator before, and the stream between them is not partitioned, that is rebalanced;
-        and so it is behind this operator, whose successors are the program's again. (Sinks stay with the operator
-        before them.) Between a source and the first shuffle operators run in the partitions of the source,
-        unless they have a parallelism of their own. A checkpoint keeps the number.
-
-        Args:
-            parallelism: the number, from 1 to the max parallelism (``env.set_max_parallelism``).
-
-        Raises:
-            ProgramError: it is not a whole number from 1, or no operator makes this stream; (when the program is run)
-                it is above the max parallelism.
-
-        Example:
-            >>> _ = env.set_parallelism(4)
-            >>> totals = env.from_collection([3, 4]).key_by(lambda n: n).sum()
-            >>> sorted(totals.map(lambda n: n).set_parallelism(1).execute_and_collect())
-            [3, 4]
-        """
-        set_parallelism(self._step, parallelism)
-        return self
-
-    def disable_chaining(self) -> Self:
-        """Let the operator that makes this stream run in tasks of its own, apart from those before and behind it.
-
-        That costs a level of the Spark plan on each side: its records are sent through a shuffle, each to the subtask
-        with the same index. It separates their busy times in the metrics, for one.
-
-        Raises:
-            ProgramError: no operator makes this stream.
-
-        Example:
-            >>> _ = env.from_collection([1]).map(str).map(len).disable_chaining().print()
-            >>> print(env.get_execution_graph())
-            Program 'program': parallelism 1, max parallelism 2
-            Level 0 (sources)
-              [0] collection -> map: str
-                    --forward--> [1]
-            Level 1
-              [1] map: len  uid=map-3
-                    --forward--> [2]
-            Level 2
-              [2] print  uid=sink-4
-        """
-        set_chaining(self._step, ChainingStrategy.NEVER, "disable_chaining")
-        return self
 
     def start_new_chain(self) -> Self:
         """Let the operator that makes this stream begin new tasks, in which those behind it run, too.
@@ -179,8 +96,259 @@ class Stream(Generic[T1]):
             >>> [len(level) for level in env.get_execution_graph().levels]
             [1, 1]
         """
-        set_chaining(self._step, ChainingStrategy.HEAD, "start_new_chain")
+        self._operator("start_new_chain()").chaining = ChainingStrategy.HEAD
         return self
+
+    # -- partitions --
+
+    def rebalance(self) -> DataStream[T1]:
+        """Spread the stream evenly over the subtasks of the next operators, regardless of its records.
+
+        They run with the program's parallelism, behind a shuffle. Use it before slow operators where the source has few
+        partitions, or partitions of different sizes. The order of records is kept between each pair of subtasks.
+
+        A failed task that Spark runs again must deal out its records as before: so their order within a partition of
+        the source must be the same each time it is read, as it is in files and in Kafka. Behind a shuffle or join of
+        Spark's own it need not be; there, ``key_by`` is the safe way to spread.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> sorted(env.from_collection(range(4)).rebalance().map(str).execute_and_collect())
+            ['0', '1', '2', '3']
+        """
+        return self._partition("rebalance", partitioners.RebalancePartitioner())
+
+    def rescale(self) -> DataStream[T1]:
+        """Send the records of each subtask to few subtasks of the next operators: to one, if there are as many.
+
+        Where there are fewer sending subtasks than receiving ones, each sends to some of these, in turn; where there
+        are more, several send to one, as in Flink. A partition of a source sends to one subtask: where there are fewer
+        partitions, some subtasks get nothing, and ``rebalance`` is the better choice.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> env.from_collection(range(4)).rescale().map(str).execute_and_collect()
+            ['0', '1', '2', '3']
+        """
+        return self._partition("rescale", partitioners.RescalePartitioner())
+
+    def shuffle(self) -> DataStream[T1]:
+        """Spread the stream at random over the subtasks of the next operators.
+
+        An epoch that is run again draws the same numbers; as to the order of records, see :meth:`rebalance`.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> sorted(env.from_collection(range(4)).shuffle().map(str).execute_and_collect())
+            ['0', '1', '2', '3']
+        """
+        return self._partition("shuffle", partitioners.ShufflePartitioner())
+
+    def forward(self) -> DataStream[T1]:
+        """Keep each record in its subtask, as streams do that are not partitioned: it takes back what came before it.
+
+        If the next operator has another parallelism, the program is refused when it is run; without ``forward()``, the
+        stream would be rebalanced there.
+
+        Example:
+            >>> env.from_collection([1, 2]).forward().map(str).execute_and_collect()
+            ['1', '2']
+        """
+        return self._partition("forward", partitioners.ForwardPartitioner())
+
+    def global_(self) -> DataStream[T1]:
+        """Send all records to the first subtask of the next operators.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> env.from_collection(range(4)).global_().map(str).execute_and_collect()
+            ['0', '1', '2', '3']
+        """
+        return self._partition("global", partitioners.GlobalPartitioner())
+
+    def partition_custom(
+        self,
+        partitioner: Callable[[K, int], int] | Partitioner[K],
+        key_selector: Callable[[T1], K] | KeySelector[T1, K] | str | Sequence[str],
+    ) -> DataStream[T1]:
+        """Spread the stream as a function says; the next operators have no keyed state.
+
+        Args:
+            partitioner: ``f(key, n)`` returns the index of one of the ``n`` subtasks of the next operators, or a
+                ``Partitioner``. For the same key it must return the same number each time.
+            key_selector: the key of a record: a function, a ``KeySelector``, or the name or names of columns.
+
+        Raises:
+            ProgramError: ``partitioner`` is no such function, or a column is not there.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> numbers = env.from_collection(range(4)).partition_custom(lambda key, n: key % n, lambda number: number)
+            >>> numbers.map(str).execute_and_collect()
+            ['0', '2', '1', '3']
+        """
+        check_function(partitioner, Partitioner, "partition_custom", "partition")
+        keying = Keying(key_selector, f"partition_custom after {self._step.name}")
+        check_key_columns(self._plain_step(), keying.columns)
+        function: Any = partitioner.partition if isinstance(partitioner, Partitioner) else partitioner
+        return self._partition("partition_custom", partitioners.CustomPartitioner(function, keying))
+
+    @overload
+    def broadcast(self) -> DataStream[T1]: ...
+    @overload
+    def broadcast(
+        self, descriptor: MapStateDescriptor[Any, Any], /, *more: MapStateDescriptor[Any, Any]
+    ) -> BroadcastStream[T1]: ...
+    def broadcast(self, *descriptors: MapStateDescriptor[Any, Any]) -> DataStream[T1] | BroadcastStream[T1]:
+        """Send each record to all subtasks of the next operators.
+
+        Args:
+            descriptors: the broadcast state that the records fill: then the result is for ``connect``. Without any, the
+                next operator handles each record once in each of its subtasks.
+
+        Raises:
+            ProgramError: one is no ``MapStateDescriptor``, or two have the same name.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> env.from_collection(["to", "be"]).broadcast().map(str.upper).execute_and_collect()
+            ['TO', 'BE', 'TO', 'BE']
+        """
+        for descriptor in descriptors:
+            check_takes(descriptor, MapStateDescriptor, "broadcast()", "MapStateDescriptors")
+            if descriptor.ttl_config is not None:
+                raise ProgramError(
+                    f"broadcast(): the state {descriptor.name!r} has a time-to-live, which broadcast state cannot have,"
+                    " in Flink neither: its subtasks would forget at different times; remove what is out of date in"
+                    " process_broadcast_element()"
+                )
+        names = [descriptor.name for descriptor in descriptors]
+        doubled = next((name for name in names if names.count(name) > 1), None)
+        if doubled is not None:
+            raise ProgramError(f"broadcast(): two states are called {doubled!r}")
+        stream = self._partition("broadcast", partitioners.BroadcastPartitioner())
+        if not descriptors:
+            return stream
+        from pillarbox._datastream.connected.broadcast_stream import BroadcastStream
+
+        return BroadcastStream(stream, descriptors)
+
+    # -- other streams --
+
+    def union(self, *streams: DataStream[U]) -> DataStream[T1 | U]:
+        """Merge this stream with others into one.
+
+        Args:
+            streams: streams of the same environment, at least one. Their order is not kept.
+
+        Raises:
+            ProgramError: there is none, or one is not a stream of the same environment.
+
+        Example:
+            >>> odd, even = env.from_collection([1, 3]), env.from_collection([2, 4])
+            >>> sorted(odd.union(even).execute_and_collect())
+            [1, 2, 3, 4]
+        """
+        if not streams:
+            raise ProgramError("union() takes at least one other stream")
+        for stream in streams:
+            self._check_other(stream, "union")
+        inputs = [self._plain_step(), *(stream._plain_step() for stream in streams)]
+        types = [step.output_type for step in inputs]
+        declared = types[0] if types.count(types[0]) == len(types) else None
+        return self._after(UnionTransformation(self._env._next(), "union", inputs, declared))
+
+    @overload
+    def connect(self, ds: DataStream[T2]) -> ConnectedStreams[T1, T2]: ...
+    @overload
+    def connect(self, ds: BroadcastStream[T2]) -> BroadcastConnectedStream[T1, T2]: ...
+    def connect(
+        self, ds: DataStream[T2] | BroadcastStream[T2]
+    ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
+        """Connect this stream with another one: one operator handles the records of both, with state that they share.
+
+        Key both, before or after: ``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``; or
+        neither.
+
+        Args:
+            ds: a stream of the same environment, with records of any type; or a broadcast one,
+                ``b.broadcast(descriptor)``, whose records each subtask gets.
+
+        Raises:
+            ProgramError: it is not.
+
+        Example:
+            >>> class Tagged(KeyedCoProcessFunction):
+            ...     def process_element1(self, value, ctx):
+            ...         yield "first", value
+            ...
+            ...     def process_element2(self, value, ctx):
+            ...         yield "second", value
+            >>> one, two = env.from_collection([1]), env.from_collection(["a"])
+            >>> connected = one.connect(two).key_by(lambda n: str(n), lambda text: text)
+            >>> sorted(connected.process(Tagged()).execute_and_collect())
+            [('first', 1), ('second', 'a')]
+        """
+        from pillarbox._datastream.connected.broadcast_stream import BroadcastConnectedStream, BroadcastStream
+        from pillarbox._datastream.connected.connected_streams import ConnectedStreams
+
+        if isinstance(ds, BroadcastStream):
+            self._check_other(ds._stream, "connect")
+            return BroadcastConnectedStream(cast("DataStream[T1]", self), ds)
+        self._check_other(ds, "connect")
+        return ConnectedStreams(cast("DataStream[T1]", self), ds)
+
+    def join(self, other: DataStream[T2]) -> JoinedStreams[T1, T2]:
+        """Make pairs of records of this stream and of another that have equal keys and lie in the same window.
+
+        ``one.join(two).where(key).equal_to(key).window(assigner).apply(function)``. For pairs that are near each other
+        in time, whatever the window, there is ``KeyedStream.interval_join``.
+
+        Args:
+            other: a stream of the same environment.
+
+        Raises:
+            ProgramError: it is not.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
+            >>> one = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
+            >>> two = env.from_collection(["not"]).assign_timestamps_and_watermarks(at)
+            >>> pairs = one.join(two).where(lambda word: "o" in word).equal_to(lambda word: "o" in word)
+            >>> windows = pairs.window(TumblingEventTimeWindows.of("1 second"))
+            >>> windows.apply(lambda a, b: f"{a} {b}").execute_and_collect()
+            ['to not']
+        """
+        from pillarbox._datastream.connected.joined_streams import JoinedStreams
+
+        self._check_other(other, "join")
+        return JoinedStreams(cast("DataStream[T1]", self), other)
+
+    def co_group(self, other: DataStream[T2]) -> CoGroupedStreams[T1, T2]:
+        """Handle the records of this stream and of another that have equal keys and lie in the same window together.
+
+        ``one.co_group(two).where(key).equal_to(key).window(assigner).apply(function)``; unlike a join, the function is
+        called also where one stream has none: that is what outer joins are made of.
+
+        Args:
+            other: a stream of the same environment.
+
+        Raises:
+            ProgramError: it is not.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
+            >>> one = env.from_collection(["to", "be"]).assign_timestamps_and_watermarks(at)
+            >>> two = env.from_collection(["to"]).assign_timestamps_and_watermarks(at)
+            >>> groups = one.co_group(two).where(lambda word: word).equal_to(lambda word: word)
+            >>> windows = groups.window(TumblingEventTimeWindows.of("1 second"))
+            >>> sorted(windows.apply(lambda ones, twos: [(ones, twos)]).execute_and_collect())
+            [(['be'], []), (['to'], ['to'])]
+        """
+        from pillarbox._datastream.connected.joined_streams import CoGroupedStreams
+
+        self._check_other(other, "co_group")
+        return CoGroupedStreams(cast("DataStream[T1]", self), other)
 
     # -- ends --
 
@@ -196,12 +364,7 @@ class Stream(Generic[T1]):
             numbers> 1
             numbers> 2
         """
-        sink = SinkTransformation(
-            self._env._next(),
-            "print",
-            [self._plain_step()],
-            factory=OperatorFactory(partial(PrintOperator, identifier=sink_identifier)),
-        )
+        sink = self._sink("print", factory=OperatorFactory(partial(PrintOperator, identifier=sink_identifier)))
         self._env._add(sink)
         self._env._sinks.append(sink)
         return DataStreamSink(sink)
@@ -236,10 +399,12 @@ class Stream(Generic[T1]):
             ['1', '2', '3']
         """
         if limit is None:
-            return CollectedResults(self._env._collect(self._plain_step(), None))
+            return CollectedResults(self._env._collect(self._sink("collect", output="collect", uid="collect")))
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise ProgramError(f"execute_and_collect(): limit is a whole number from 1, not {shorten(limit)}")
-        with closing(self._env._collect(self._plain_step(), limit)) as portions:
+        factory = OperatorFactory(partial(LimitOperator, limit=limit))
+        sink = self._sink("collect", output="collect", uid="collect", limit=limit, factory=factory)
+        with closing(self._env._collect(sink)) as portions:
             return list(islice(chain.from_iterable(portions), limit))
 
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
@@ -259,35 +424,38 @@ class Stream(Generic[T1]):
             >>> sorted(doubled.to_dataframe("doubled LONG").collect())
             [Row(doubled=0), Row(doubled=2), Row(doubled=4)]
         """
-        declared = self._declared_columns(schema, "to_dataframe()")
+        declared = declared_columns(self._step, schema, "to_dataframe()")
         program = self._env._compile("to_dataframe", [self._columns_sink("output", declared)])
         return self._env._runtime.dataframe(program, declared)
-
-    def _declared_columns(self, schema: SchemaLike | None, asked_by: str) -> StructType:
-        """Return the columns of an output: those that are given, or those that the step before declares."""
-        if schema is None and self._step.output_type is None:
-            raise ProgramError(
-                f"{asked_by} needs the columns, such as 'card STRING, n LONG': {self._step.name!r} declares no"
-                " output_type"
-            )
-        try:
-            return resolve_schema(self._step.output_type if schema is None else schema)
-        except ProgramError as error:
-            raise ProgramError(f"{asked_by}: {error}") from None
 
     def _columns_sink(self, output: str, schema: StructType) -> SinkTransformation:
         check_column_names(schema.names, f"output {output!r}")
         encoder = RowEncoder(schema, self._plain_step().name, self._env._runtime.time_zone)
-        sink = SinkTransformation(
-            self._env._next(),
-            output,
-            [self._plain_step()],
-            factory=OperatorFactory(partial(ColumnsOperator, encoder=encoder)),
-            output=output,
-        )
-        sink.uid = f"columns-{output}"
-        self._env._outputs[output] = sink
+        factory = OperatorFactory(partial(ColumnsOperator, encoder=encoder))
+        sink = self._env._outputs[output] = self._sink(output, "columns", factory=factory)
         return sink
+
+    def _sink(self, name: str, kind: str | None = None, **attributes: Any) -> SinkTransformation:
+        """Return an end of the stream; it is in the programs that are compiled with it.
+
+        Args:
+            kind: what its uid begins with, where its records are an output of the program, of the same name.
+            attributes: of the step.
+        """
+        if kind is not None:
+            attributes = {"uid": f"{kind}-{name}", "output": name, **attributes}
+        return SinkTransformation(self._env._next(), name, [self._plain_step()], **attributes)
+
+    def _check_other(self, other: Any, method: str) -> None:
+        from pillarbox._datastream.streams.data_stream import DataStream
+
+        check_takes(other, DataStream, f"{method}()", "a stream")
+        if other._env is not self._env:
+            raise ProgramError(f"{method}() takes a stream of the same StreamExecutionEnvironment")
+
+    def _partition(self, name: str, partitioner: partitioners.Partitioner) -> DataStream[T1]:
+        step = PartitionTransformation(self._env._next(), name, [self._plain_step()], partitioner=partitioner)
+        return self._after(step)
 
     def _plain_step(self) -> Transformation:
         """Return the step that makes this stream's records, however they are partitioned."""
@@ -316,6 +484,11 @@ class Stream(Generic[T1]):
             strategy=strategy,
             event_time=event_time,
         )
+        return self._after(step)
+
+    def _after(self, step: Transformation) -> DataStream[Any]:
+        """Add a step to the program; return the stream of its records."""
         from pillarbox._datastream.streams.data_stream import DataStream
 
-        return DataStream(self._env, self._env._add(step))
+        self._env._add(step)
+        return DataStream(self._env, step)

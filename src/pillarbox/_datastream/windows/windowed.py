@@ -206,7 +206,9 @@ class Windowed(Generic[T1, WindowOut]):
         return self._stream._apply(  # type: ignore[no-any-return]
             f"window.{method}",
             func,
-            OperatorFactory(make, keyed=True, depends_on=program.depends_on, keeps_sides=bool(self._more_inputs)),
+            OperatorFactory(
+                make, keyed=True, state_depends_on=program.depends_on, sides_are_fixed=bool(self._more_inputs)
+            ),
             output_type,
             uses_processing_time=self._uses_processing_time(),
             event_time=event_time_of(self._assigner, self._trigger),

@@ -298,11 +298,11 @@ class OperatorFactory:
         stateful: whether ``snapshot_state`` returns something, for which there is a place behind a shuffle only.
         result_types: the types of ``Types`` that results are declared to have, by the tag of the side output; None as
             the tag stands for the main output.
-        depends_on: what its keyed state depends on, and could not be gone on with if it were another: phrases, each
-            under the name of what it tells of. It is noted with the state (``_state/keys/state_note.py``).
+        state_depends_on: what its keyed state depends on, and could not be gone on with if it were another: phrases,
+            each under the name of what it tells of. It is noted with the state (``_state/keys/state_note.py``).
         keeps_records: whether all records that it emits are ones that came, as they came: what is known of their
             columns holds after it, too.
-        keeps_sides: whether it keeps records of each of its inputs, so that these may not change places.
+        sides_are_fixed: whether it keeps records of each of its inputs, so that these may not change places.
     """
 
     make: Callable[[OperatorContext], StreamOperator]
@@ -310,9 +310,9 @@ class OperatorFactory:
     wakes_up: bool = False
     stateful: bool = False
     result_types: Mapping[str | None, TypeInformation[Any]] = field(default_factory=dict)
-    depends_on: Mapping[str, str] = field(default_factory=dict)
+    state_depends_on: Mapping[str, str] = field(default_factory=dict)
     keeps_records: bool = False
-    keeps_sides: bool = False
+    sides_are_fixed: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.make, Captured):

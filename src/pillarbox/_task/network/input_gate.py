@@ -199,7 +199,7 @@ class InputGate:
             ]
             said["source", number] = min(watermarks) if active else max(watermarks), not active
         self._valve.end_epoch(output, said)
-        self._in_silence([edge for edge in silent if edge.minds_silence], now, output)
+        self._in_silence([edge for edge in silent if edge.reacts_to_silence], now, output)
 
     def end(self, output: WatermarkSink) -> None:
         """Bring event time to its end, whatever channels have said: this is the last epoch."""
@@ -241,7 +241,7 @@ class InputGate:
         """
         times = []
         for number, edge in self._edges.items():
-            if not edge.minds_silence:
+            if not edge.reacts_to_silence:
                 continue
             since = self._last_active.get(number, now)
             if edge.idle_timeout is not None:

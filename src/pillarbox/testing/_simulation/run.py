@@ -14,7 +14,7 @@ from pillarbox._elements import Records
 from pillarbox._graph import Program
 from pillarbox._graph.description import describe_programs
 from pillarbox._runtime.local import LocalJob, Savepoint
-from pillarbox._state.savepoint import write_savepoint
+from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox.testing._program_harness import PatientJob, program_of
 from pillarbox.testing._simulation.cluster import SimulatedJob, Story, Weather

@@ -150,7 +150,7 @@ class Checkpoint:
 
     def _from_savepoint(self, found: Comparison) -> str:
         """Return how the new checkpoint has the state of this one, if all that was refused goes over a savepoint."""
-        if not found.bears_savepoint:
+        if not found.survives_savepoint:
             return ""
         how = f"'pillarbox savepoint {self._checkpoint} DIRECTORY', and env.from_savepoint(DIRECTORY) in the program"
         return f", which has its state by a savepoint: {how}"

@@ -128,8 +128,6 @@ def _rows_of_files(batches: Iterable[pa.RecordBatch], wanted: Mapping[str, FileD
             yield from file.iter_batches(_ROUTED_ROWS)
 
 
-
-
 class RestoringHost(TaskHost):
     """Runs the subtasks of one level in the first epoch, which has no input.
 
