@@ -90,5 +90,5 @@ def test_plain_python_says_something_of_most_programs() -> None:
     oracles = {name: oracle for name in batch if (oracle := PROGRAMS[name].oracle) is not None}
     assert len(oracles) >= 0.85 * len(batch)
     for name, oracle in oracles.items():
-        said = [list(values) for seed in range(3) for values in oracle(run_of(name, seed).inputs).values()]
+        said = [list(values) for seed in range(3) for values in oracle(dict(run_of(name, seed).inputs)).values()]
         assert any(said), name

@@ -51,9 +51,9 @@ class Budgets:
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        taken = dict(report.user_properties).get("taken")
+        taken: Any = dict(report.user_properties).get("taken")
         if report.when == "call" and report.passed and taken is not None:
-            seconds, spark, slow = taken  # type: ignore[misc]
+            seconds, spark, slow = taken
             self.taken.append(Taken(report.nodeid, seconds * self._scale, SPARK if spark else UNIT, slow))
 
     def complaints(self) -> list[str]:

@@ -160,7 +160,11 @@ class Run:
         """
         state = random.getstate()  # functions may seed it: nothing else here may notice
         try:
-            right = self.undisturbed()
+            try:
+                right = self.undisturbed()
+            except Exception as error:
+                what = f"it failed without any fault: {type(error).__name__}: {error}"
+                raise Disagreement(self.told(what)) from error
             if self.program.oracle is not None:
                 expected = self.program.oracle({name: list(values) for name, values in self.inputs.items()})
                 self.compare(joined(right), expected, "without any fault, compared with the oracle")

@@ -20,9 +20,11 @@ Records = Mapping[str, Sequence[Any]]
 Key = str | Callable[[Any], Any]
 
 # How many runs may be spent on making a failure smaller; and how many seeds are tried for each smaller input, as
-# another input gives the same seed another schedule.
-_SHRINKING_RUNS = 600
+# another input gives the same seed another schedule. Few records meet a fault that matters under few schedules.
+_SHRINKING_RUNS = 800
 _SEEDS_OF_A_CANDIDATE = 8
+_SEEDS_OF_A_SMALL_CANDIDATE = 32
+_SMALL = 8
 
 
 class SimulationError(AssertionError):
@@ -140,7 +142,8 @@ def simulate(
             f" {', '.join(records) or 'none'}: give a list of records for each"
         )
     outputs = compiled.program.outputs
-    programs.simulated = replace(program, order=_keys(ordered_by, outputs, "ordered_by"))
+    order = _keys(ordered_by, outputs, "ordered_by")
+    programs.simulated = replace(program, order=order, batch=compiled.program.batch)
     logger = logging.getLogger("pillarbox")
     level, said = logger.level, logger.isEnabledFor(logging.DEBUG)
     if not said:  # restarts and lost workers are no news here
@@ -275,7 +278,8 @@ class _Smaller:
         before = self.programs.simulated
         if levels is not None:
             self.programs.simulated = replace(before, parallelism=levels)
-        for seed in self._seeds():
+        small = sum(map(len, inputs.values())) <= _SMALL
+        for seed in self._seeds(_SEEDS_OF_A_SMALL_CANDIDATE if small else _SEEDS_OF_A_CANDIDATE):
             self._runs -= 1
             failure = _failure(self.programs, seed, inputs, faults)
             if failure is not None:
@@ -284,6 +288,6 @@ class _Smaller:
         self.programs.simulated = before
         return False
 
-    def _seeds(self) -> Iterator[int]:
+    def _seeds(self, count: int) -> Iterator[int]:
         yield self.seed
-        yield from range(10**6, 10**6 + _SEEDS_OF_A_CANDIDATE)
+        yield from range(10**6, 10**6 + count)
