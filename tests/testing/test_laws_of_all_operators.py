@@ -85,6 +85,7 @@ from pillarbox._operators.windowing.guarded_operator import GuardedWindowOperato
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox._operators.windowing.session_operator import SessionWindowOperator
+from pillarbox._operators.windowing.shared_operator import SharedWindowOperator
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox._task.vertex import ChainNode
 from pillarbox.testing import (
@@ -369,6 +370,7 @@ PARTS = (
     KeyedOperator,
     BaseWindowOperator,
     FoldingWindowOperator,
+    SharedWindowOperator,
     ColumnarOperator,
     BaseJoinOperator,
     TwoInputs,
