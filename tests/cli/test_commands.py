@@ -159,7 +159,7 @@ def test_a_shell_that_connects_elsewhere(monkeypatch):
 
     stopped = []
     spark: Any = SimpleNamespace(stop=lambda: stopped.append(True))
-    monkeypatch.setattr(session_module, "check_java", lambda: None)
+    monkeypatch.setattr("pillarbox._runtime.spark.settings.session.check_java", lambda: None)
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda self: spark)
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, "")
