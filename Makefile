@@ -109,7 +109,7 @@ types: setup ## Check types: of all code, of programs as users write them, and t
 	@PYTHONPATH=src $(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox >build/types.txt || { cat build/types.txt; exit 1; }
 	@grep 'completeness' build/types.txt
 
-bench-%: setup ## Run a benchmark: bench-keyed, or any other of `python -m benchmarks list`; less with ARGS="--size small"
+bench-%: setup ## Run a benchmark, such as bench-keyed (bench-list names them), or try it: ARGS="--size small"
 	@$(RUN) $(BIN)/python -m benchmarks $(if $(filter all,$*),run,$*) $(if $(REVISION),--revision $(REVISION)) $(ARGS)
 
 bench-all: ## Run all benchmarks, or those in ARGS, and write their figures into the pages (three hours)

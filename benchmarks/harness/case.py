@@ -3,7 +3,8 @@
 
 A case is a module. Its docstring is the method: what is compared, how, and to whose favour. It has:
 
-- ``options(parser)``, its own options, and ``SMALL``: their values for ``--size small``, which takes about a minute;
+- ``options(parser)``, its own options, and ``SMALL``: their values for ``--size small``, which takes about a minute and
+  installs nothing: it is without the peers that need an environment of their own;
 - ``run(arguments, directory)``, which measures and returns an ``Outcome``;
 - ``present(said, charts)``, which shows the figures of an outcome as tables and charts in Markdown;
 - ``BLOCKS``, where pages show its figures: the blocks of the pages by name.

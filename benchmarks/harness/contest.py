@@ -181,7 +181,7 @@ class Contest(ABC):
         for known in (self._processes, self._jobs):
             for each in [name] if name else list(known):
                 found = known.pop(each, [])
-                for side in [found] if isinstance(found, Side) else found:
+                for side in found if isinstance(found, list) else [found]:
                     side.close()
 
     # -- the turns --

@@ -42,7 +42,7 @@ from benchmarks.peers.object_store import BUCKET, Gateway, requests_in, s3_setti
 SIDES = {"pillarbox": "pillarbox", "spark": "transformWithStateInPandas"}
 KEYS = 10
 OUTPUT = "key LONG, n LONG"
-SMALL = {"rounds": 3, "warm_up": 1, "epochs": 6}
+SMALL = {"rounds": 3, "warm_up": 1, "epochs": 0}
 _STORE = "spark__sql__streaming__stateStore__"
 
 

@@ -94,6 +94,7 @@ SMALL = {
     "rounds": 1,
     "seconds": 1,
     "flink_records": 2_000,
+    "only": ["pillarbox", "gather", "threads", "udf", "bare"],
 }
 
 

@@ -70,7 +70,16 @@ DISORDER = 2_000
 BOUND = 5_000
 SCHEMA = "side INT, key INT, ts LONG, amount LONG"
 OUTPUT = "key INT, ts LONG, ts_right LONG, amounts LONG"
-SMALL = {"rows": 10_000, "keys": 1_000, "rounds": 1, "batches": 1, "warm_up_seconds": 0, "memory": "1g"}
+SMALL = {
+    "rows": 10_000,
+    "keys": 1_000,
+    "rounds": 1,
+    "batches": 1,
+    "warm_up_seconds": 0,
+    "memory": "1g",
+    "stores": ["rocksdb-2"],
+    "peers": ["spark", "one-hop"],
+}
 WORK = "join"
 OURS = {
     "columnar": Contender("pillarbox, columnar", "ours"),

@@ -51,7 +51,15 @@ from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
 SPAN = 5 * MINUTE
 DELAY = 5_000
 SCHEMA = "key INT, ts LONG"
-SMALL = {"rows": 20_000, "keys": 2_000, "rounds": 1, "flink_rows": 5_000, "flink_warm_up_rows": 1_000, "memory": "1g"}
+SMALL = {
+    "rows": 20_000,
+    "keys": 2_000,
+    "rounds": 1,
+    "flink_rows": 5_000,
+    "flink_warm_up_rows": 1_000,
+    "memory": "1g",
+    "peers": ["rows", "identity", "bare"],
+}
 PEERS = {
     "rows": Contender("transformWithState", "spark", warm_up=2, rounds=2),
     "pandas": Contender("transformWithStateInPandas", "spark", 5, warm_up=1, rounds=1),

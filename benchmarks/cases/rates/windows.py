@@ -87,7 +87,17 @@ from pillarbox import (
 
 SCHEMA = "key INT, ts LONG, amount LONG"
 OUTPUT = "key INT, start LONG, n LONG, total LONG"
-SMALL = {"rows": 20_000, "keys": 1_000, "rounds": 1, "batches": 1, "warm_up_seconds": 0, "memory": "1g"}
+SMALL = {
+    "rows": 20_000,
+    "keys": 1_000,
+    "rounds": 1,
+    "batches": 1,
+    "warm_up_seconds": 0,
+    "memory": "1g",
+    "works": ["tumbling"],
+    "stores": ["rocksdb"],
+    "peers": ["spark", "two-hops", "one-hop"],
+}
 OURS = {
     "columnar": Contender("pillarbox, columnar", "ours"),
     "python": Contender("pillarbox, Python", "ours"),
