@@ -134,7 +134,7 @@ def check_field(step: Transformation, field: int | str, method: str) -> None:
 def _source_of(step: Transformation) -> Transformation:
     """Return the step that has made the records: those between do not change them."""
     while isinstance(step, PartitionTransformation) or (
-        isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter", "deduplicate", "keys")
+        isinstance(step, OperatorTransformation) and step.factory.keeps_records
     ):
         step = step.inputs[0]
     return step

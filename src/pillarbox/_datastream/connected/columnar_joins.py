@@ -95,7 +95,7 @@ def sides_of_rows(
 def _is_untouched(step: Transformation) -> bool:
     """Return whether rows are as they are in a DataFrame, and columns as a rule."""
     while isinstance(step, PartitionTransformation) or (
-        isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "deduplicate", "keys")
+        isinstance(step, OperatorTransformation) and step.factory.keeps_columns
     ):
         step = step.inputs[0]
     return isinstance(step, DataFrameSource)

@@ -149,7 +149,8 @@ class DataStream(CombinedStream[T1], Generic[T1]):
     ) -> DataStream[Any]:
         # Only what is opened can have state; other functions need no key, and no look for it.
         keying = self._keying if isinstance(func, Function) else None
-        factory = OperatorFactory(partial(operator, function=func, keying=keying), keyed=keying is not None)
+        make = partial(operator, function=func, keying=keying)
+        factory = OperatorFactory(make, keyed=keying is not None, keeps_records=operator is FilterOperator)
         return self._apply(kind, func, guarded(factory, on_error, f"{kind}()", keying=self._keying), output_type)
 
     @overload
@@ -326,7 +327,8 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         check_timestamp_column(self._step, strategy.timestamp_column)
         check_on_error(on_error, "assign_timestamps_and_watermarks()")
         tag = on_error if isinstance(on_error, OutputTag) else None
-        factory = OperatorFactory(partial(TimestampsAndWatermarksOperator, strategy=strategy, tag=tag))
+        make = partial(TimestampsAndWatermarksOperator, strategy=strategy, tag=tag)
+        factory = OperatorFactory(make, keeps_records=True, keeps_columns=True)
         return self._apply("timestamps", None, factory, strategy=strategy)
 
     @overload
@@ -393,7 +395,8 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         types = key_types(step, keying)
         check_on_error(on_error, "key_by()")
         if isinstance(on_error, OutputTag):
-            guard = OperatorFactory(partial(KeyGuardOperator, keying=keying, tag=on_error))
+            make = partial(KeyGuardOperator, keying=keying, tag=on_error)
+            guard = OperatorFactory(make, keeps_records=True, keeps_columns=True)
             step = DataStream[T1](self._env, step)._apply("keys", None, guard).name(keying.operator)._step
         keyed = KeyByTransformation(
             self._env._next(),

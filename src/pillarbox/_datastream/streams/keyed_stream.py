@@ -272,7 +272,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             [('a', 0), ('b', 1000)]
         """
         millis = positive_millis(within, "deduplicate(): within")
-        factory = OperatorFactory(partial(DeduplicateOperator, keying=self._keying, within=millis), keyed=True)
+        make = partial(DeduplicateOperator, keying=self._keying, within=millis)
+        factory = OperatorFactory(make, keyed=True, keeps_records=True, keeps_columns=True)
         return self._apply("deduplicate", None, factory, event_time=EventTimeUse.TIMESTAMPS)
 
     def interval_join(self, other: KeyedStream[Any, T2]) -> IntervalJoin[T1, T2]:

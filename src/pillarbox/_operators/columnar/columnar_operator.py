@@ -18,10 +18,9 @@ from pillarbox._elements import ArrowRecords
 from pillarbox._operators.columnar.panes import columnar_panes
 from pillarbox._operators.columnar.partials import ROWS, Partials
 from pillarbox._operators.columnar.program import ColumnarProgram
-from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keyed_operator import LATE_RECORDS_DROPPED, KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.windowing.base_operator import LATE_RECORDS_DROPPED
 from pillarbox._state import MapStateDescriptor
 from pillarbox._state.keys.key_groups import smallest_key
 from pillarbox._types import Types

@@ -11,7 +11,10 @@ from pillarbox._state import KeyedStateBackend
 from pillarbox._time.batch_timer_service import BatchTimeServiceManager
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 
-__all__ = ["KeyedOperator"]
+__all__ = ["LATE_RECORDS_DROPPED", "KeyedOperator"]
+
+# The counter of the epoch's records that came too late, and went nowhere.
+LATE_RECORDS_DROPPED = "late_records_dropped"
 
 
 class KeyedOperator(FunctionOperator):

@@ -301,6 +301,8 @@ class OperatorFactory:
         depends_on: what its keyed state depends on, and could not be gone on with if it were another: phrases, each
             under the name of what it tells of. It is noted with the state (``_state/keys/state_note.py``).
         keeps_sides: whether it keeps records of each of its inputs, so that these may not change places.
+        keeps_records: whether its results are records that it was given, as they are: so it has their columns.
+        keeps_columns: whether rows that are columns stay so, too.
     """
 
     make: Callable[[OperatorContext], StreamOperator]
@@ -310,6 +312,8 @@ class OperatorFactory:
     result_types: Mapping[str | None, TypeInformation[Any]] = field(default_factory=dict)
     depends_on: Mapping[str, str] = field(default_factory=dict)
     keeps_sides: bool = False
+    keeps_records: bool = False
+    keeps_columns: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.make, Captured):

@@ -17,12 +17,11 @@ from pillarbox._elements import Records
 from pillarbox._errors import OperatorError, shorten_record
 from pillarbox._operators.frame.collector import Collector, settled
 from pillarbox._operators.frame.function_operator import Pass
-from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keyed_operator import LATE_RECORDS_DROPPED, KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext, RecordInput
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.functions.joins import ProcessJoinFunction
-from pillarbox._operators.windowing.base_operator import LATE_RECORDS_DROPPED
 from pillarbox._state import KeyedStateBackend, MapState, MapStateDescriptor
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pillarbox._errors import failed, raise_from_user_code, shorten
 from pillarbox._operators.frame.collector import Collector
-from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keyed_operator import LATE_RECORDS_DROPPED, KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.user_code import with_context
@@ -31,11 +31,7 @@ from pillarbox._operators.windowing.contents import Contents, Folded
 from pillarbox._state import KeyedStateBackend
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-__all__ = ["LATE_RECORDS_DROPPED", "BaseWindowOperator", "WindowProgram", "are_far", "places"]
-
-LATE_RECORDS_DROPPED = "late_records_dropped"
-"""The counter of the epoch's records that came too late for all of their windows, and went nowhere."""
-
+__all__ = ["BaseWindowOperator", "WindowProgram", "are_far", "places"]
 _FAR = 2**62
 
 

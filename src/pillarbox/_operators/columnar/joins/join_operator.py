@@ -23,12 +23,11 @@ from pillarbox._operators.columnar.columnar_operator import home_key
 from pillarbox._operators.columnar.joins.join_keys import are_equal
 from pillarbox._operators.columnar.joins.join_segment import Ints, Segment
 from pillarbox._operators.columnar.joins.join_side import JoinSide, RowsOfSide
-from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keyed_operator import LATE_RECORDS_DROPPED, KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext, RecordInput
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.joins.interval_join import Interval
-from pillarbox._operators.windowing.base_operator import LATE_RECORDS_DROPPED
 from pillarbox._state import ValueStateDescriptor
 from pillarbox._types import Types
 
