@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from pillarbox._datastream import DataStream, StreamExecutionEnvironment
+from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import Program, SinkTransformation, SourceTransformation
@@ -66,6 +67,7 @@ class ProgramTestHarness:
         processing_time: where the clock stands at first, epoch milliseconds.
         snapshot: state to start from, as :meth:`snapshot` returned it.
         limit: how long an epoch may wait for requests of an async function (seconds, by the real clock).
+        batch: whether it runs in batch mode: all of its input comes in one epoch, :meth:`end_input`.
 
     Attributes:
         epoch: number of epochs that were committed.
@@ -84,8 +86,9 @@ class ProgramTestHarness:
         processing_time: int = 0,
         snapshot: ProgramSnapshot | None = None,
         limit: float = 10.0,
+        batch: bool = False,
     ) -> None:
-        self._program, self._vertices = program_of(build, parallelism)
+        self._program, self._vertices = program_of(build, parallelism, batch=batch)
         self._pending: dict[str, dict[int, list[Any]]] = {name: {} for name in self._vertices}
         self._outputs: dict[str, list[Any]] = {name: [] for name in self._program.outputs}
         self.processing_time_service: ManualProcessingTimeService = ManualProcessingTimeService(processing_time)
@@ -266,7 +269,7 @@ class ProgramTestHarness:
         self.close()
 
 
-def program_of(build: Build, parallelism: int) -> tuple[Program, dict[str, int | None]]:
+def program_of(build: Build, parallelism: int, *, batch: bool = False) -> tuple[Program, dict[str, int | None]]:
     """Return the program that ``build`` builds, and the number of the vertex that reads each source.
 
     It is None for a source on which no output depends.
@@ -280,6 +283,8 @@ def program_of(build: Build, parallelism: int) -> tuple[Program, dict[str, int |
             f"{shorten(build)} takes no source: build(env, payments) gets one stream for each parameter after env"
         )
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    if batch:
+        env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     sources = {name: env.from_collection([]).name(name) for name in names}
     built = build(env, *sources.values())
     outputs = built if isinstance(built, Mapping) else {"output": built}
