@@ -24,7 +24,8 @@ from pillarbox._time import ManualProcessingTimeService
 from pillarbox.testing._program_harness import PatientJob, program_of
 from tests.simulation import service
 from tests.simulation.cluster import SimulatedJob, Story, Weather
-from tests.simulation.programs import PROGRAMS, Inputs, SimulatedProgram, outcome
+from tests.simulation.every_program import PROGRAMS
+from tests.simulation.programs.program import Inputs, SimulatedProgram, outcome
 from tests.simulation.turns import Turns
 
 

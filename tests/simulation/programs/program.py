@@ -26,6 +26,9 @@ FAR = 10**9
 
 LETTERS = "abcdefgh"
 
+# Why plain Python does not say what comes of a program.
+SUBTASKS = "its outcome depends on the number of subtasks"
+
 
 @dataclass(frozen=True)
 class SimulatedProgram:
@@ -47,6 +50,10 @@ class SimulatedProgram:
         event_time: event time goes by the epochs and their times alone: an undisturbed run of the same epochs, at the
             same times, is as far after each of them, in each subtask.
         oracle: works out what comes of the inputs, without pillarbox; None: that is left to the undisturbed run.
+        batch_oracle: the same in batch mode, by default the same; or why that is left to the undisturbed run.
+        batch_view: the same as ``view``, in batch mode.
+        sorted_in_batch: whether batch mode sorts records by key, so that those of a key come without others between
+            them; it does not where functions can have no state.
     """
 
     build: Build
@@ -64,6 +71,9 @@ class SimulatedProgram:
     key_by_key: bool = False
     event_time: bool = False
     oracle: Callable[[Inputs], Mapping[str, Any]] | None = None
+    batch_oracle: Callable[[Inputs], Mapping[str, Any]] | str | None = None
+    batch_view: Callable[[str, Sequence[Any]], Sequence[Any]] | None = None
+    sorted_in_batch: bool = True
 
 
 def keyed_events(rng: random.Random, *, most: int = 60, keys: str = LETTERS, until: int = 1500) -> list[Any]:
@@ -71,6 +81,19 @@ def keyed_events(rng: random.Random, *, most: int = 60, keys: str = LETTERS, unt
     count = rng.randrange(most + 1)
     times = sorted(rng.randrange(until) for _ in range(count))
     return [(rng.choice(keys), max(0, at - rng.choice([0, 0, 20, 100])), n) for n, at in enumerate(times)]
+
+
+LAST: Inputs = {"events": [("z", FAR, 0)]}
+
+
+def of_events(build: Build, *, most: int = 60, **promises: Any) -> SimulatedProgram:
+    """Return a program of one source, ``events``.
+
+    Args:
+        most: how many events there are at the most.
+        promises: further fields of the program.
+    """
+    return SimulatedProgram(build, lambda rng: {"events": keyed_events(rng, most=most)}, **promises)
 
 
 def outcome(program: SimulatedProgram, outputs: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
