@@ -1,4 +1,4 @@
-"""Operators of keyed streams: process, folds, deduplicate."""
+"""Operators of keyed streams: process, folds, deduplicate, order by time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pillarbox import DataStream, DeadLetter, OutputTag, ReduceFunction
 from pillarbox._operators.dead_letters.guarded import GuardedOperator
 from pillarbox._operators.dead_letters.key_guard import KeyGuardOperator
 from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
+from pillarbox._operators.keyed.in_event_time_order import InEventTimeOrderOperator
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox.testing import row
@@ -18,8 +19,10 @@ from tests.faults.parts.windows import id_of
 from tests.faults.programs.job import Event, Faults
 from tests.operators_table.entry import (
     BY_KEY,
+    DROPPED,
     LIKE_OTHERS,
     NO_ARGUMENT,
+    SAME,
     Because,
     Differs,
     Entry,
@@ -33,8 +36,8 @@ from tests.operators_table.functions import Raising, Timed
 from tests.operators_table.stateless import stateless
 from tests.simulation import oracles
 from tests.simulation.programs import state, two_inputs
-from tests.simulation.programs.program import LAST, of_events
-from tests.support.programs import first, monotonous
+from tests.simulation.programs.program import LAST, SimulatedProgram, of_events
+from tests.support.programs import bounded, first, monotonous, second
 
 __all__ = ["ENTRIES"]
 
@@ -296,4 +299,51 @@ DEDUPLICATE = Entry(
     chaos=Part("fresh", lambda events, faults: events.key_by(name_of).deduplicate(WITHIN), FreshModel, id_of),
 )
 
-ENTRIES = [KEY_BY, PROCESS, GUARDED, REDUCE, *FOLDS, DEDUPLICATE]
+# -- in_event_time_order --
+
+
+class OrderedModel(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[Event] = []
+
+    def record(self, event: Event) -> None:
+        if event.ts > self.watermark:
+            self._waiting.append(event)
+
+    def advance(self, watermark: int) -> None:
+        super().advance(watermark)
+        for event in self._waiting:
+            if event.ts <= watermark:
+                self.say(*id_of(event))
+        self._waiting = [event for event in self._waiting if event.ts > watermark]
+
+
+def in_order(strategy: Any, **promises: Any) -> SimulatedProgram:
+    return of_events(
+        lambda env, events: events.assign_timestamps_and_watermarks(strategy).key_by(first).in_event_time_order(),
+        last=LAST,
+        together={"events": first},
+        order={"output": first},
+        batch_oracle=oracles.each_key(lambda key, group: sorted(group, key=second)),
+        **promises,
+    )
+
+
+IN_EVENT_TIME_ORDER = Entry(
+    "KeyedStream.in_event_time_order",
+    InEventTimeOrderOperator,
+    lambda s: s.key_by("key").in_event_time_order(),
+    ordered=False,
+    state=Kept("the records that the watermark has not reached", "pickle: the map state 'waiting': no type"),
+    late=DROPPED,
+    batch=SAME,
+    changes=NO_ARGUMENT,
+    simulated={
+        "in-event-time-order": in_order(bounded(100), cut_free=True),
+        "late-in-event-time-order": in_order(monotonous()),
+    },
+    chaos=Part("ordered", lambda events, faults: events.key_by("key").in_event_time_order(), OrderedModel, id_of),
+)
+
+ENTRIES = [KEY_BY, PROCESS, GUARDED, REDUCE, *FOLDS, DEDUPLICATE, IN_EVENT_TIME_ORDER]
