@@ -263,17 +263,20 @@ def _rows(df: DataFrame, part: str, time: Any, *values: Any) -> DataFrame:
     )
 
 
-class ProcessedModel(JoinModel):
-    def pair(self, left: Event, right: Event) -> None:
-        self.say(left.key, max(left.ts, right.ts), [left.id, right.id])
+class _OnlyPairs(Model):
+    """Nobody takes what is late."""
 
     def say(self, key: int, ts: int, state: Any, side: str | None = None) -> None:
-        if side is None:  # nobody takes what is late
+        if side is None:
             super().say(key, ts, state)
 
 
-class FramePairsModel(ColumnJoinModel):
-    say = ProcessedModel.say
+class ProcessedModel(_OnlyPairs, JoinModel):
+    pass
+
+
+class FramePairsModel(_OnlyPairs, ColumnJoinModel):
+    pass
 
 
 def watermark_of(parts: Sequence[Iterable[Event]]) -> int:
