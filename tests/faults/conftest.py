@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import pillarbox
 from tests.faults.oracles.oracle import Answer, answer
+from tests.faults.parts.part import Part, streams_of
 from tests.faults.programs.job import (
     Epoch,
     Fault,
@@ -30,7 +31,6 @@ from tests.faults.programs.job import (
     to_its_end,
     write_events,
 )
-from tests.faults.programs.join_job import joins
 
 _FIRST_SEED = int(
     os.environ.get("PILLARBOX_FAULT_SEED")
@@ -65,14 +65,14 @@ class Run:
     faults: Faults
     sink: FileSink
     input: Path | None = None
-    joins: bool = False
+    parts: Sequence[Part] = ()
     program: dict[str, Any] = field(default_factory=dict)
 
     def start(self, *, trigger: dict[str, Any] | None = None, **program: Any) -> StreamingQuery:
         """Start the query on its checkpoint, wherever it is."""
         program = {**self.program, **program}
-        if self.joins:
-            program["further"] = joins
+        if self.parts:
+            program["further"] = streams_of(self.parts)
         df = build(read_events(self.spark, self.input or self.home / "in"), self.faults, **program)
         writer: Any = df.writeStream.foreachBatch(self.sink).option("checkpointLocation", str(self.home / "checkpoint"))
         query: StreamingQuery = writer.trigger(**(trigger or {"availableNow": True})).start()
@@ -122,14 +122,14 @@ def make_run(spark: SparkSession, tmp_path: Path) -> Iterator[MakeRun]:
         *,
         before: Callable[[DataFrame, int], None] | None = None,
         written: int | None = None,
-        joins: bool = False,
+        parts: Sequence[Part] = (),
         **shape: int,
     ) -> Run:
         home = tmp_path / f"run{len(made)}"
         epochs = make_events(seed, **shape)
         write_events(epochs[:written], home / "in")
-        run = Run(spark, home, epochs, answer(epochs, joins=joins), Faults(home), FileSink(home / "out", before))
-        run.joins = joins
+        run = Run(spark, home, epochs, answer(epochs, parts), Faults(home), FileSink(home / "out", before))
+        run.parts = parts
         run.program = {"max_parallelism": 2}  # so few that a test can tell them apart
         made.append(run)
         return run

@@ -21,8 +21,8 @@ import pytest
 
 from pillarbox import CheckpointMismatchError
 from pillarbox._state.savepoint.files import LocalSavepoint
-from tests.faults.oracles.everything_oracle import LEVELS, expected
 from tests.faults.programs.chain_job import found
+from tests.faults.programs.everything_job import ROWS, expected
 from tests.faults.programs.job import make_events
 from tests.faults.test_driver import kill, start_python, wait_for
 from tests.faults.test_rescale import check
@@ -45,7 +45,7 @@ class Home:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
         self.right = expected(epochs := make_events(seed, epochs=EPOCHS))
-        assert len(epochs) == EPOCHS + 1 and {level for level, *_ in self.right} == LEVELS
+        assert len(epochs) == EPOCHS + 1 and {name for name, *_ in self.right} == ROWS
         shape = {"seed": seed, "epochs": EPOCHS, "rows": self.right.total()}
         (folder / "shape.json").write_text(json.dumps(shape))
         self.halves: Counter[str] = Counter()

@@ -57,19 +57,19 @@ def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
 
 def test_a_sink_with_several_actions(make_run: MakeRun, seed: int) -> None:
     """Each action on a batch's DataFrame runs the epoch again, some of them only in part: tasks are rolled back."""
-    hosts: dict[int, set[tuple[int, int, int]]] = {}
+    hosts: dict[int, set[tuple[str, int, int]]] = {}
 
     def look_first(df: DataFrame, batch: int) -> None:
         assert not df.isEmpty()
         if batch % 2:
             assert df.count() == len(run.right.output[batch])
-        hosts[batch] = {(row.level, row.subtask, row.pid) for row in df.collect()}
+        hosts[batch] = {(row.part, row.subtask, row.pid) for row in df.collect()}
 
     run = make_run(seed + 2, before=look_first, epochs=2)
     run.to_the_end()
     run.check()
     for batch, rows in run.sink.raw().items():
-        assert {(row.level, row.subtask, row.pid) for row in rows} == hosts[batch], "each in its own process"
+        assert {(row.part, row.subtask, row.pid) for row in rows} == hosts[batch], "each in its own process"
 
 
 def test_stopped_and_started_as_data_comes(make_run: MakeRun, seed: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults.conftest import MakeRun, tasks
 from tests.faults.oracles.oracle import Answer
+from tests.faults.parts.joins import RULED, pairs_of
 from tests.faults.programs.job import Fault
 
 pytestmark = pytest.mark.fault
@@ -42,7 +43,7 @@ def test_workers_are_killed(make_run: MakeRun, seed: int) -> None:
 
 
 def test_workers_with_joins_and_broadcast_state_are_killed(make_run: MakeRun, seed: int) -> None:
-    run = make_run(seed + 4, joins=True, epochs=2, keys=8)
+    run = make_run(seed + 4, parts=(pairs_of(), RULED), epochs=2, keys=8)
     places = ["pair", "rule", "rule timer"]
     run.plan(anywhere(random.Random(seed + 4), run.right, ["kill"], places))
     query = run.to_the_end()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from tests.simulation.programs import PROGRAMS
+from tests.simulation.every_program import PROGRAMS
 from tests.simulation.simulate import Disagreement, command, simulate
 
 # A schedule takes some ten milliseconds; what takes longer than so many seconds hangs.

@@ -11,7 +11,7 @@ from pillarbox.testing._simulation.cluster import Story
 from pillarbox.testing._simulation.run import Disagreement, Programs, Run
 from pillarbox.testing._simulation.turns import Turns
 from tests.simulation import service
-from tests.simulation.programs import PROGRAMS
+from tests.simulation.every_program import PROGRAMS
 
 __all__ = ["Disagreement", "command", "run_of", "simulate"]
 

@@ -25,7 +25,8 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from tests.simulation.programs import PROGRAMS, outcome
+from tests.simulation.every_program import PROGRAMS
+from tests.simulation.programs.program import outcome
 
 pytestmark = pytest.mark.spark
 

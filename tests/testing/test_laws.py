@@ -19,12 +19,9 @@ from pillarbox import (
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
-from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import StreamOperator
-from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.testing import (
-    KeyedOneInputStreamOperatorTestHarness,
     OneInputStreamOperatorTestHarness,
     ProcessingTime,
     StreamRecord,
@@ -144,14 +141,6 @@ def test_functions_with_a_key(function):
 
 def test_functions_of_two_streams():
     check_operator(lambda **options: harness_for(Pairs(), key_by=("key", "key"), **options), BOTH)
-
-
-def test_deduplicate():
-    def open_harness(**options):
-        operator = node(DeduplicateOperator, "deduplicate", Keying("key", "key_by"), 10)
-        return KeyedOneInputStreamOperatorTestHarness(operator, **options)
-
-    check_operator(open_harness, SCRIPT)
 
 
 def test_timestamps_and_watermarks():

@@ -20,7 +20,7 @@ import pyspark
 import pytest
 
 import pillarbox
-from tests.faults.oracles import everything_oracle
+from tests.faults.programs import everything_job
 from tests.support.sessions import environment_without_spark
 from tests.versions import smoke
 
@@ -74,7 +74,7 @@ def test_the_first_program_on_another_version_and_everything_from_there_to_the_i
         return
     operated = smoke.everything(spark, tmp_path)
     pillarbox.rescale(spark, operated.checkpoint, 3)
-    right = everything_oracle.expected(operated.epochs)
+    right = everything_job.expected(operated.epochs)
     operated.finish(3, right.total())
     assert operated.found() == right
     print(

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
+from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
@@ -67,6 +68,7 @@ class ProgramTestHarness:
         processing_time: where the clock stands at first, epoch milliseconds.
         snapshot: state to start from, as :meth:`snapshot` returned it.
         limit: how long an epoch may wait for requests of an async function (seconds, by the real clock).
+        batch: whether it runs in batch mode: all of its input comes in one epoch, :meth:`end_input`.
 
     Attributes:
         epoch: number of epochs that were committed.
@@ -85,8 +87,9 @@ class ProgramTestHarness:
         processing_time: int = 0,
         snapshot: ProgramSnapshot | None = None,
         limit: float = 10.0,
+        batch: bool = False,
     ) -> None:
-        self._program, self._vertices = program_of(build, parallelism)
+        self._program, self._vertices = program_of(build, parallelism, batch=batch)
         self._pending: dict[str, dict[int, list[Any]]] = {name: {} for name in self._vertices}
         self._outputs: dict[str, list[Any]] = {name: [] for name in self._program.outputs}
         self.processing_time_service: ManualProcessingTimeService = ManualProcessingTimeService(processing_time)
@@ -268,7 +271,12 @@ class ProgramTestHarness:
 
 
 def program_of(
-    build: Build, parallelism: int, *, max_parallelism: int | None = None, savepoint: str | None = None
+    build: Build,
+    parallelism: int,
+    *,
+    batch: bool = False,
+    max_parallelism: int | None = None,
+    savepoint: str | None = None,
 ) -> tuple[Program, dict[str, int | None]]:
     """Return the program that ``build`` builds, and the number of the vertex that reads each source.
 
@@ -277,6 +285,7 @@ def program_of(
     Args:
         build: as a :class:`ProgramTestHarness` takes it.
         parallelism: number of subtasks after a shuffle.
+        batch: whether it runs in batch mode.
         max_parallelism: number of key groups; None: the default for the parallelism.
         savepoint: the directory of the savepoint that it starts from.
     """
@@ -289,6 +298,8 @@ def program_of(
             f"{shorten(build)} takes no source: build(env, payments) gets one stream for each parameter after env"
         )
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    if batch:
+        env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     if max_parallelism is not None:
         env.set_max_parallelism(max_parallelism)
     if savepoint is not None:

@@ -40,11 +40,12 @@ from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 from pillarbox._runtime.spark.settings.session import local_session
 from pillarbox._state.savepoint.files import LocalSavepoint
 from tests.faults.chaos.sinks import ChaosSink, LoggedFiles
-from tests.faults.programs import async_job, columns_job, job, rolling_job, second_job
+from tests.faults.parts import columns
+from tests.faults.parts.part import Joined, streams_of
+from tests.faults.programs import async_job, job, limited_job, second_job
 from tests.faults.programs.job import Fault, Faults, FileSink, read_events, read_fixed_epochs
-from tests.faults.programs.join_job import Joined
-from tests.faults.programs.others import all_others
 from tests.faults.test_driver import members
+from tests.operators_table.table import chaos_parts
 from tests.support.forked_python import forked_python
 
 # Drivers do not live for long: they need not compile well, nor collect garbage in several threads.
@@ -136,14 +137,15 @@ class Programs:
         shape = self._shape(place)
         numbers = {name: shape[name] for name in ("parallelism", "max_parallelism", "savepoint")}
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
-        df = job.build(events, self._faults(), **numbers, further=partial(all_others, joined=_joined(shape, "first")))
+        further = streams_of(chaos_parts(_joined(shape, "first")))
+        df = job.build(events, self._faults(), **numbers, further=further)
         return _writer("first", df, place / shape["checkpoint"]).foreachBatch(sink)
 
     def _functions(self, place: Path) -> DataStreamWriter:
         """Return the writer of the DataFrame functions."""
         shape = self._shape()
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
-        df = columns_job.build(events, _joined(shape, "frames"))
+        df = columns.build(events, _joined(shape, "frames"))
         writer = _writer("frames", df, place / "frames checkpoint")
         if shape["sinks"]["frames"] == "parquet":
             return writer.format("parquet").option("path", str(self.frames))
@@ -222,7 +224,7 @@ class Programs:
     def collect(self) -> None:
         """Write the results of the bounded program."""
         events = self.spark.read.parquet(str(self.home / "in.parquet"))
-        found = rolling_job.first_sums(events, self._faults())
+        found = limited_job.first_sums(events, self._faults())
         part = self.home / "first sums.new"
         part.write_text(json.dumps(found))
         part.rename(self.home / "first sums")

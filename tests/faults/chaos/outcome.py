@@ -11,9 +11,9 @@ from typing import Any
 from tests.faults.chaos.damage import Damage
 from tests.faults.chaos.sinks import LoggedFiles
 from tests.faults.oracles.oracle import Answer
-from tests.faults.oracles.rolling_oracle import first_sums_answer
 from tests.faults.programs import async_job
 from tests.faults.programs.job import Epoch, FileSink
+from tests.faults.programs.limited_job import first_sums_answer
 from tests.faults.programs.second_job import GIVEN_UP
 
 __all__ = ["Outcome"]

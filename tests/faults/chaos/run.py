@@ -17,11 +17,12 @@ from tests.faults.chaos.outcome import Outcome
 from tests.faults.chaos.sinks import SINKS
 from tests.faults.clock import is_seen, set_clock
 from tests.faults.oracles.oracle import answer
-from tests.faults.oracles.rolling_oracle import first_sums_answer
+from tests.faults.parts.part import BOUNDS, Joined
 from tests.faults.programs import async_job, second_job
 from tests.faults.programs.job import TOO_BUSY, FileSink, make_events, write_events, write_fixed_epochs
-from tests.faults.programs.join_job import BOUNDS, Joined
+from tests.faults.programs.limited_job import first_sums_answer
 from tests.faults.programs.second_job import ASKING, MODES, WAITING
+from tests.operators_table.table import chaos_parts
 
 __all__ = ["EPOCHS", "HOUR", "PATIENCE", "SECOND", "ChaosRun"]
 
@@ -81,7 +82,7 @@ class ChaosRun:
         self.joined, self.joined_frames = (
             Joined(self.rng.choice(BOUNDS), self.rng.choice(["left", "left", "inner"])) for _ in range(2)
         )
-        self.right = answer(self.epochs, others=True, joined=self.joined)
+        self.right = answer(self.epochs, chaos_parts(self.joined))
         self.outcome = Outcome(self.epochs, self.right, self.say)
         write_fixed_epochs(self.epochs, home / "in.parquet")
         self.started = 0

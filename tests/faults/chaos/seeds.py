@@ -27,7 +27,7 @@ from typing import Any
 from tests.faults.chaos.faults import ChaosFaults
 from tests.faults.chaos.run import EPOCHS, PATIENCE
 from tests.faults.chaos.sinks import LoggedFiles
-from tests.faults.oracles.columns_oracle import frames_answer
+from tests.faults.parts.columns import frames_answer
 from tests.faults.programs.second_job import WAITING
 
 OF_HOMES = ("kill_home", "stop_home", "kill_starter")

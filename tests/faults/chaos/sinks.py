@@ -71,7 +71,7 @@ class LoggedFiles:
         logged = [path for batch, path in sorted(entries.items()) if batch >= compacted]
         files = [file for path in logged for file in self._files(path)]
         tables = [pq.read_table(file).to_pylist() for file in files]
-        return sorted((row["level"], row["key"], row["ts"], row["state"]) for rows in tables for row in rows)
+        return sorted((row["part"], row["key"], row["ts"], row["state"]) for rows in tables for row in rows)
 
     def _entries(self) -> dict[int, Path]:
         """Return the log's files by batch; a batch that stands for all those before has ``.compact``."""

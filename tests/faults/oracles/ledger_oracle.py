@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.oracles.model import Model
+from tests.faults.parts.part import Model
 from tests.faults.programs.job import END, MINUTE, Event
 
 __all__ = ["Accounts"]
@@ -39,9 +38,8 @@ class Accounts(Model):
         emitted: key and timestamp of those rows that are the ledger's own, and how many records the key had by then.
     """
 
-    def __init__(self, level: int, place: str) -> None:
+    def __init__(self, place: str) -> None:
         super().__init__()
-        self._level = level
         self._place = place
         self.accounts: dict[int, _Account] = {}
         self.emitted: list[tuple[int, int, int]] = []
@@ -82,5 +80,5 @@ class Accounts(Model):
 
     def _emit(self, key: int, timestamp: int) -> None:
         account = self.accounts[key]
-        self.rows.append((self._level, key, timestamp, json.dumps(account.state())))
+        self.say(key, timestamp, account.state())
         self.emitted.append((key, timestamp, len(account.ids)))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.oracles.columns_oracle import ColumnModel
-from tests.faults.oracles.connected_oracle import ConnectedModel
-from tests.faults.oracles.join_oracle import JoinModel
 from tests.faults.oracles.ledger_oracle import Accounts
-from tests.faults.oracles.letters_oracle import LettersModel
-from tests.faults.oracles.model import BEGINNING, Model
-from tests.faults.oracles.rolling_oracle import RollingModel
-from tests.faults.oracles.window_oracle import WindowModel
+from tests.faults.parts.part import BEGINNING, Model, Part, rows_of
 from tests.faults.programs.job import HEARTBEAT, MINUTE, OUT_OF_ORDER, REGIONS, Epoch, Row
-from tests.faults.programs.join_job import JOINED, Joined
+
+__all__ = ["Answer", "answer"]
 
 
 @dataclass
@@ -43,7 +39,8 @@ class Answer:
 
 class _Program:
     def __init__(self, further: Sequence[Model]) -> None:
-        self.ledger = Accounts(1, "timer")
+        self.ledger = Accounts("timer")
+        self.ledger.name = "ledger"
         # What event time and the source bring, in this order.
         self.models: list[Model] = [self.ledger, *further]
         self.regions: dict[int, _Region] = {}
@@ -65,8 +62,9 @@ class _Program:
             self.watermark = min(marks)
             for model in self.models:
                 model.advance(self.watermark)
-        rows, points = self._regions(advanced=advanced)
+        rows, passed = self._regions(advanced=advanced)
         last = {event.key: event.id for event in events}
+        points = defaultdict(list, passed)
         points |= {
             "source": ids,
             "element": [event.id for event in events],
@@ -74,11 +72,7 @@ class _Program:
             "snapshot": [number for key, number in last.items() if key in self.ledger.accounts],
         }
         self.totals.append({key: sum(account.ids) for key, account in self.ledger.accounts.items()})
-        for model in self.models:
-            of_model, found = model.taken()
-            rows += of_model
-            points |= found
-        return rows, points
+        return rows + rows_of(self.models, points), points
 
     def _regions(self, *, advanced: bool) -> tuple[list[Row], dict[str, list[Any]]]:
         emitted, self.ledger.emitted = self.ledger.emitted, []
@@ -94,25 +88,16 @@ class _Program:
                 region.timers.discard(timestamp)
                 fired.append((number, timestamp))
                 state = {"n": region.n, "by_key": sorted(region.by_key.items())}
-                rows.append((2, number, timestamp, json.dumps(state)))
+                rows.append(("region", number, timestamp, json.dumps(state)))
                 if len(region.by_key) > 4:
                     region.by_key = {}
         return rows, {"second": [(key, timestamp) for key, timestamp, _ in emitted], "second timer": fired}
 
 
-def answer(epochs: Sequence[Epoch], *, joins: bool = False, others: bool = False, joined: Joined = JOINED) -> Answer:
-    """Work out what is to come out.
-
-    Args:
-        joins: also of ``join_job.py``.
-        others: also of all in ``others.py``.
-        joined: how the joins of both join.
-    """
-    further: list[Model] = [JoinModel(joined)] if joins or others else []
-    if others:
-        further += [WindowModel(), ColumnModel(joined=joined), LettersModel(), ConnectedModel(), RollingModel()]
-    program = _Program(further)
-    found = [program.epoch(parts) for parts in epochs]
+def answer(epochs: Sequence[Epoch], parts: Sequence[Part] = ()) -> Answer:
+    """Work out what is to come out of the ledger, and of these parts beside it."""
+    program = _Program([part.new_model() for part in parts])
+    found = [program.epoch(events) for events in epochs]
     places = {place: None for _, points in found for place, passed in points.items() if passed}
     return Answer(
         {batch: sorted(rows) for batch, (rows, _) in enumerate(found)},

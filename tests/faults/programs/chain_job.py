@@ -132,7 +132,7 @@ class Chain:
         # Each event is counted at once, so this one is in the output of its epoch. Somebody who was killed may have run
         # it: then there is nothing more to read.
         last = max(event.id for part in self.epochs[epoch] for event in part)
-        while not any(level == 16 and json.loads(state)[0] == last for level, _, _, state in self._out(name)):
+        while not any(name == "counts" and json.loads(state)[0] == last for name, _, _, state in self._out(name)):
             assert query.isActive, query.exception()
             time.sleep(0.05)
         pillarbox.stop_with_savepoint(query, str(self.home / str(leg.ends)))

@@ -2,8 +2,8 @@
 
 ``python -m tests.faults.programs.everything_job`` runs it.
 
-To the program of ``job.py`` (each kind of keyed state, event-time timers, two shuffles) and all that is beside it in
-``others.py`` (windows, joins, broadcast state, state of operators, dead letters...), this adds state with a
+To the program of ``job.py`` (each kind of keyed state, event-time timers, two shuffles) and the parts of all operators
+in the table (windows, joins, broadcast state, state of operators, dead letters...), this adds state with a
 time-to-live, processing-time timers and requests that are carried from epoch to epoch. The last two wait until a file
 is there: so they are pending wherever a query is stopped before that. What comes out, all in all, does not depend on
 the parallelism.
@@ -18,7 +18,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,13 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._runtime.spark.settings.session import local_session
+from tests.faults.oracles.oracle import answer
+from tests.faults.parts.part import Model, Part, Said, streams_of
+from tests.faults.parts.windows import id_of
 from tests.faults.programs.job import (
     NO_FAULTS,
     Epoch,
+    Event,
     Faults,
     FileSink,
     Out,
@@ -49,39 +53,12 @@ from tests.faults.programs.job import (
     to_its_end,
     write_events,
 )
-from tests.faults.programs.others import all_others
+from tests.operators_table.table import chaos_parts
 
-__all__ = ["SUBTASKS", "UIDS", "Operated", "build", "is_asked", "stream"]
+__all__ = ["ROWS", "SUBTASKS", "UIDS", "Operated", "build", "expected", "stream"]
 
 SUBTASKS = 8
 EPOCHS = 10  # and one that ends the stream
-UIDS = (
-    "ledger",
-    "region",
-    "tumbling",
-    "sliding",
-    "totals",
-    "sessions",
-    "pairs",
-    "ruled",
-    "column tumbling",
-    "column sliding",
-    "column sessions",
-    "column pairs",
-    "strict",
-    "picky",
-    "turns",
-    "balance",
-    "held",
-    "known",
-    "both",
-    "mixed",
-    "latest",
-    "fresh",
-    "counts",
-    "later",
-    "asked",
-)
 
 
 def is_asked(event: Any) -> bool:
@@ -97,7 +74,6 @@ class Later(KeyedProcessFunction):
         self.released = released
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self.subtask = runtime_context.get_index_of_this_subtask()
         self.waiting = runtime_context.get_list_state(ListStateDescriptor("waiting"))
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
@@ -114,15 +90,18 @@ class Later(KeyedProcessFunction):
             return None
         found = list(self.waiting.get())
         self.waiting.clear()
-        key = ctx.get_current_key()
-        return [Out(15, key, at, json.dumps(number), os.getpid(), self.subtask) for at, number in found]
+        return [Said(ctx.get_current_key(), at, number) for at, number in found]
+
+
+class LaterModel(Model):
+    def record(self, event: Event) -> None:
+        self.say(*id_of(event))
 
 
 class Counts(KeyedProcessFunction):
     """Counts a key's records: all of them, in state that lives for years, and this epoch's, in state that dies."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self.subtask = runtime_context.get_index_of_this_subtask()
         kept, fresh = (ValueStateDescriptor(name, int, default=0) for name in ("kept", "fresh"))
         kept.enable_time_to_live(StateTtlConfig("1000 days"))
         fresh.enable_time_to_live(StateTtlConfig("1 ms"))
@@ -132,8 +111,22 @@ class Counts(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         for state in (self.kept, self.fresh):
             state.update((state.value() or 0) + 1)
-        found = json.dumps([value.id, self.kept.value(), self.fresh.value()])
-        yield Out(16, ctx.get_current_key(), value.ts, found, os.getpid(), self.subtask)
+        yield Said(ctx.get_current_key(), value.ts, [value.id, self.kept.value(), self.fresh.value()])
+
+
+class CountsModel(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: Counter[int] = Counter()
+        self._fresh: Counter[int] = Counter()
+
+    def record(self, event: Event) -> None:
+        for counts in (self._kept, self._fresh):
+            counts[event.key] += 1
+        self.say(event.key, event.ts, [event.id, self._kept[event.key], self._fresh[event.key]])
+
+    def end_of_input(self) -> None:
+        self._fresh.clear()
 
 
 class Ask:
@@ -142,10 +135,37 @@ class Ask:
     def __init__(self, released: str) -> None:
         self.released = released
 
-    async def __call__(self, event: Any) -> Out:
+    async def __call__(self, event: Any) -> Said:
         while not os.path.exists(self.released):
             await asyncio.sleep(0.05)
-        return Out(17, event.key, event.ts, json.dumps(event.id**2), os.getpid(), 0)
+        return Said(event.key, event.ts, event.id**2)
+
+
+def asked(events: DataStream[Any], released: Any) -> DataStream[Any]:
+    asking = events.filter(is_asked).key_by("key")
+    return asking.map_async(Ask(released), capacity=1000, timeout="1 hour", on_barrier="carry")
+
+
+class AskedModel(Model):
+    def record(self, event: Event) -> None:
+        if is_asked(event):
+            self.say(event.key, event.ts, event.id**2)
+
+
+# They look at the clock, so chaos, which sets it, has others. Instead of faults they get the file that they wait for.
+BY_THE_CLOCK = (
+    Part("counts", lambda events, released: events.key_by("key").process(Counts()), CountsModel),
+    Part("later", lambda events, released: events.key_by("key").process(Later(str(released))), LaterModel),
+    Part("asked", asked, AskedModel),
+)
+PARTS = (*chaos_parts(), *BY_THE_CLOCK)
+ROWS = {"ledger", "region", *(name for part in PARTS for name in part.rows)}
+UIDS = ("ledger", "region", *(part.name for part in PARTS if part.has_state))
+
+
+def expected(epochs: Sequence[Epoch]) -> Counter[Row]:
+    """Return all rows that come out, the last epoch being the one that ends the stream."""
+    return Counter(row for batch in answer(epochs, PARTS).output.values() for row in batch)
 
 
 def stream(events: DataStream[Any], released: Path) -> DataStream[Any]:
@@ -157,15 +177,7 @@ def stream(events: DataStream[Any], released: Path) -> DataStream[Any]:
     """
 
     def further(stamped: DataStream[Any], faults: Faults) -> list[DataStream[Any]]:
-        keyed = stamped.key_by("key")
-        asked = stamped.filter(is_asked).key_by("key")
-        answers = asked.map_async(Ask(str(released)), capacity=1000, timeout="1 hour", on_barrier="carry")
-        return [
-            *all_others(stamped, faults),
-            keyed.process(Counts()).uid("counts"),
-            keyed.process(Later(str(released))).uid("later"),
-            answers.uid("asked"),
-        ]
+        return streams_of(chaos_parts())(stamped, faults) + streams_of(BY_THE_CLOCK)(stamped, str(released))
 
     return program(events, NO_FAULTS, further=further)
 

@@ -66,9 +66,8 @@ class Fault:
 
     Attributes:
         place: ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``, ``snapshot`` (a state
-            value is pickled), ``restored`` (it is unpickled), ``second`` (level 2), ``second timer``, ``window`` (key
-            and start of one that fires), ``pair`` (ids of both records), ``rule``, ``rule timer``, ``letter`` (a record
-            that is about to be refused).
+            value is pickled), ``restored`` (it is unpickled), ``second`` (the second level), ``second timer``, and
+            those of parts, such as ``window`` (key and start of one that fires).
         at: the record's id; for timers key and timestamp.
         action: ``kill`` or ``raise``.
         times: how often.
@@ -161,7 +160,13 @@ def add(a: int, b: int) -> int:
 
 
 class Out(NamedTuple):
-    level: int
+    """A row that comes out.
+
+    Attributes:
+        part: what it is of: an operator of the program, or one of its side outputs.
+    """
+
+    part: str
     key: int
     ts: int
     state: str
@@ -170,9 +175,7 @@ class Out(NamedTuple):
 
 
 class Ledger(KeyedProcessFunction):
-    """Level 1."""
-
-    level = 1
+    """The first level."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -224,7 +227,7 @@ class Ledger(KeyedProcessFunction):
             ctx.timer_service().delete_event_time_timer(END)
         return [out]
 
-    def _out(self, ctx: KeyedProcessFunction.Context, timestamp: int) -> Out:
+    def _out(self, ctx: KeyedProcessFunction.Context, timestamp: int) -> Any:
         tally = self.tally.value()
         assert tally is not None
         state = {
@@ -234,11 +237,15 @@ class Ledger(KeyedProcessFunction):
             "total": self.total.get(),
             "mean": self.mean.get(),
         }
-        return Out(self.level, ctx.get_current_key(), timestamp, json.dumps(state), os.getpid(), self.subtask)
+        return self.row(ctx.get_current_key(), timestamp, state)
+
+    def row(self, key: int, timestamp: int, state: dict[str, Any]) -> Any:
+        """Return the row that has all that a key has in state."""
+        return Out("ledger", key, timestamp, json.dumps(state), os.getpid(), self.subtask)
 
 
 class Region(KeyedProcessFunction):
-    """Level 2."""
+    """The second level."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -262,7 +269,7 @@ class Region(KeyedProcessFunction):
         state = {"n": self.n.value(), "by_key": sorted(self.by_key.items())}
         if len(list(self.by_key.keys())) > 4:
             self.by_key.clear()
-        return [Out(2, ctx.get_current_key(), timestamp, json.dumps(state), os.getpid(), self.subtask)]
+        return [Out("region", ctx.get_current_key(), timestamp, json.dumps(state), os.getpid(), self.subtask)]
 
 
 class Silent(KeyedProcessFunction):
@@ -292,7 +299,7 @@ def program(
     """Return the program's output as a stream.
 
     Args:
-        further: makes further streams of the events (``window_job.py``, ``join_job.py``, ``letters_job.py``).
+        further: makes further streams of the events, such as those of parts (``tests/faults/parts``).
         branch: add an operator with state that the program did not have; it gives nothing.
     """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms")
@@ -424,7 +431,7 @@ def read_fixed_epochs(spark: SparkSession, path: Path) -> DataFrame:
 
 # -- output --
 
-Row = tuple[int, int, int, str]
+Row = tuple[str, int, int, str]
 
 
 class FileSink:

@@ -39,8 +39,8 @@ from pillarbox import (
     TumblingProcessingTimeWindows,
     ValueStateDescriptor,
 )
+from pillarbox._operators.frame.keyed_operator import LATE_RECORDS_DROPPED
 from pillarbox._operators.windowing.api.count_windows import CountSlidingWindowAssigner
-from pillarbox._operators.windowing.base_operator import LATE_RECORDS_DROPPED
 from tests.operators.windowing.retold import Evict, Kind, Open, Retold, When
 from tests.operators.windowing.windows import open_windows
 

@@ -15,7 +15,6 @@ from pillarbox import (
     EventTimeSessionWindows,
     KeyedProcessFunction,
     MapStateDescriptor,
-    ProcessWindowFunction,
     ProgramError,
     SlidingEventTimeWindows,
     StreamExecutionEnvironment,
@@ -46,11 +45,6 @@ class Mean(AggregateFunction):
         return one[0] + other[0], one[1] + other[1]
 
 
-class Nothing(ProcessWindowFunction):
-    def process(self, key, context, elements):
-        return []
-
-
 MEAN = tuple[int, int]
 TYPED = {
     "deduplicate": lambda keyed: keyed.deduplicate(MINUTE),
@@ -79,13 +73,6 @@ PICKLED = {
     "the value state 'reducing-sessions': no type": lambda keyed: keyed.window(
         EventTimeSessionWindows.with_gap(MINUTE)
     ).reduce(max),
-    "the reducing state 'window-contents': no type": lambda keyed: keyed.window(
-        TumblingEventTimeWindows.of(MINUTE)
-    ).reduce(max),
-    "the list state 'window-contents': no type": lambda keyed: keyed.window(
-        TumblingEventTimeWindows.of(MINUTE)
-    ).process(Nothing()),
-    "the value state 'reduced': no type": lambda keyed: keyed.reduce(max),
     "the aggregating state 'window-contents': object": lambda keyed: keyed.window(
         TumblingEventTimeWindows.of(MINUTE)
     ).aggregate(Mean(), accumulator_type=object),

@@ -27,86 +27,21 @@ from pillarbox import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     Types,
-    WatermarkStrategy,
     WindowFunction,
 )
-from pillarbox._graph.description import Comparison, compare, describe_programs
+from pillarbox._graph.description import Comparison
 from pillarbox._state.chunks.head import META
 from pillarbox._state.keys.state_note import kept_inputs, state_change
-from pillarbox.testing import ProgramTestHarness, row
+from pillarbox.testing import row
 from tests.data import make_dependence
 from tests.data.make_checkpoint import load
+from tests.support.begun import Begun, Made
 
-AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
 PAID = Types.ROW_NAMED(["card", "at", "n", "m"], [Types.STRING(), Types.LONG(), Types.LONG(), Types.LONG()])
-
-# Makes the stream that comes out of an operator, of two streams.
-Made = Callable[[Any, Any], Any]
 
 
 def paid(*times: int, card: str = "a", n: int = 1) -> list[Any]:
     return [row(card=card, at=at, n=n, m=at) for at in times]
-
-
-def program(make: Made, uid: str = "op", savepoint: Path | None = None) -> Any:
-    def build(env, left, right):
-        if savepoint is not None:
-            env.from_savepoint(savepoint, allow_non_restored_state=True)
-        timed = (each.assign_timestamps_and_watermarks(AT) for each in (left, right))
-        return make(*timed).uid(uid)
-
-    return build
-
-
-class Begun:
-    """A program that has run for an epoch; others go on with its state."""
-
-    def __init__(self, make: Made, folder: Path, **records: list[Any]) -> None:
-        self._savepoint = folder / "savepoint"
-        with ProgramTestHarness(program(make)) as harness:
-            self.output = self._run(harness, records)
-            harness.write_savepoint(self._savepoint)
-            self._snapshot = harness.snapshot()
-            self._description = describe_programs([harness._program])
-
-    def _run(self, harness: ProgramTestHarness, records: dict[str, list[Any]]) -> list[Any]:
-        for source, rows in records.items():
-            harness.push_all(source, rows)
-        return harness.run_epoch()["output"]
-
-    def compared(self, make: Made) -> Comparison:
-        """Return what pillarbox.start would say."""
-        with ProgramTestHarness(program(make)) as harness:
-            return compare(self._description, describe_programs([harness._program]))
-
-    def goes_on(self, make: Made, *epochs: list[Any], **records: list[Any]) -> list[Any]:
-        """Return what comes out of another program, with more records, up to the end.
-
-        Args:
-            epochs: those of the left source, epoch by epoch, or
-            records: those of an epoch by source.
-        """
-        with ProgramTestHarness(program(make), snapshot=self._snapshot) as harness:
-            found = [each for rows in epochs for each in self._run(harness, {"left": rows})]
-            return found + self._run(harness, records) + harness.end_input()["output"]
-
-    def refuses(self, make: Made, words: str) -> None:
-        """Check that a program is refused wherever it could begin, with these words, and that their advice helps."""
-        (said,) = (said for said in self.compared(make).refused if "it kept" in said or "places" in said)
-        assert words in said and "give it another uid() and start from a savepoint" in said
-        with pytest.raises(CheckpointMismatchError) as caught:
-            self.goes_on(make)
-        assert words in str(caught.value) and "start from a savepoint with allow_non_restored_state=True" in str(
-            caught.value
-        )
-        with (
-            pytest.raises(CheckpointMismatchError) as caught,
-            ProgramTestHarness(program(make, savepoint=self._savepoint)) as harness,
-        ):
-            harness.run_epoch()
-        assert words in str(caught.value) and "leave the state behind: allow_non_restored_state" in str(caught.value)
-        with ProgramTestHarness(program(make, "another", self._savepoint)) as harness:
-            assert self._run(harness, {}) == []
 
 
 # -- windows --
@@ -166,7 +101,7 @@ def test_the_same_windows_said_in_another_way_go_on(tmp_path: Path) -> None:
     begun = Begun(windows("count 3"), tmp_path, left=paid(1, 2))
     same = lambda left, right: left.key_by("card").count_window(3, 3).apply(Times())  # noqa: E731
     assert begun.compared(same) == Comparison()
-    assert begun.goes_on(same, left=paid(3, 4)) == [[1, 2, 3]]
+    assert begun.resumes(same, left=paid(3, 4)) == [[1, 2, 3]]
 
 
 def test_a_trigger_of_global_windows_may_be_another(tmp_path: Path) -> None:
@@ -176,7 +111,7 @@ def test_a_trigger_of_global_windows_may_be_another(tmp_path: Path) -> None:
         every = left.key_by("card").window(GlobalWindows.create())
         return every.trigger(PurgingTrigger.of(CountTrigger.of(5))).apply(Times())
 
-    assert begun.goes_on(five, left=paid(3, 4, 5, 6)) == [[1, 2, 3, 4, 5]]
+    assert begun.resumes(five, left=paid(3, 4, 5, 6)) == [[1, 2, 3, 4, 5]]
 
 
 def test_an_evictor_comes_and_goes(tmp_path: Path) -> None:
@@ -185,31 +120,8 @@ def test_an_evictor_comes_and_goes(tmp_path: Path) -> None:
     def last_two(left, right):
         return left.key_by("card").count_window(3).evictor(CountEvictor.of(2)).apply(Times())
 
-    assert Begun(windows("count 3"), tmp_path / "1", left=paid(1, 2)).goes_on(last_two, left=paid(3)) == [[2, 3]]
-    assert Begun(last_two, tmp_path / "2", left=paid(1, 2)).goes_on(windows("count 3"), left=paid(3)) == [[1, 2, 3]]
-
-
-# -- fields that are folded --
-
-
-@pytest.mark.parametrize("of_windows", [False, True])
-@pytest.mark.parametrize(
-    ("then", "now"), [(("sum", "n"), ("sum", "m")), (("min", "n"), ("max", "n")), (("max", "n"), ("max_by", "n"))]
-)
-def test_another_field_is_refused(
-    tmp_path: Path, then: tuple[str, str], now: tuple[str, str], of_windows: bool
-) -> None:
-    def fold(method: str, field: str) -> Made:
-        def make(left, right):
-            keyed = left.key_by("card")
-            return getattr(keyed.count_window(3) if of_windows else keyed, method)(field)
-
-        return make
-
-    begun = Begun(fold(*then), tmp_path, left=paid(1, 2))
-    said = [f"{method}({field!r})" for method, field in (then, now)]
-    begun.refuses(fold(*now), f"'op': it kept {said[0]}, and keeps {said[1]}")
-    assert begun.compared(fold(*then)) == Comparison()
+    assert Begun(windows("count 3"), tmp_path / "1", left=paid(1, 2)).resumes(last_two, left=paid(3)) == [[2, 3]]
+    assert Begun(last_two, tmp_path / "2", left=paid(1, 2)).resumes(windows("count 3"), left=paid(3)) == [[1, 2, 3]]
 
 
 # -- two inputs --
@@ -223,46 +135,17 @@ def pair(one: Any, other: Any) -> list[tuple[int, int]]:
     return [(one.n, other.n)]
 
 
-def within(pairs: Any) -> Any:
-    card = lambda each: each.card  # noqa: E731
-    return pairs.where(card).equal_to(card).window(TumblingEventTimeWindows.of(100))
-
-
-JOINS: dict[str, Made] = {
-    "interval_join": lambda one, other: near(one, other).process(lambda a, b, ctx: pair(a, b)),
-    "join": lambda one, other: within(one.join(other)).apply(lambda a, b: (a.n, b.n)),
-    "co_group": lambda one, other: within(one.co_group(other)).apply(
-        lambda ones, others: [(a.n, b.n) for a in ones for b in others]
-    ),
-}
+def near_pairs(one: Any, other: Any) -> Any:
+    return near(one, other).process(lambda a, b, ctx: pair(a, b))
 
 
 def swapped(make: Made) -> Made:
     return lambda left, right: make(right, left)
 
 
-@pytest.mark.parametrize("kind", JOINS)
-def test_sides_that_change_places_are_refused(tmp_path: Path, kind: str) -> None:
-    make = JOINS[kind]
-    begun = Begun(make, tmp_path, left=paid(1, n=1))
-    begun.refuses(swapped(make), "'op': its inputs have changed places: the first one came from source 'left'")
-    assert begun.compared(make) == Comparison()
-    assert begun.goes_on(make, right=paid(2, n=2)) == [(1, 2)]
-
-
-def test_sides_of_columns_that_change_places_are_refused(tmp_path: Path) -> None:
-    def joined(one: Any, other: Any) -> Any:
-        sides = (each.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT) for each in (one, other))
-        return near(*sides).columns(suffixes=("", "_right"))
-
-    begun = Begun(joined, tmp_path, left=paid(1, n=1))
-    begun.refuses(swapped(joined), "'op': its inputs have changed places: the first one came from source 'left'")
-    assert [(both.n, both.n_right) for both in begun.goes_on(joined, right=paid(2, n=2))] == [(1, 2)]
-
-
 def test_steps_before_a_join_come_and_go(tmp_path: Path) -> None:
     """Only where a stream comes from in the end is noted, and names that the user has given."""
-    make = JOINS["interval_join"]
+    make = near_pairs
 
     def longer(left, right):
         return make(left.filter(lambda each: True).map(lambda each: each).uid("same"), right.filter(lambda each: True))
@@ -270,7 +153,7 @@ def test_steps_before_a_join_come_and_go(tmp_path: Path) -> None:
     for then, now, folder in ((make, longer, "1"), (longer, make, "2")):
         begun = Begun(then, tmp_path / folder, left=paid(1, n=1))
         assert begun.compared(now) == Comparison()
-        assert begun.goes_on(now, right=paid(2, n=2)) == [(1, 2)]
+        assert begun.resumes(now, right=paid(2, n=2)) == [(1, 2)]
     begun.refuses(swapped(longer), "'op': its inputs have changed places")
 
 
@@ -283,17 +166,17 @@ class Split(ProcessFunction):
 
 
 def with_uids(left: Any, right: Any) -> Any:
-    return JOINS["interval_join"](left.filter(small).uid("small"), left.filter(big).uid("big"))
+    return near_pairs(left.filter(small).uid("small"), left.filter(big).uid("big"))
 
 
 def with_tags(left: Any, right: Any) -> Any:
     parts = left.process(Split())
-    return JOINS["interval_join"](parts, parts.get_side_output(BIG))
+    return near_pairs(parts, parts.get_side_output(BIG))
 
 
 def of_one_split_otherwise(left: Any, right: Any) -> Any:
     parts = left.process(Split())
-    return JOINS["interval_join"](parts.get_side_output(BIG), parts)
+    return near_pairs(parts.get_side_output(BIG), parts)
 
 
 def small(each: Any) -> bool:
@@ -309,7 +192,7 @@ def big(each: Any) -> bool:
     [
         (
             with_uids,
-            lambda left, right: JOINS["interval_join"](left.filter(big).uid("big"), left.filter(small).uid("small")),
+            lambda left, right: near_pairs(left.filter(big).uid("big"), left.filter(small).uid("small")),
         ),
         (with_tags, of_one_split_otherwise),
     ],
@@ -318,7 +201,7 @@ def big(each: Any) -> bool:
 def test_a_stream_that_is_joined_with_itself(tmp_path: Path, then: Made, now: Made) -> None:
     begun = Begun(then, tmp_path, left=paid(1, n=1))
     begun.refuses(now, "'op': its inputs have changed places")
-    assert begun.goes_on(then, left=paid(2, n=2)) == [(1, 2)]
+    assert begun.resumes(then, left=paid(2, n=2)) == [(1, 2)]
 
 
 def test_where_only_places_in_the_program_tell_it_is_a_warning(tmp_path: Path, caplog: Any) -> None:
@@ -326,17 +209,17 @@ def test_where_only_places_in_the_program_tell_it_is_a_warning(tmp_path: Path, c
 
     def joined(left, right):
         one, other = left.filter(small), left.filter(big)
-        return JOINS["interval_join"](one, other)
+        return near_pairs(one, other)
 
     def moved(left, right):
         other, one = left.filter(big), left.filter(small)
-        return JOINS["interval_join"](one, other)
+        return near_pairs(one, other)
 
     begun = Begun(joined, tmp_path, left=paid(1, n=1))
     compared = begun.compared(moved)
     assert not compared.refused and "unless only their definitions have" in compared.doubtful[0]
     with caplog.at_level(logging.WARNING, "pillarbox"):
-        assert begun.goes_on(moved, left=paid(2, n=2)) == [(1, 2)]
+        assert begun.resumes(moved, left=paid(2, n=2)) == [(1, 2)]
     assert {"its inputs have changed places" in record.getMessage() for record in caplog.records} == {True}
 
 
@@ -357,23 +240,7 @@ def test_connected_streams_that_change_places_are_a_warning(tmp_path: Path) -> N
     begun = Begun(make, tmp_path, left=paid(1))
     compared = begun.compared(swapped(make))
     assert not compared.refused and "its inputs have changed places" in compared.doubtful[0]
-    assert begun.goes_on(swapped(make), left=paid(2, n=2)) == [("second", 2)]
-
-
-# -- what goes on by itself --
-
-
-@pytest.mark.parametrize(("then", "now", "passes_again"), [(100, 10, False), (10, 100, True)])
-def test_deduplicate_forgets_what_it_has_seen_as_it_was(
-    tmp_path: Path, then: int, now: int, passes_again: bool
-) -> None:
-    def within(millis: int) -> Made:
-        return lambda left, right: left.key_by("card").deduplicate(millis)
-
-    begun = Begun(within(then), tmp_path, left=paid(1_000))
-    assert begun.compared(within(now)) == Comparison()
-    more = paid(1_050, card="b"), paid(1_060)
-    assert [each.card for each in begun.goes_on(within(now), *more)] == ["b", *"a" * passes_again]
+    assert begun.resumes(swapped(make), left=paid(2, n=2)) == [("second", 2)]
 
 
 # -- the note --

@@ -5,7 +5,7 @@ And some whose outcome depends on an order that only batch mode promises.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -20,7 +20,7 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox.testing._program_harness import Build
-from tests.simulation.batch_oracles import ORACLES, by_key, plain_rows
+from tests.simulation.oracles import by_key
 from tests.simulation.programs.program import Inputs, SimulatedProgram
 from tests.simulation.programs.two_inputs import two_streams
 from tests.support.programs import first
@@ -121,38 +121,21 @@ _ONLY = {
     "both-in-turn": SimulatedProgram(both_in_turn, two_streams, order={"output": first}, oracle=in_turn),
 }
 
-# Behind a key, but without state of keys: records come as they come, and only those of a key in order.
-_NOT_SORTED = ("carried", "carried-to-the-end", "asked-in-batches")
-# Rows whose class is made of their columns are compared as tuples.
-_ROWS = (
-    "tumbling-columns",
-    "sliding-columns",
-    "cumulating-columns",
-    "sessions-of-columns",
-    "unbounded-columns",
-    "late-columns",
-    "late-sessions-of-columns",
-    "join-of-columns",
-    "left-join-of-columns",
-    "left-join-of-columns-of-one-key",
-    "late-join-of-columns",
-)
-
 
 def in_batch_mode(programs: Mapping[str, SimulatedProgram]) -> dict[str, SimulatedProgram]:
     """Return the programs as they are run in batch mode, by names of their own."""
-    return {f"{name}-in-batch-mode": _in_batch_mode(name, each) for name, each in {**programs, **_ONLY}.items()}
+    return {f"{name}-in-batch-mode": _in_batch_mode(each) for name, each in {**programs, **_ONLY}.items()}
 
 
-def _in_batch_mode(name: str, program: SimulatedProgram) -> SimulatedProgram:
-    view = plain_rows if name in _ROWS else _of_payments if name == "rules-by-time" else program.view
+def _in_batch_mode(program: SimulatedProgram) -> SimulatedProgram:
+    oracle = program.batch_oracle or program.oracle
     return replace(
         program,
         build=_built(program.build),
         batch=True,
-        key_by_key=name not in _NOT_SORTED,
-        view=view,
-        oracle=ORACLES.get(name, program.oracle),
+        key_by_key=program.sorted_in_batch,
+        view=program.batch_view or program.view,
+        oracle=None if isinstance(oracle, str) else oracle,
     )
 
 
@@ -162,8 +145,3 @@ def _built(build: Build) -> Build:
         return build(env.set_runtime_mode(RuntimeExecutionMode.BATCH), *streams)
 
     return built
-
-
-def _of_payments(name: str, values: Sequence[Any]) -> Sequence[Any]:
-    # Each subtask says of each rule that it has come, and how many there are is drawn.
-    return [] if name == "side" else values

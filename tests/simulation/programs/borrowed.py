@@ -13,6 +13,7 @@ from examples.flights import job as flights
 from pillarbox import WatermarkStrategy
 from pillarbox.testing import row
 from tests.faults.programs import job as faults_job
+from tests.simulation import oracles
 from tests.simulation.programs.program import FAR, SimulatedProgram
 from tests.support.programs import second
 
@@ -105,15 +106,18 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         last={"events": [faults_job.Event(10**6, faults_job.HEARTBEAT, faults_job.FAR)]},
         together={"events": second},
         view=without_places,
+        batch_oracle="tests/faults have its oracle",
     ),
     "flights": SimulatedProgram(
         follow_aircraft,
         lambda rng: {"flights_of_a_week": some_flights(rng)},
         last={"flights_of_a_week": [a_flight("heartbeat", 200 * 24 * 60, None, None, None, None)]},
+        batch_oracle="tests/examples have its oracle",
     ),
     "first-program": SimulatedProgram(
         first_program,
         lambda rng: {"orders": some_orders(rng)},
         last={"orders": [row(order_id="Z", what="paid", at=FAR)]},
+        batch_oracle=oracles.each_key(oracles.unpaid_orders),
     ),
 }

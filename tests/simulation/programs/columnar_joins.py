@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-
-import pytest
+from unittest import mock
 
 from pillarbox import OutputTag, WatermarkStrategy
 from pillarbox._datastream.connected import columnar_joins
+from tests.simulation import oracles
 from tests.simulation.programs.columns import EVENT, as_row
 from tests.simulation.programs.program import SimulatedProgram
 from tests.simulation.programs.two_inputs import LAST, of_one_key, of_two_streams
@@ -40,21 +40,62 @@ def near_and_late(env, lefts, rights):
 def by_function(env, lefts, rights):
     """As it is made of streams of DataFrames."""
     one, two = keyed((lefts, rights), 100)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columnar_joins, "_is_untouched", lambda step: True)
+    with mock.patch.object(columnar_joins, "_is_untouched", lambda step: True):
         pairs = one.interval_join(two).between(-50, 80)
         return pairs.process(lambda a, b, ctx: [(tuple(a), tuple(b), ctx.timestamp())])
 
 
 PROGRAMS: dict[str, SimulatedProgram] = {
-    "join-of-columns": of_two_streams(near(-50, 80), last=LAST, cut_free=True),
-    "left-join-of-columns": of_two_streams(near(-50, 80, "left"), bounded=True, cut_free=True),
-    "left-join-of-columns-before": of_two_streams(near(-300, -150, "left"), bounded=True, cut_free=True),
-    "left-join-of-columns-until-now": of_two_streams(near(-60, 0, "left"), bounded=True, cut_free=True),
-    "left-join-of-columns-after": of_two_streams(near(20, 70, "left"), bounded=True, cut_free=True),
-    "left-join-of-columns-of-one-key": of_two_streams(
-        near(-20, 20, "left", 2000), inputs=of_one_key, last=LAST, cut_free=True
+    "join-of-columns": of_two_streams(
+        near(-50, 80),
+        last=LAST,
+        cut_free=True,
+        batch_oracle=oracles.near_columns(-50, 80),
+        batch_view=oracles.plain_rows,
     ),
-    "late-join-of-columns": of_two_streams(near_and_late, bounded=True),
-    "join-of-columns-with-a-function": of_two_streams(by_function, last=LAST, cut_free=True),
+    "left-join-of-columns": of_two_streams(
+        near(-50, 80, "left"),
+        bounded=True,
+        cut_free=True,
+        batch_oracle=oracles.near_columns(-50, 80, outer=True),
+        batch_view=oracles.plain_rows,
+    ),
+    "left-join-of-columns-before": of_two_streams(
+        near(-300, -150, "left"),
+        bounded=True,
+        cut_free=True,
+        batch_oracle=oracles.near_columns(-300, -150, outer=True),
+        batch_view=oracles.plain_rows,
+    ),
+    "left-join-of-columns-until-now": of_two_streams(
+        near(-60, 0, "left"),
+        bounded=True,
+        cut_free=True,
+        batch_oracle=oracles.near_columns(-60, 0, outer=True),
+        batch_view=oracles.plain_rows,
+    ),
+    "left-join-of-columns-after": of_two_streams(
+        near(20, 70, "left"),
+        bounded=True,
+        cut_free=True,
+        batch_oracle=oracles.near_columns(20, 70, outer=True),
+        batch_view=oracles.plain_rows,
+    ),
+    "left-join-of-columns-of-one-key": of_two_streams(
+        near(-20, 20, "left", 2000),
+        inputs=of_one_key,
+        last=LAST,
+        cut_free=True,
+        batch_oracle=oracles.near_columns(-20, 20, outer=True),
+        batch_view=oracles.plain_rows,
+    ),
+    "late-join-of-columns": of_two_streams(
+        near_and_late,
+        bounded=True,
+        batch_oracle=oracles.near_columns(-200, 300, outer=True),
+        batch_view=oracles.plain_rows,
+    ),
+    "join-of-columns-with-a-function": of_two_streams(
+        by_function, last=LAST, cut_free=True, batch_oracle=oracles.near(-50, 80)
+    ),
 }

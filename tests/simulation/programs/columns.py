@@ -18,7 +18,8 @@ from pillarbox import (
     min_,
     sum_,
 )
-from tests.simulation.programs.program import FAR, SimulatedProgram, keyed_events
+from tests.simulation import oracles
+from tests.simulation.programs.program import LAST, SimulatedProgram, keyed_events, of_events
 
 EVENT = Types.ROW_NAMED(["key", "at", "n"], [Types.STRING(), Types.LONG(), Types.LONG()])
 
@@ -46,20 +47,50 @@ def totals(assigner, *, bound=100, lateness=0):
 
 
 def to_the_end(build, **options):
-    return SimulatedProgram(build, lambda rng: {"events": keyed_events(rng)}, bounded=True, **options)
+    return of_events(build, bounded=True, **options)
 
 
 PROGRAMS: dict[str, SimulatedProgram] = {
-    "tumbling-columns": to_the_end(totals(TumblingEventTimeWindows.of(150, 20)), cut_free=True),
-    "sliding-columns": to_the_end(totals(SlidingEventTimeWindows.of(300, 70)), cut_free=True),
-    "cumulating-columns": to_the_end(totals(CumulativeEventTimeWindows.of(600, 150)), cut_free=True),
-    "sessions-of-columns": to_the_end(totals(EventTimeSessionWindows.with_gap(60)), cut_free=True),
-    "late-columns": to_the_end(totals(SlidingEventTimeWindows.of(200, 100), bound=0, lateness=80)),
-    "late-sessions-of-columns": to_the_end(totals(EventTimeSessionWindows.with_gap(40), bound=0, lateness=30)),
+    "tumbling-columns": to_the_end(
+        totals(TumblingEventTimeWindows.of(150, 20)),
+        cut_free=True,
+        batch_oracle=oracles.windowed(oracles.aligned(150, 150, 20), oracles.aggregates),
+        batch_view=oracles.plain_rows,
+    ),
+    "sliding-columns": to_the_end(
+        totals(SlidingEventTimeWindows.of(300, 70)),
+        cut_free=True,
+        batch_oracle=oracles.windowed(oracles.aligned(300, 70), oracles.aggregates),
+        batch_view=oracles.plain_rows,
+    ),
+    "cumulating-columns": to_the_end(
+        totals(CumulativeEventTimeWindows.of(600, 150)),
+        cut_free=True,
+        batch_oracle=oracles.windowed(oracles.cumulated(600, 150), oracles.aggregates),
+        batch_view=oracles.plain_rows,
+    ),
+    "sessions-of-columns": to_the_end(
+        totals(EventTimeSessionWindows.with_gap(60)),
+        cut_free=True,
+        batch_oracle=oracles.windowed(oracles.sessions(lambda value: 60), oracles.aggregates),
+        batch_view=oracles.plain_rows,
+    ),
+    "late-columns": to_the_end(
+        totals(SlidingEventTimeWindows.of(200, 100), bound=0, lateness=80),
+        batch_oracle=oracles.windowed(oracles.aligned(200, 100), oracles.aggregates),
+        batch_view=oracles.plain_rows,
+    ),
+    "late-sessions-of-columns": to_the_end(
+        totals(EventTimeSessionWindows.with_gap(40), bound=0, lateness=30),
+        batch_oracle=oracles.windowed(oracles.sessions(lambda value: 40), oracles.aggregates),
+        batch_view=oracles.plain_rows,
+    ),
     "unbounded-columns": SimulatedProgram(
         totals(EventTimeSessionWindows.with_gap(60)),
         lambda rng: {"events": keyed_events(rng)},
-        last={"events": [("z", FAR, 0)]},
+        last=LAST,
         cut_free=True,
+        batch_oracle=oracles.windowed(oracles.sessions(lambda value: 60), oracles.aggregates),
+        batch_view=oracles.plain_rows,
     ),
 }

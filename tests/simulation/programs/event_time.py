@@ -12,7 +12,8 @@ from pillarbox import (
     TumblingEventTimeWindows,
 )
 from pillarbox.testing import row
-from tests.simulation.programs.program import FAR, LETTERS, Inputs, SimulatedProgram, keyed_events
+from tests.simulation import oracles
+from tests.simulation.programs.program import FAR, LAST, LETTERS, Inputs, SimulatedProgram, keyed_events, of_events
 from tests.simulation.programs.windows import Contents
 from tests.support.programs import Tumbling, bounded, first, late_data, monotonous, paid, windows
 
@@ -156,33 +157,34 @@ def sessions(env, events):
 
 
 PROGRAMS: dict[str, SimulatedProgram] = {
-    "windows": SimulatedProgram(
-        windows, lambda rng: {"events": keyed_events(rng)}, last={"events": [("z", FAR, 0)]}, cut_free=True
+    "windows": of_events(
+        windows,
+        last=LAST,
+        cut_free=True,
+        batch_oracle=lambda inputs: {"sums": oracles.tumbling_sums(inputs["events"]), "late": []},
     ),
-    "windows-to-the-end": SimulatedProgram(
-        windows, lambda rng: {"events": keyed_events(rng)}, cut_free=True, bounded=True
-    ),
-    "late-data": SimulatedProgram(late_data, lambda rng: {"events": keyed_events(rng)}),
-    "three-levels": SimulatedProgram(
-        three_levels, lambda rng: {"events": keyed_events(rng)}, last={"events": [("z", FAR, 0)]}
-    ),
-    "union-of-levels": SimulatedProgram(
-        union_of_levels,
-        lambda rng: {"events": keyed_events(rng, most=40)},
-        last={"events": [("z", FAR, 0)]},
-        event_time=True,
-    ),
-    "strategies-that-meet": SimulatedProgram(
-        strategies_that_meet, lambda rng: {"events": keyed_events(rng)}, bounded=True, event_time=True
-    ),
-    "meeting-behind-a-shuffle": SimulatedProgram(
-        meeting_behind_a_shuffle,
-        lambda rng: {"events": keyed_events(rng)},
+    "windows-to-the-end": of_events(
+        windows,
         cut_free=True,
         bounded=True,
-        event_time=True,
+        batch_oracle=lambda inputs: {"sums": oracles.tumbling_sums(inputs["events"]), "late": []},
     ),
-    "orders-and-payments": SimulatedProgram(paid, orders_and_payments, cut_free=True, bounded=True),
+    "late-data": of_events(
+        late_data, batch_oracle=lambda inputs: {"sums": oracles.tumbling_sums(inputs["events"]), "late": []}
+    ),
+    "three-levels": of_events(three_levels, last=LAST, batch_oracle=oracles.all_again(1)),
+    "union-of-levels": of_events(
+        union_of_levels, most=40, last=LAST, event_time=True, batch_oracle=oracles.all_again(3)
+    ),
+    "strategies-that-meet": of_events(
+        strategies_that_meet, bounded=True, event_time=True, batch_oracle=oracles.sums_of("events", times=2)
+    ),
+    "meeting-behind-a-shuffle": of_events(
+        meeting_behind_a_shuffle, cut_free=True, bounded=True, event_time=True, batch_oracle=oracles.all_again(2)
+    ),
+    "orders-and-payments": SimulatedProgram(
+        paid, orders_and_payments, cut_free=True, bounded=True, batch_oracle=oracles.orders_and_payments
+    ),
     "idle-source": SimulatedProgram(
         idle_source,
         lambda rng: {"fast": keyed_events(rng), "slow": keyed_events(rng, most=8)},
@@ -190,32 +192,35 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         cut_free=True,
         timed=True,
         event_time=True,
+        batch_oracle=oracles.sums_of("fast", "slow"),
     ),
-    "idle-behind-a-shuffle": SimulatedProgram(
+    "idle-behind-a-shuffle": of_events(
         idle_behind_a_shuffle,
-        lambda rng: {"events": keyed_events(rng, most=20)},
+        most=20,
         last={"events": [(key, FAR, 0) for key in HEARTBEATS]},
         tail=(100, 150, 1000, 1),
         cut_free=True,
         timed=True,
         event_time=True,
+        batch_oracle=lambda inputs: {"output": [value for value in inputs["events"] if value[0] in LETTERS]},
     ),
-    "windows-of-idle-subtasks": SimulatedProgram(
+    "windows-of-idle-subtasks": of_events(
         windows_of_idle_subtasks,
-        lambda rng: {"events": keyed_events(rng, most=30)},
+        most=30,
         last={"events": [(key, FAR, 0) for key in HEARTBEATS]},
         tail=(100, 150, 1000, 1),
         cut_free=True,
         timed=True,
         event_time=True,
+        batch_oracle=oracles.windows_of_letters,
     ),
-    "sessions-of-a-silent-source": SimulatedProgram(
+    "sessions-of-a-silent-source": of_events(
         sessions_of_a_silent_source,
-        lambda rng: {"events": keyed_events(rng)},
         tail=(200_000, 1),
         cut_free=True,
         timed=True,
         event_time=True,
+        batch_oracle=oracles.sessions_of_sessions,
     ),
     "idle-and-live-behind-a-shuffle": SimulatedProgram(
         idle_and_live_behind_a_shuffle,
@@ -225,22 +230,18 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         cut_free=True,
         timed=True,
         event_time=True,
+        batch_oracle=oracles.sums_of("fast", "slow"),
     ),
-    "parts-that-meet": SimulatedProgram(
-        parts_that_meet,
-        lambda rng: {"events": keyed_events(rng)},
-        cut_free=True,
-        timed=True,
-        bounded=True,
-        event_time=True,
+    "parts-that-meet": of_events(
+        parts_that_meet, cut_free=True, timed=True, bounded=True, event_time=True, batch_oracle=oracles.all_again(1)
     ),
-    "silent-source": SimulatedProgram(
+    "silent-source": of_events(
         silent_source,
-        lambda rng: {"events": keyed_events(rng)},
         tail=(200_000, 1),
         cut_free=True,
         timed=True,
         event_time=True,
+        batch_oracle=oracles.sums_of("events"),
     ),
     "silent-sources": SimulatedProgram(
         silent_sources,
@@ -249,6 +250,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         cut_free=True,
         timed=True,
         event_time=True,
+        batch_oracle=oracles.sums_of("fast", "slow"),
     ),
-    "sessions": SimulatedProgram(sessions, lambda rng: {"events": keyed_events(rng)}, last={"events": [("z", FAR, 0)]}),
+    "sessions": of_events(sessions, last=LAST, batch_oracle=oracles.each_key(oracles.visits)),
 }

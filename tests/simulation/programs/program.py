@@ -1,17 +1,52 @@
-"""What programs of the simulation share: letters, and how their input is drawn."""
+"""What programs of the simulation share: what is promised of them in batch mode, and how their input is drawn."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pillarbox.testing._simulation.program import Inputs, SimulatedProgram, outcome
+from pillarbox.testing._program_harness import Build
+from pillarbox.testing._simulation import program
+from pillarbox.testing._simulation.program import Inputs, outcome
 
-__all__ = ["FAR", "LETTERS", "Inputs", "SimulatedProgram", "keyed_events", "outcome"]
+__all__ = [
+    "FAR",
+    "LAST",
+    "LETTERS",
+    "SUBTASKS",
+    "Inputs",
+    "SimulatedProgram",
+    "keyed_events",
+    "of_events",
+    "outcome",
+]
 
 FAR = 10**9
 
 LETTERS = "abcdefgh"
+
+LAST: Inputs = {"events": [("z", FAR, 0)]}
+
+# Why plain Python does not say what comes of a program.
+SUBTASKS = "its outcome depends on the number of subtasks"
+
+
+@dataclass(frozen=True)
+class SimulatedProgram(program.SimulatedProgram):
+    """A program and what is promised about it, in streaming and in batch mode.
+
+    Attributes:
+        batch_oracle: as ``oracle``, in batch mode, by default the same; or why that is left to the undisturbed run.
+        batch_view: as ``view``, in batch mode.
+        sorted_in_batch: whether batch mode sorts records by key, so that those of a key come without others between
+            them; it does not where functions can have no state.
+    """
+
+    batch_oracle: Callable[[Inputs], Mapping[str, Any]] | str | None = None
+    batch_view: Callable[[str, Sequence[Any]], Sequence[Any]] | None = None
+    sorted_in_batch: bool = True
 
 
 def keyed_events(rng: random.Random, *, most: int = 60, keys: str = LETTERS, until: int = 1500) -> list[Any]:
@@ -19,3 +54,13 @@ def keyed_events(rng: random.Random, *, most: int = 60, keys: str = LETTERS, unt
     count = rng.randrange(most + 1)
     times = sorted(rng.randrange(until) for _ in range(count))
     return [(rng.choice(keys), max(0, at - rng.choice([0, 0, 20, 100])), n) for n, at in enumerate(times)]
+
+
+def of_events(build: Build, *, most: int = 60, **promises: Any) -> SimulatedProgram:
+    """Return a program of one source, ``events``.
+
+    Args:
+        most: how many events there are at the most.
+        promises: further fields of the program.
+    """
+    return SimulatedProgram(build, lambda rng: {"events": keyed_events(rng, most=most)}, **promises)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pillarbox import AsyncCache, AsyncRetryStrategy, KeyedProcessFunction, OutputTag, ValueStateDescriptor
+from tests.simulation import oracles
 from tests.simulation.programs.event_time import Echo, Pass
-from tests.simulation.programs.program import FAR, SimulatedProgram, keyed_events
+from tests.simulation.programs.program import FAR, SimulatedProgram, of_events
 from tests.simulation.service import NEVER, Client
 from tests.support.programs import first, monotonous, second
 
@@ -140,6 +141,8 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         tail=_CARRIED,
         cut_free=True,
         timed=True,
+        batch_oracle=oracles.each_key(oracles.squares),
+        sorted_in_batch=False,
     ),
     "carried-to-the-end": SimulatedProgram(
         carried,
@@ -149,6 +152,8 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         cut_free=True,
         timed=True,
         bounded=True,
+        batch_oracle=oracles.each_key(oracles.squares),
+        sorted_in_batch=False,
     ),
     "carried-in-any-order": SimulatedProgram(
         carried_in_any_order,
@@ -156,6 +161,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         tail=_CARRIED,
         cut_free=True,
         timed=True,
+        batch_oracle=oracles.each_key(oracles.squares),
     ),
     "carried-without-a-key": SimulatedProgram(
         carried_without_a_key,
@@ -163,6 +169,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         tail=_CARRIED,
         cut_free=True,
         timed=True,
+        batch_oracle=oracles.each_key(oracles.squares),
     ),
     "carried-until-a-timeout": SimulatedProgram(
         carried_until_a_timeout,
@@ -171,6 +178,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         cut_free=True,
         timed=True,
         view=failures_view,
+        batch_oracle=oracles.until_a_timeout,
     ),
     "carried-with-event-time": SimulatedProgram(
         carried_with_event_time,
@@ -179,30 +187,40 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         tail=_CARRIED,
         cut_free=True,
         timed=True,
+        batch_oracle=oracles.each_key(oracles.squares),
     ),
-    "drained": SimulatedProgram(
+    "drained": of_events(
         drained,
-        lambda rng: {"events": keyed_events(rng, most=30)},
+        most=30,
         together=_ASKING,
         order={"sums": first},
         cut_free=True,
         view=failures_view,
+        batch_oracle=oracles.drained,
     ),
-    "drained-behind-a-shuffle": SimulatedProgram(
+    "drained-behind-a-shuffle": of_events(
         drained_behind_a_shuffle,
-        lambda rng: {"events": keyed_events(rng, most=30)},
+        most=30,
         together=_ASKING,
         order={"output": first},
         cut_free=True,
+        batch_oracle=oracles.each_key(lambda key, group: oracles.squares(key, [v for v in group if v[2] % 9 != 8])),
     ),
-    "drained-with-a-cache": SimulatedProgram(
-        drained_with_a_cache, lambda rng: {"events": keyed_events(rng, most=30)}, cut_free=True
+    "drained-with-a-cache": of_events(
+        drained_with_a_cache,
+        most=30,
+        cut_free=True,
+        batch_oracle=oracles.each_key(
+            lambda rest, group: [(rest, count) for count in range(1, len(group) + 1)], lambda value: value[2] % 4
+        ),
     ),
-    "asked-in-batches": SimulatedProgram(
+    "asked-in-batches": of_events(
         asked_in_batches,
-        lambda rng: {"events": keyed_events(rng, most=30)},
+        most=30,
         together=_ASKING,
         order={"output": first},
         cut_free=True,
+        batch_oracle=oracles.each_key(oracles.squares),
+        sorted_in_batch=False,
     ),
 }

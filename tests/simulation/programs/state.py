@@ -22,7 +22,8 @@ from pillarbox import (
 )
 from pillarbox.testing import row
 from tests.faults.programs.tally import Tally
-from tests.simulation.programs.program import LETTERS, Inputs, SimulatedProgram, keyed_events
+from tests.simulation import oracles
+from tests.simulation.programs.program import LETTERS, SUBTASKS, Inputs, SimulatedProgram, of_events
 from tests.support.programs import LATE, History, diamond, first, rows_with_columns, second
 
 
@@ -261,6 +262,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         together={"source": modulo_5},
         order={"output": first},
         cut_free=True,
+        batch_oracle=oracles.each_key(oracles.history, oracles.modulo_5),
     ),
     "two-levels": SimulatedProgram(
         two_levels,
@@ -269,17 +271,25 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         order={"history": first},
         cut_free=True,
         view=two_levels_view,
+        batch_oracle=oracles.two_levels,
     ),
     "two-sources": SimulatedProgram(
-        two_sources, lambda rng: {"left": numbers(rng), "right": numbers(rng)}, cut_free=True, view=totals_view
+        two_sources,
+        lambda rng: {"left": numbers(rng), "right": numbers(rng)},
+        cut_free=True,
+        view=totals_view,
+        batch_oracle=oracles.two_sources,
     ),
-    "diamond": SimulatedProgram(diamond, lambda rng: {"source": numbers(rng)}, cut_free=True),
+    "diamond": SimulatedProgram(
+        diamond, lambda rng: {"source": numbers(rng)}, cut_free=True, batch_oracle=oracles.diamond
+    ),
     "every-state": SimulatedProgram(
         every_state,
         lambda rng: {"events": few_keys(rng)},
         together={"events": first},
         order={"output": first},
         cut_free=True,
+        batch_oracle=oracles.each_key(oracles.every_state),
     ),
     "many-keys": SimulatedProgram(
         every_state,
@@ -287,6 +297,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         together={"events": first},
         order={"output": first},
         cut_free=True,
+        batch_oracle=oracles.each_key(oracles.every_state),
     ),
     "dead-letters": SimulatedProgram(
         dead_letters,
@@ -294,6 +305,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         together={"events": first},
         order={"output": first, "letters": first},
         cut_free=True,
+        batch_oracle=oracles.dead_letters,
     ),
     "keyed-map-and-filter": SimulatedProgram(
         keyed_map_and_filter,
@@ -301,6 +313,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         together={"events": first},
         order={"output": first},
         cut_free=True,
+        batch_oracle=oracles.each_key(oracles.numbered_changes),
     ),
     "running-sums": SimulatedProgram(
         running_sums,
@@ -308,6 +321,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         together={"events": first},
         order={"output": first},
         cut_free=True,
+        batch_oracle=oracles.each_key(lambda key, group: [(key, sum(map(second, group)))]),
     ),
     "tallies": SimulatedProgram(
         tallies, lambda rng: {"events": many_keys(rng)}, order={"output": first}, cut_free=True, oracle=tallies_of
@@ -320,16 +334,18 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         together={"payments": first},
         order={"output": first},
         cut_free=True,
+        batch_oracle=oracles.each_key(lambda card, group: [row(card=card, amount=sum(map(second, group)))]),
     ),
-    "side-outputs": SimulatedProgram(
-        side_outputs, lambda rng: {"events": keyed_events(rng)}, together={"events": lambda value: 0}, cut_free=True
+    "side-outputs": of_events(
+        side_outputs, together={"events": lambda value: 0}, cut_free=True, batch_oracle=oracles.side_outputs
     ),
-    "lists-of-subtasks": SimulatedProgram(of_the_subtask, lambda rng: {"events": few_keys(rng)}),
+    "lists-of-subtasks": SimulatedProgram(of_the_subtask, lambda rng: {"events": few_keys(rng)}, batch_oracle=SUBTASKS),
     "seeded-samples": SimulatedProgram(
         seeded_samples,
         lambda rng: {"events": few_keys(rng)},
         together={"events": first},
         order={"output": first},
         cut_free=True,
+        batch_oracle=oracles.each_key(oracles.seen_so_far),
     ),
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pillarbox import KeyedProcessFunction, ValueStateDescriptor
-from tests.simulation.programs.program import FAR, LETTERS, SimulatedProgram, keyed_events
-from tests.support.programs import bounded, first
+from tests.simulation import oracles
+from tests.simulation.programs.program import FAR, LETTERS, SimulatedProgram, of_events
+from tests.support.programs import bounded, first, second
 
 
 class Later(KeyedProcessFunction):
@@ -59,13 +60,14 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         tail=(600,) * 4,
         cut_free=True,
         timed=True,
+        batch_oracle=oracles.each_key(lambda key, group: [(key, at) for at in sorted(set(map(second, group)))]),
     ),
-    "both-kinds-of-timers": SimulatedProgram(
+    "both-kinds-of-timers": of_events(
         both_kinds_of_timers,
-        lambda rng: {"events": keyed_events(rng)},
         last={"events": [("z", FAR // 2, 1)]},
         tail=(2 * FAR, 1),
         cut_free=True,
         timed=True,
+        batch_oracle=oracles.each_key(oracles.reminders),
     ),
 }

@@ -6,7 +6,7 @@ Nothing is known of the order in which the records of two streams come within an
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pillarbox import (
@@ -24,7 +24,8 @@ from pillarbox import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from tests.simulation.programs.program import FAR, LETTERS, Inputs, SimulatedProgram, keyed_events
+from tests.simulation import oracles
+from tests.simulation.programs.program import FAR, LETTERS, SUBTASKS, Inputs, SimulatedProgram, keyed_events, of_events
 from tests.support.programs import LATE, Tumbling, bounded, first, monotonous
 
 RULES = MapStateDescriptor("rules")
@@ -247,6 +248,11 @@ def rules_by_time(env, payments, rules):
     return {"payments": out, "side": out.get_side_output(SIDE)}
 
 
+def of_payments(name: str, values: Sequence[Any]) -> Sequence[Any]:
+    # Each subtask says of each rule that it has come, and in batch mode how many there are is drawn.
+    return [] if name == "side" else values
+
+
 # Some of them reach every subtask, however many there are.
 ASKING = [("ask", FAR, number) for number in range(12)]
 
@@ -323,21 +329,33 @@ def of_two_streams(build: Callable[..., Any], **options: Any) -> SimulatedProgra
 
 
 PROGRAMS: dict[str, SimulatedProgram] = {
-    "connected-by-key": of_two_streams(connected_by_key, last=LAST, cut_free=True),
-    "connected-without-key": of_two_streams(connected_without_key, bounded=True, cut_free=True),
-    "co-map-and-flat-map": of_two_streams(co_map_and_flat_map, cut_free=True),
-    "interval-join": of_two_streams(near(-50, 80), last=LAST, cut_free=True),
-    "interval-join-of-one-key": of_two_streams(near(-20, 20, 2000), inputs=of_one_key, last=LAST, cut_free=True),
-    "interval-join-of-the-past": of_two_streams(near(-200, -20), bounded=True, cut_free=True),
-    "late-interval-join": of_two_streams(near_and_late, bounded=True),
-    "join-of-joins": of_two_streams(joins_of_joins, bounded=True, cut_free=True),
-    "joined-windows": of_two_streams(windows_of_both, bounded=True, cut_free=True),
+    "connected-by-key": of_two_streams(connected_by_key, last=LAST, cut_free=True, batch_oracle=oracles.balances),
+    "connected-without-key": of_two_streams(
+        connected_without_key, bounded=True, cut_free=True, batch_oracle=oracles.either
+    ),
+    "co-map-and-flat-map": of_two_streams(co_map_and_flat_map, cut_free=True, batch_oracle=oracles.second_mentions),
+    "interval-join": of_two_streams(near(-50, 80), last=LAST, cut_free=True, batch_oracle=oracles.near(-50, 80)),
+    "interval-join-of-one-key": of_two_streams(
+        near(-20, 20, 2000), inputs=of_one_key, last=LAST, cut_free=True, batch_oracle=oracles.near(-20, 20)
+    ),
+    "interval-join-of-the-past": of_two_streams(
+        near(-200, -20), bounded=True, cut_free=True, batch_oracle=oracles.near(-200, -20)
+    ),
+    "late-interval-join": of_two_streams(
+        near_and_late,
+        bounded=True,
+        batch_oracle=lambda inputs: {"output": oracles.pairs(inputs["lefts"], inputs["rights"], -200, 300)},
+    ),
+    "join-of-joins": of_two_streams(joins_of_joins, bounded=True, cut_free=True, batch_oracle=oracles.joins_of_joins),
+    "joined-windows": of_two_streams(windows_of_both, bounded=True, cut_free=True, batch_oracle=oracles.joined_windows),
     "rules-by-time": SimulatedProgram(
         rules_by_time,
         payments_and_rules,
         last={"payments": [("z", FAR, 0)], "rules": [("rule", FAR, 99)]},
         together={"rules": together},
         cut_free=True,
+        batch_oracle=oracles.rules_by_time,
+        batch_view=of_payments,
     ),
     "broadcast-without-key": SimulatedProgram(
         listed,
@@ -346,21 +364,23 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         together={"rules": together},
         cut_free=True,
         view=told_once,
+        batch_oracle=SUBTASKS,
     ),
-    "spread": SimulatedProgram(
+    "spread": of_events(
         spread,
-        lambda rng: {"events": keyed_events(rng, most=30)},
+        most=30,
         last={"events": [("z", FAR, 0)]},
         together={"events": first},
         order={"running": first},
         cut_free=True,
         parallelism=(1, 2),
+        batch_oracle=SUBTASKS,
     ),
-    "extremes": SimulatedProgram(
+    "extremes": of_events(
         extremes,
-        lambda rng: {"events": keyed_events(rng)},
         together={"events": first},
         order={"min_by": first, "max": first, "sum": first},
         cut_free=True,
+        batch_oracle=oracles.extremes,
     ),
 }

@@ -17,7 +17,8 @@ from pillarbox import (
     TumblingEventTimeWindows,
     ValueStateDescriptor,
 )
-from tests.simulation.programs.program import FAR, SimulatedProgram, keyed_events
+from tests.simulation import oracles
+from tests.simulation.programs.program import LAST, SimulatedProgram, of_events
 from tests.support.programs import bounded, first, monotonous
 
 LATE = OutputTag("late")
@@ -160,29 +161,66 @@ def sessions_by_the_clock(env, events):
 
 
 def to_the_end(build, **options):
-    return SimulatedProgram(build, lambda rng: {"events": keyed_events(rng)}, bounded=True, **options)
+    return of_events(build, bounded=True, **options)
 
 
 PROGRAMS: dict[str, SimulatedProgram] = {
-    "tumbling-windows": to_the_end(tumbling, cut_free=True),
-    "sliding-windows": to_the_end(sliding, cut_free=True),
-    "merging-sessions": to_the_end(merging_sessions, cut_free=True),
-    # Each late record fires its window, so that a key's order shows.
-    "late-sessions": to_the_end(late_sessions, together={"events": first}),
-    "late-panes": to_the_end(late_panes, together={"events": first}),
-    "cumulating-windows": to_the_end(cumulating, cut_free=True),
-    "late-folded-sessions": to_the_end(late_folded_sessions, together={"events": first}),
-    "firing-again": to_the_end(fired_again, together={"events": first}),
-    "late-totals": to_the_end(late_totals, together={"events": first}),
-    "count-windows": to_the_end(counted, together={"events": first}),
-    "count-triggers": to_the_end(counted_again, together={"events": first}),
-    # When it fires first is counted from the first record that comes, so their order matters.
-    "early-results": to_the_end(early_results, together={"events": first}),
-    "stacked-windows": to_the_end(windows_of_windows, cut_free=True),
-    "unbounded-windows": SimulatedProgram(
-        tumbling, lambda rng: {"events": keyed_events(rng)}, last={"events": [("z", FAR, 0)]}, cut_free=True
+    "tumbling-windows": to_the_end(
+        tumbling, cut_free=True, batch_oracle=oracles.windowed(oracles.aligned(150, 150, 20), oracles.contents)
     ),
-    "sessions-by-the-clock": SimulatedProgram(
-        sessions_by_the_clock, lambda rng: {"events": keyed_events(rng, most=20)}, tail=(100_000, 100_000), timed=True
+    "sliding-windows": to_the_end(
+        sliding, cut_free=True, batch_oracle=oracles.windowed(oracles.aligned(300, 100), oracles.totals)
+    ),
+    "merging-sessions": to_the_end(
+        merging_sessions,
+        cut_free=True,
+        batch_oracle=oracles.windowed(oracles.sessions(lambda value: 60), oracles.totals),
+    ),
+    # Each late record fires its window, so that a key's order shows.
+    "late-sessions": to_the_end(
+        late_sessions,
+        together={"events": first},
+        batch_oracle=oracles.windowed(oracles.sessions(lambda value: 40), oracles.contents),
+    ),
+    "late-panes": to_the_end(
+        late_panes,
+        together={"events": first},
+        batch_oracle=oracles.windowed(oracles.aligned(250, 60, 20), oracles.totals),
+    ),
+    "cumulating-windows": to_the_end(
+        cumulating, cut_free=True, batch_oracle=oracles.windowed(oracles.cumulated(400, 50), oracles.latest_and_sum)
+    ),
+    "late-folded-sessions": to_the_end(
+        late_folded_sessions,
+        together={"events": first},
+        batch_oracle=oracles.windowed(oracles.sessions(lambda value: 20 + value[1] % 50), oracles.totals),
+    ),
+    "firing-again": to_the_end(
+        fired_again,
+        together={"events": first},
+        batch_oracle=oracles.windowed(oracles.aligned(100, 100), oracles.fired_once(oracles.contents)),
+    ),
+    "late-totals": to_the_end(
+        late_totals,
+        together={"events": first},
+        batch_oracle=oracles.windowed(oracles.aligned(120, 120, 20), oracles.fired_once(oracles.totals)),
+    ),
+    "count-windows": to_the_end(counted, together={"events": first}, batch_oracle="its windows are of arrival"),
+    "count-triggers": to_the_end(counted_again, together={"events": first}, batch_oracle="its windows are of arrival"),
+    # When it fires first is counted from the first record that comes, so their order matters.
+    "early-results": to_the_end(early_results, together={"events": first}, batch_oracle="its windows are of arrival"),
+    "stacked-windows": to_the_end(windows_of_windows, cut_free=True, batch_oracle=oracles.stacked),
+    "unbounded-windows": of_events(
+        tumbling,
+        last=LAST,
+        cut_free=True,
+        batch_oracle=oracles.windowed(oracles.aligned(150, 150, 20), oracles.contents),
+    ),
+    "sessions-by-the-clock": of_events(
+        sessions_by_the_clock,
+        most=20,
+        tail=(100_000, 100_000),
+        timed=True,
+        batch_oracle=oracles.each_key(lambda key, group: [(key, sorted(map(oracles.third, group)))]),
     ),
 }

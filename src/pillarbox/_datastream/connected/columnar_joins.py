@@ -95,7 +95,7 @@ def sides_of_rows(
 def _is_untouched(step: Transformation) -> bool:
     """Return whether rows are as they are in a DataFrame, and columns as a rule: a filter makes rows of them."""
     while isinstance(step, PartitionTransformation) or (
-        isinstance(step, OperatorTransformation) and step.factory.keeps_records and step.kind != "filter"
+        isinstance(step, OperatorTransformation) and step.factory.keeps_columns
     ):
         step = step.inputs[0]
     return isinstance(step, DataFrameSource)

@@ -327,7 +327,7 @@ class DataStream(Stream[T1], Generic[T1]):
         check_on_error(on_error, "assign_timestamps_and_watermarks()")
         tag = on_error if isinstance(on_error, OutputTag) else None
         make = partial(TimestampsAndWatermarksOperator, strategy=strategy, tag=tag)
-        factory = OperatorFactory(make, keeps_records=True)
+        factory = OperatorFactory(make, keeps_records=True, keeps_columns=True)
         return self._apply("timestamps", None, factory, strategy=strategy)
 
     @overload
@@ -394,7 +394,8 @@ class DataStream(Stream[T1], Generic[T1]):
         types = key_types(step, keying)
         check_on_error(on_error, "key_by()")
         if isinstance(on_error, OutputTag):
-            guard = OperatorFactory(partial(KeyGuardOperator, keying=keying, tag=on_error), keeps_records=True)
+            make = partial(KeyGuardOperator, keying=keying, tag=on_error)
+            guard = OperatorFactory(make, keeps_records=True, keeps_columns=True)
             step = DataStream[T1](self._env, step)._apply("keys", None, guard).name(keying.operator)._step
         keyed = KeyByTransformation(
             self._env._next(),

@@ -26,6 +26,7 @@ from pillarbox._operators.functions.basic import (
 )
 from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
+from pillarbox._operators.keyed.in_event_time_order import InEventTimeOrderOperator
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.keyed.reduce import ReduceOperator
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
@@ -273,8 +274,29 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         """
         millis = positive_millis(within, "deduplicate(): within")
         make = partial(DeduplicateOperator, keying=self._keying, within=millis)
-        factory = OperatorFactory(make, keyed=True, keeps_records=True)
+        factory = OperatorFactory(make, keyed=True, keeps_records=True, keeps_columns=True)
         return self._apply("deduplicate", None, factory, event_time=EventTimeUse.TIMESTAMPS)
+
+    def in_event_time_order(self) -> DataStream[T1]:
+        """Hand on the records of each key by their timestamps.
+
+        A record waits in state until the watermark has reached its timestamp: all records of the key before it have
+        come out by then. Records that come after the watermark has reached their timestamps are dropped, and counted in
+        the metrics (``late_records_dropped``). Records with equal timestamps keep their order of arrival. A ``key_by``
+        after it keeps the order of each key, if it is by the same key.
+
+        Example:
+            >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("1 minute")
+            >>> at = late_by.with_timestamp_assigner(lambda event: event[1])
+            >>> events = env.from_collection([("a", 2_000), ("b", 1_000), ("a", 1_000)])
+            >>> by_name = events.assign_timestamps_and_watermarks(at).key_by(lambda event: event[0])
+            >>> in_order = by_name.in_event_time_order().execute_and_collect()
+            >>> [event for event in in_order if event[0] == "a"]
+            [('a', 1000), ('a', 2000)]
+        """
+        make = partial(InEventTimeOrderOperator, keying=self._keying)
+        factory = OperatorFactory(make, keyed=True, keeps_records=True)
+        return self._apply("in_event_time_order", None, factory, event_time=EventTimeUse.TIMESTAMPS)
 
     def interval_join(self, other: KeyedStream[Any, T2]) -> IntervalJoin[T1, T2]:
         """Make pairs of records of this stream and of another that have equal keys and near event times.

@@ -302,6 +302,7 @@ class OperatorFactory:
             each under the name of what it tells of. It is noted with the state (``_state/keys/state_note.py``).
         keeps_records: whether all records that it emits are ones that came, as they came: what is known of their
             columns holds after it, too.
+        keeps_columns: whether rows that come as columns leave it so, too.
         sides_are_fixed: whether it keeps records of each of its inputs, so that these may not change places.
     """
 
@@ -312,6 +313,7 @@ class OperatorFactory:
     result_types: Mapping[str | None, TypeInformation[Any]] = field(default_factory=dict)
     state_depends_on: Mapping[str, str] = field(default_factory=dict)
     keeps_records: bool = False
+    keeps_columns: bool = False
     sides_are_fixed: bool = False
 
     def __post_init__(self) -> None:

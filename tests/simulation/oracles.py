@@ -12,12 +12,9 @@ from datetime import datetime, timezone
 from itertools import product
 from typing import Any
 
-from pillarbox.testing import row
 from tests.simulation.programs.program import LETTERS, Inputs
 from tests.simulation.service import NEVER
 from tests.support.programs import first, second
-
-__all__ = ["ORACLES", "Oracle", "plain_rows"]
 
 Values = Iterable[Any]
 Oracle = Callable[[Inputs], dict[str, Values]]
@@ -136,6 +133,10 @@ def dead_letters(inputs: Inputs) -> dict[str, Values]:
         output += [(*result, place) for place, result in enumerate(every_state(key, good), 1)]
         letters += [(key, value, f"ValueError: {value[1]}") for value in values if value[1] % 4 == 2]
     return {"output": output, "letters": letters}
+
+
+def seen_so_far(key: Any, values: list[Any]) -> Values:
+    return [(key, tuple(map(second, values[:end]))) for end in range(1, len(values) + 1)]
 
 
 def numbered_changes(key: Any, values: list[Any]) -> Values:
@@ -413,85 +414,3 @@ def sessions_of_sessions(inputs: Inputs) -> dict[str, Values]:
     # The event time of a window's result is the last moment of the window.
     stamped = [(window[0], window[1] - 1, numbers) for _, window, numbers in results]
     return windowed(sessions(lambda value: 100), contents)({"results": stamped})
-
-
-ORACLES: dict[str, Oracle] = {
-    "windows": lambda inputs: {"sums": tumbling_sums(inputs["events"]), "late": []},
-    "windows-to-the-end": lambda inputs: {"sums": tumbling_sums(inputs["events"]), "late": []},
-    "late-data": lambda inputs: {"sums": tumbling_sums(inputs["events"]), "late": []},
-    "three-levels": all_again(1),
-    "union-of-levels": all_again(3),
-    "strategies-that-meet": sums_of("events", times=2),
-    "meeting-behind-a-shuffle": all_again(2),
-    "orders-and-payments": orders_and_payments,
-    "idle-source": sums_of("fast", "slow"),
-    "idle-behind-a-shuffle": lambda inputs: {"output": [value for value in inputs["events"] if value[0] in LETTERS]},
-    "windows-of-idle-subtasks": windows_of_letters,
-    "sessions-of-a-silent-source": sessions_of_sessions,
-    "idle-and-live-behind-a-shuffle": sums_of("fast", "slow"),
-    "parts-that-meet": all_again(1),
-    "silent-source": sums_of("events"),
-    "silent-sources": sums_of("fast", "slow"),
-    "sessions": each_key(visits),
-    "first-program": each_key(unpaid_orders),
-    "history": each_key(history, modulo_5),
-    "two-levels": two_levels,
-    "two-sources": two_sources,
-    "diamond": diamond,
-    "every-state": each_key(every_state),
-    "many-keys": each_key(every_state),
-    "dead-letters": dead_letters,
-    "keyed-map-and-filter": each_key(numbered_changes),
-    "running-sums": each_key(lambda key, group: [(key, sum(map(second, group)))]),
-    "rows": each_key(lambda card, group: [row(card=card, amount=sum(map(second, group)))]),
-    "side-outputs": side_outputs,
-    "extremes": extremes,
-    "processing-time": each_key(lambda key, group: [(key, at) for at in sorted(set(map(second, group)))]),
-    "both-kinds-of-timers": each_key(reminders),
-    "carried": each_key(squares),
-    "carried-to-the-end": each_key(squares),
-    "carried-in-any-order": each_key(squares),
-    "carried-without-a-key": each_key(squares),
-    "carried-with-event-time": each_key(squares),
-    "carried-until-a-timeout": until_a_timeout,
-    "drained": drained,
-    "drained-with-a-cache": each_key(
-        lambda rest, group: [(rest, count) for count in range(1, len(group) + 1)], lambda value: value[2] % 4
-    ),
-    "asked-in-batches": each_key(squares),
-    "tumbling-windows": windowed(aligned(150, 150, 20), contents),
-    "unbounded-windows": windowed(aligned(150, 150, 20), contents),
-    "sliding-windows": windowed(aligned(300, 100), totals),
-    "merging-sessions": windowed(sessions(lambda value: 60), totals),
-    "late-sessions": windowed(sessions(lambda value: 40), contents),
-    "late-panes": windowed(aligned(250, 60, 20), totals),
-    "cumulating-windows": windowed(cumulated(400, 50), latest_and_sum),
-    "late-folded-sessions": windowed(sessions(lambda value: 20 + value[1] % 50), totals),
-    "firing-again": windowed(aligned(100, 100), fired_once(contents)),
-    "late-totals": windowed(aligned(120, 120, 20), fired_once(totals)),
-    "stacked-windows": stacked,
-    "sessions-by-the-clock": each_key(lambda key, group: [(key, sorted(map(third, group)))]),
-    "tumbling-columns": windowed(aligned(150, 150, 20), aggregates),
-    "sliding-columns": windowed(aligned(300, 70), aggregates),
-    "cumulating-columns": windowed(cumulated(600, 150), aggregates),
-    "sessions-of-columns": windowed(sessions(lambda value: 60), aggregates),
-    "unbounded-columns": windowed(sessions(lambda value: 60), aggregates),
-    "late-columns": windowed(aligned(200, 100), aggregates),
-    "late-sessions-of-columns": windowed(sessions(lambda value: 40), aggregates),
-    "connected-by-key": balances,
-    "connected-without-key": either,
-    "co-map-and-flat-map": second_mentions,
-    "interval-join": near(-50, 80),
-    "interval-join-of-one-key": near(-20, 20),
-    "interval-join-of-the-past": near(-200, -20),
-    "late-interval-join": lambda inputs: {"output": pairs(inputs["lefts"], inputs["rights"], -200, 300)},
-    "join-of-joins": joins_of_joins,
-    "joined-windows": joined_windows,
-    "rules-by-time": rules_by_time,
-    "join-of-columns": near_columns(-50, 80),
-    "left-join-of-columns": near_columns(-50, 80, outer=True),
-    "left-join-of-columns-of-one-key": near_columns(-20, 20, outer=True),
-    "late-join-of-columns": near_columns(-200, 300, outer=True),
-    "join-of-columns-with-a-function": near(-50, 80),
-}
-"""By the names of programs. Those that are missing depend on the number of subtasks, or are other tests' own."""

@@ -1,0 +1,138 @@
+"""Dead letters: functions that refuse records when they are nearly done.
+
+Under keys it is the ledger of ``job.py``, with each kind of state and timers; it refuses timers, too. Another one has
+no key. What comes out is right only if nothing is left of what was done for a record before it was refused. (Windows
+that refuse records are in ``windows.py``.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from pillarbox import DataStream, DeadLetter, KeyedProcessFunction, OutputTag, ProcessFunction
+from tests.faults.oracles.ledger_oracle import Accounts
+from tests.faults.parts.part import Model, Part, Said
+from tests.faults.parts.windows import id_of
+from tests.faults.programs.job import MINUTE, NO_FAULTS, Event, Faults, Ledger
+
+__all__ = ["HALVES", "STRICT", "letter_row"]
+
+SEEN = OutputTag[Said]("seen")
+REFUSED, ODD_ONES = OutputTag[DeadLetter]("refused"), OutputTag[DeadLetter]("odd ones")
+
+
+def letter_row(letter: DeadLetter) -> Said:
+    """Return the row of a dead letter of a record or a timer."""
+    assert letter.timestamp is not None
+    timer = None if letter.timer is None else letter.timer.value
+    number = None if letter.value is None else letter.value.id
+    key = letter.value.key if letter.key is None else letter.key
+    where = "faults/parts/" in letter.traceback
+    return Said(key, letter.timestamp, [number, letter.key, timer, letter.operator, letter.error, where])
+
+
+# -- under keys --
+
+
+def is_refused(event: Any) -> bool:
+    return bool(event.id % 5 == 3)
+
+
+def is_refused_timer(timestamp: int) -> bool:
+    return timestamp // MINUTE % 3 == 2  # not that at which each key shows its state
+
+
+class Strict(Ledger):
+    """A ledger that refuses some records and timers: what it said of them on a side output goes, too."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__(NO_FAULTS)  # an error that is raised here fails nothing
+        self.kills = faults
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        ctx.output(SEEN, id_of(value))
+        out = super().process_element(value, ctx)
+        if is_refused(value):
+            self.kills.pass_by("letter", value.id)
+            raise ValueError(f"{value.id} is refused")
+        return out
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+        out = super().on_timer(timestamp, ctx)
+        self.kills.pass_by("letter timer", (ctx.get_current_key(), timestamp))
+        if is_refused_timer(timestamp):
+            raise ValueError(f"the timer at {timestamp} is refused")
+        return out
+
+    def row(self, key: int, timestamp: int, state: dict[str, Any]) -> Any:
+        return Said(key, timestamp, state)
+
+
+class StrictModel(Accounts):
+    """To a ledger that refuses, what is refused has never been.
+
+    Faults' places are the ids of the records that were refused, and the timers.
+    """
+
+    def record(self, event: Event) -> None:
+        """Take a record."""
+        if is_refused(event):
+            self.points["letter"].append(event.id)
+            letter = [event.id, event.key, None, "strict", f"ValueError: {event.id} is refused", True]
+            self.say(event.key, event.ts, letter, REFUSED.tag_id)
+        else:
+            self.say(*id_of(event), side=SEEN.tag_id)
+            super().record(event)
+
+    def timer(self, key: int, timestamp: int) -> None:
+        """Take a timer, which has fired also if it is refused."""
+        if is_refused_timer(timestamp):
+            error = f"ValueError: the timer at {timestamp} is refused"
+            self.say(key, timestamp, [None, key, "event time", "strict", error, True], REFUSED.tag_id)
+        else:
+            super().timer(key, timestamp)
+
+
+def strict(events: DataStream, faults: Faults) -> DataStream:
+    return events.key_by("key").process(Strict(faults), on_error=REFUSED)
+
+
+STRICT = Part("strict", strict, partial(StrictModel, "letter timer"), sides={SEEN: None, REFUSED: letter_row})
+
+
+# -- without a key --
+
+
+def is_odd_one(event: Any) -> bool:
+    return bool(event.id % 7 == 2)
+
+
+class Halves(ProcessFunction):
+    """Emits each event in two parts, between which it may fail."""
+
+    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        for part in (1, 2):
+            yield Said(value.key, value.ts, [value.id, part])
+            if is_odd_one(value):
+                raise LookupError(f"{value.id} has one part")
+
+
+class HalvesModel(Model):
+    def record(self, event: Event) -> None:
+        if is_odd_one(event):
+            letter = [event.id, None, None, "halves", f"LookupError: {event.id} has one part", True]
+            self.say(event.key, event.ts, letter, ODD_ONES.tag_id)
+        else:
+            for part in (1, 2):
+                self.say(event.key, event.ts, [event.id, part])
+
+
+HALVES = Part(
+    "halves",
+    lambda events, faults: events.process(Halves(), on_error=ODD_ONES),
+    HalvesModel,
+    sides={ODD_ONES: letter_row},
+    has_state=False,
+)

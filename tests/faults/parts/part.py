@@ -1,0 +1,155 @@
+"""A part of the program that chaos runs: an operator with its rows, and what these must be, in plain Python.
+
+The ledger of ``job.py`` runs beside all parts, on the same events. Which parts there are is in the table of operators
+(``tests/operators_table``): an entry has its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from pillarbox import DataStream, OutputTag
+from tests.faults.programs.job import Event, Faults, Out, Row
+
+__all__ = ["BEGINNING", "BOUNDS", "Joined", "Model", "Part", "Said", "streams_of"]
+
+BEGINNING = -(2**63)  # where event time begins
+
+# Milliseconds, with every sign. Records come up to 15 seconds later than event time: some are late. Where the upper
+# bound is negative, a row may be past all its partners when it comes, and event time need not advance in that epoch.
+BOUNDS = ((-2_000, 3_000), (-12_000, -5_000), (4_000, 9_000), (-6_000, 0), (0, 5_000), (0, 0))
+
+
+class Joined(NamedTuple):
+    """How the joins of a program join.
+
+    Attributes:
+        bounds: one of `BOUNDS`.
+        how: the kind of a join by columns.
+    """
+
+    bounds: tuple[int, int] = BOUNDS[0]
+    how: Literal["inner", "left"] = "left"
+
+
+class Said(NamedTuple):
+    """A row of a part.
+
+    Attributes:
+        state: what the part has to say of its key at this time, for JSON.
+    """
+
+    key: int
+    ts: int
+    state: Any
+
+
+class Model:
+    """What a part does with the events of an epoch, and when event time has advanced.
+
+    Attributes:
+        name: that of its part.
+        watermark: how far event time is.
+        rows: what came out since somebody took it.
+        points: by the place of a fault, what came by there since somebody took it.
+    """
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.watermark = BEGINNING
+        self.rows: list[Row] = []
+        self.points: defaultdict[str, list[Any]] = defaultdict(list)
+
+    def record(self, event: Event) -> None:
+        """Take a record."""
+
+    def end_of_input(self) -> None:
+        """Take note that all records of the epoch are there."""
+
+    def advance(self, watermark: int) -> None:
+        """Advance event time."""
+        self.watermark = watermark
+
+    def say(self, key: int, ts: int, state: Any, side: str | None = None) -> None:
+        """Emit a row, on the side output of this tag if there is one."""
+        self.rows.append((_name(self.name, side), key, ts, json.dumps(state)))
+
+    def taken(self) -> tuple[list[Row], dict[str, list[Any]]]:
+        """Return rows and points, and forget them."""
+        found = self.rows, dict(self.points)
+        self.rows, self.points = [], defaultdict(list)
+        return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """An operator of the program that chaos runs.
+
+    Attributes:
+        name: the name and the uid of the operator, and the name of its rows.
+        stream: makes the operator, from the stream of events and the faults of a run; with it the stream whose side
+            outputs are meant, if these are another one's.
+        model: makes what works out the part's rows.
+        row: makes a row of a result; None: results are rows.
+        sides: the same for the side outputs.
+        has_state: whether the operator has state in a checkpoint.
+        of: makes the part for joins of another kind, where it is a join.
+    """
+
+    name: str
+    stream: Callable[[DataStream[Any], Faults], DataStream[Any] | tuple[DataStream[Any], DataStream[Any]]]
+    model: Callable[[], Model]
+    row: Callable[[Any], Said] | None = None
+    sides: Mapping[OutputTag[Any], Callable[[Any], Said] | None] = field(default_factory=dict)
+    has_state: bool = True
+    of: Callable[[Joined], Part] | None = None
+
+    @property
+    def rows(self) -> list[str]:
+        """The names of its rows: of the main output and the side outputs."""
+        return [self.name, *(_name(self.name, tag.tag_id) for tag in self.sides)]
+
+    def streams(self, events: DataStream[Any], faults: Any) -> list[DataStream[Any]]:
+        """Return the streams of its rows."""
+        made = self.stream(events, faults)
+        main, with_sides = made if isinstance(made, tuple) else (made, made)
+        outputs = [(main.uid(self.name).name(self.name), None, self.row)]
+        outputs += [(with_sides.get_side_output(tag), tag.tag_id, row) for tag, row in self.sides.items()]
+        return [stream.map(partial(_out, _name(self.name, side), row)) for stream, side, row in outputs]
+
+    def new_model(self) -> Model:
+        """Return a model that has seen nothing yet."""
+        model = self.model()
+        model.name = self.name
+        return model
+
+
+def streams_of(parts: Sequence[Part]) -> Callable[[DataStream[Any], Any], list[DataStream[Any]]]:
+    """Return what makes the streams of these parts, from events and faults."""
+    return lambda events, faults: [stream for part in parts for stream in part.streams(events, faults)]
+
+
+def rows_of(models: Iterable[Model], points: defaultdict[str, list[Any]]) -> list[Row]:
+    """Take the rows of models; add what came by the places of faults."""
+    rows = []
+    for model in models:
+        of_model, found = model.taken()
+        rows += of_model
+        for place, passed in found.items():
+            points[place] += passed
+    return rows
+
+
+def _name(part: str, side: str | None) -> str:
+    return part if side is None else f"{part}: {side}"
+
+
+def _out(name: str, row: Callable[[Any], Said] | None, result: Any) -> Out:
+    said = result if row is None else row(result)
+    return Out(name, said.key, said.ts, json.dumps(said.state), os.getpid(), 0)

@@ -1,0 +1,50 @@
+"""A bounded program, of which no more than the first results are wanted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from pillarbox import StreamExecutionEnvironment
+from tests.faults.programs.job import HEARTBEAT, Epoch, Faults
+
+__all__ = ["first_sums", "first_sums_answer"]
+
+LIMIT = 100
+
+
+class Passing:
+    """Returns key and sum, if nothing comes between."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+
+    def __call__(self, event: Any) -> list[int]:
+        self.faults.pass_by("limited", (event.key, event.id))
+        return [event.key, event.id]
+
+
+def first_sums(events: DataFrame, faults: Faults) -> list[list[int]]:
+    """Run the program; return key and sum of its first results: in their order, as there is one task a level."""
+    env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession).set_parallelism(1)
+    sums = (
+        env.from_dataframe(events.coalesce(1))
+        .filter(lambda event: event.key != HEARTBEAT)
+        .key_by("key")
+        .sum("id")
+        .map(Passing(faults))
+    )
+    return sums.execute_and_collect(limit=LIMIT)
+
+
+def first_sums_answer(epochs: Sequence[Epoch]) -> list[list[int]]:
+    """Work out the first results of the program, which reads the events in the order of epochs."""
+    sums: defaultdict[int, int] = defaultdict(int)
+    found = []
+    for event in (event for parts in epochs for part in parts for event in part if event.key != HEARTBEAT):
+        sums[event.key] += event.id
+        found.append([event.key, sums[event.key]])
+    return found[:LIMIT]

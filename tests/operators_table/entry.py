@@ -1,0 +1,208 @@
+"""An entry of the table of operators: one way to make an operator, and all that tests and pages have to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pillarbox import Types
+from pillarbox._operators.frame.operator import StreamOperator
+from pillarbox.testing import StreamRecord, row
+from tests.faults.parts.part import Part
+from tests.simulation.programs.program import SimulatedProgram
+
+__all__ = [
+    "BY_KEY",
+    "DROPPED",
+    "LIKE_OTHERS",
+    "NO_ARGUMENT",
+    "NO_STATE",
+    "ROW",
+    "SAME",
+    "Because",
+    "Differs",
+    "Entry",
+    "Kept",
+    "Late",
+    "Refused",
+    "Resumes",
+    "pick",
+    "record",
+]
+
+# The records of all tests that run from the table.
+ROW = Types.ROW_NAMED(["key", "n", "at"], [Types.STRING(), Types.LONG(), Types.LONG()])
+
+Build = Callable[..., Any]
+
+
+def record(key: str, n: int, at: int) -> StreamRecord:
+    """Return a record with its timestamp, which is one of its fields, too."""
+    return StreamRecord(row(key=key, n=n, at=at), at)
+
+
+def pick(module: Any, *names: str) -> dict[str, SimulatedProgram]:
+    """Return some of the simulated programs of a module."""
+    return {name: module.PROGRAMS[name] for name in names}
+
+
+@dataclass(frozen=True)
+class Because:
+    """Why there is nothing in a field."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What an operator keeps in state.
+
+    Attributes:
+        words: for the page.
+        format: how it is stored where the type of the records is declared: ``"plain"``, or how the reason begins for
+            which it is pickled, as the operator's task reports it; None: there is no state.
+        by_user: whether a function declares the state, and so its types.
+    """
+
+    words: str
+    format: str | None = "plain"
+    by_user: bool = False
+
+
+@dataclass(frozen=True)
+class Late:
+    """What becomes of records that come after the watermark has passed them.
+
+    Attributes:
+        words: for the page.
+        dropped: whether the operator drops and counts them.
+    """
+
+    words: str
+    dropped: bool = False
+
+
+@dataclass(frozen=True)
+class Differs:
+    """How results in batch mode differ from those of a stream that ends.
+
+    Attributes:
+        words: for the page.
+        expected: works out the results, of all records by time; None: a function's results depend on the order.
+        same: whether there is no difference for the entry's program.
+    """
+
+    words: str
+    expected: Callable[[list[Any]], list[Any]] | None = None
+    same: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A change after which the state cannot be used.
+
+    Attributes:
+        change: for the page.
+        build: makes the operator that is changed.
+        words: a part of the error.
+        by_tasks: whether the tasks refuse it, when they read their state; else a start already does.
+    """
+
+    change: str
+    build: Build
+    words: str
+    by_tasks: bool = False
+
+
+@dataclass(frozen=True)
+class Resumes:
+    """A change after which the operator resumes from its state.
+
+    Attributes:
+        change: for the page.
+        then: the same: what becomes of the state.
+        build: makes the operator that is changed.
+        begun: the records before the change.
+        more: those after it, epoch by epoch; the input ends with them.
+        gives: what comes out after it.
+    """
+
+    change: str
+    then: str
+    build: Build
+    begun: Sequence[StreamRecord]
+    more: Sequence[Sequence[StreamRecord]]
+    gives: Sequence[Any]
+
+
+NO_STATE = Kept("none", None)
+LIKE_OTHERS = Late("handled like others")
+DROPPED = Late("dropped and counted", dropped=True)
+SAME = Differs("the same", same=True)
+BY_KEY = Differs("the same, unless the function depends on the order of records", same=True)
+NO_ARGUMENT = Because("it has no argument that its state depends on")
+
+
+class _Missing:
+    """Stands for what has to be entered."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+_MISSING: Any = _Missing()
+_TO_ENTER = {
+    "state": 'Kept("what it keeps", format="plain"), or NO_STATE',
+    "late": "LIKE_OTHERS, DROPPED, or Late(...)",
+    "batch": 'SAME, or Differs("what differs", expected=...)',
+    "changes": "a list of Refused(...) and Resumes(...), for each argument that its state depends on, or NO_ARGUMENT",
+    "simulated": '{"a name": SimulatedProgram(...)}, or Because("why there is none")',
+    "chaos": 'Part("name", stream, model), or Because("why there is none")',
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A way to make an operator.
+
+    Attributes:
+        method: the public method of a class of streams, such as ``KeyedStream.reduce``.
+        operator: the class of the operator that is made.
+        build: makes it, from one stream of rows (key, n, at), or two.
+        case: which case of the method it is, where there are several.
+        inputs: of how many streams it is made.
+        ordered: whether the order of its output is known.
+        state: what it keeps.
+        late: what becomes of late records.
+        batch: what batch mode changes in its results.
+        changes: what may change in a program that resumes from its state.
+        simulated: programs in which it runs on the simulated cluster, by name.
+        chaos: its part of the program that chaos runs.
+    """
+
+    method: str
+    operator: type[StreamOperator]
+    build: Build
+    case: str = ""
+    inputs: int = 1
+    ordered: bool = True
+    state: Kept = _MISSING
+    late: Late = _MISSING
+    batch: Differs = _MISSING
+    changes: Sequence[Refused | Resumes] | Because = _MISSING
+    simulated: Mapping[str, SimulatedProgram] | Because = _MISSING
+    chaos: Part | Because = _MISSING
+
+    def __str__(self) -> str:
+        return f"{self.method}, {self.case}" if self.case else self.method
+
+    def lacks(self, *names: str) -> bool:
+        """Return whether one of these fields is not entered; by default, whether any field is not."""
+        return any(getattr(self, name) is _MISSING for name in names or _TO_ENTER)
+
+    def missing(self) -> Iterator[str]:
+        """Yield what is not entered."""
+        for name, what in _TO_ENTER.items():
+            if self.lacks(name):
+                yield f"{self}: {name} is missing: enter {what}"

@@ -1,0 +1,68 @@
+"""Writes ``docs/operators.md``, from the table: ``python -m tests.operators_table.page``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.operators_table.entry import Entry, Refused
+from tests.operators_table.table import OPERATORS
+
+__all__ = ["PATH", "text"]
+
+PATH = Path(__file__).parents[2] / "docs" / "operators.md"
+
+HEAD = """# Operators
+
+Each method that makes an operator. `AllWindowedStream` has the methods of `WindowedStream`. Tests hold each row to what
+it says.
+
+- **State**: what the operator keeps in the checkpoint. It is stored as
+  [plain data](security.md#state-of-declared-types) where the types of records and key are declared, and as pickles
+  where the row says so.
+- **Late records**: what becomes of records that come after the watermark has passed them. Windows and joins have a side
+  output for those that they would drop, and windows `allowed_lateness`.
+- **Batch mode**: how the results differ from those of a stream that ends
+  ([how batch mode works](execution.md#batch-mode)).
+- **What may change**: arguments that the state depends on. If a change is refused, the operator needs another
+  `uid(...)` ([all other changes](operations.md#i-want-to-change-x-what-do-i-do)).
+
+| method | state | late records | batch mode | what may change |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def text() -> str:
+    """Return the page."""
+    return HEAD + "".join(f"| {' | '.join(cells)} |\n" for cells in _rows())
+
+
+def _rows() -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each row: methods of a class share one where all else is the same."""
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for entry in (entry for entry in OPERATORS if not entry.lacks()):
+        stream, method = entry.method.split(".")
+        cells = stream, _state(entry), entry.late.words, entry.batch.words, _changes(entry)
+        rows.setdefault(cells, {}).setdefault(method, entry.case)
+    for (stream, *cells), methods in rows.items():
+        names = (f"`{method}` ({case})" if case else f"`{method}`" for method, case in methods.items())
+        yield f"`{stream}.{', '.join(names)[1:]}", *cells
+
+
+def _state(entry: Entry) -> str:
+    kept = entry.state
+    return f"{kept.words} (pickled)" if (kept.format or "").startswith("pickle") and not kept.by_user else kept.words
+
+
+def _changes(entry: Entry) -> str:
+    if not isinstance(entry.changes, list):
+        return ""
+    said = [
+        f"{change.change}: refused" if isinstance(change, Refused) else f"{change.change}: {change.then}"
+        for change in entry.changes
+    ]
+    return "; ".join(dict.fromkeys(said))
+
+
+if __name__ == "__main__":
+    PATH.write_text(text())

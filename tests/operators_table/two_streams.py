@@ -1,0 +1,224 @@
+"""Operators of two streams: connected ones, broadcast state, joins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from pillarbox._datastream.connected import columnar_joins
+from pillarbox._operators.columnar.joins.join_operator import ColumnarJoinOperator
+from pillarbox._operators.columnar.joins.process_join import ColumnarProcessJoinOperator
+from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
+from pillarbox._operators.connected.two_inputs import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessOperator,
+    KeyedCoProcessOperator,
+)
+from pillarbox._operators.joins.co_group import CoGroupWindowOperator
+from pillarbox._operators.joins.interval_join import IntervalJoinOperator
+from tests.faults.parts import columns as column_parts
+from tests.faults.parts import connected, joins
+from tests.operators_table.entry import (
+    DROPPED,
+    LIKE_OTHERS,
+    NO_ARGUMENT,
+    NO_STATE,
+    SAME,
+    Because,
+    Differs,
+    Entry,
+    Kept,
+    Refused,
+    pick,
+)
+from tests.operators_table.functions import RULES, AnyOf, Either, KeyedRuled, Pairs, Ruled, Seen
+from tests.operators_table.windows import SESSIONS, SLIDING
+from tests.simulation.programs import columnar_joins as simulated_joins
+from tests.simulation.programs import two_inputs
+
+__all__ = ["ENTRIES"]
+
+FUNCTIONS = "what the function declares"
+BY_TIME = Differs("records of a key come by time, of both streams")
+FIRST = Differs("all of the broadcast stream comes first")
+SWAPPED = "'op': its inputs have changed places: the first one came from source 'left'"
+
+# -- connected streams --
+
+MAP = Entry(
+    "ConnectedStreams.map",
+    CoMapOperator,
+    lambda a, b: a.connect(b).map(AnyOf()),
+    inputs=2,
+    state=NO_STATE,
+    late=LIKE_OTHERS,
+    batch=SAME,
+    changes=NO_ARGUMENT,
+    simulated=pick(two_inputs, "co-map-and-flat-map"),
+    chaos=connected.SIDES,
+)
+CONNECTED = [
+    MAP,
+    replace(
+        MAP,
+        method="ConnectedStreams.flat_map",
+        operator=CoFlatMapOperator,
+        build=lambda a, b: a.connect(b).key_by("key", "key").flat_map(Seen()),
+        state=Kept(FUNCTIONS, "pickle: the list state 'ones': no type", by_user=True),
+        batch=BY_TIME,
+        chaos=connected.TURNS,
+    ),
+    replace(
+        MAP,
+        method="ConnectedStreams.process",
+        operator=CoProcessOperator,
+        build=lambda a, b: a.connect(b).process(Either()),
+        simulated=pick(two_inputs, "connected-without-key"),
+        chaos=connected.HELD,
+    ),
+    replace(
+        MAP,
+        method="ConnectedStreams.process",
+        operator=KeyedCoProcessOperator,
+        build=lambda a, b: a.connect(b).key_by("key", "key").process(Pairs()),
+        case="by key",
+        ordered=False,
+        state=Kept(f"{FUNCTIONS}, and its timers", "pickle: the value state 'left': no type", by_user=True),
+        batch=BY_TIME,
+        simulated=pick(two_inputs, "connected-by-key"),
+        chaos=connected.BALANCE,
+    ),
+]
+
+# -- broadcast state --
+
+BROADCAST = [
+    replace(
+        MAP,
+        method="BroadcastConnectedStream.process",
+        operator=BroadcastProcessOperator,
+        build=lambda a, b: a.connect(b.broadcast(RULES)).process(Ruled()),
+        state=Kept("broadcast state", "pickle: it works without keys"),
+        batch=FIRST,
+        simulated=pick(two_inputs, "broadcast-without-key"),
+        chaos=connected.KNOWN,
+    ),
+    replace(
+        MAP,
+        method="BroadcastConnectedStream.process",
+        operator=KeyedBroadcastProcessOperator,
+        build=lambda a, b: a.key_by("key").connect(b.broadcast(RULES)).process(KeyedRuled()),
+        case="by key",
+        ordered=False,
+        state=Kept(f"broadcast state, {FUNCTIONS}, and its timers", "pickle: ", by_user=True),
+        batch=FIRST,
+        simulated=pick(two_inputs, "rules-by-time"),
+        chaos=joins.RULED,
+    ),
+]
+
+# -- joins --
+
+
+def near(a: Any, b: Any) -> Any:
+    return a.key_by("key").interval_join(b.key_by("key")).between(-9, 12)
+
+
+def near_pairs(a: Any, b: Any) -> Any:
+    return near(a, b).process(lambda one, other, ctx: [(one.n, other.n)])
+
+
+def near_columns(a: Any, b: Any) -> Any:
+    return near(a, b).columns("left", suffixes=("", "_right"))
+
+
+def pairs_of_columns(a: Any, b: Any) -> Any:
+    """An interval join with a function, as it is made of streams of DataFrames."""
+    with mock.patch.object(columnar_joins, "_is_untouched", lambda step: True):
+        return near_pairs(a, b)
+
+
+def both(ones: Any, twos: Any) -> Any:
+    return [(sorted(one.n for one in ones), sorted(two.n for two in twos))]
+
+
+def grouped(a: Any, b: Any) -> Any:
+    return a.co_group(b).where("key").equal_to("key").window(SLIDING).apply(both)
+
+
+def joined(a: Any, b: Any) -> Any:
+    return a.join(b).where("key").equal_to("key").window(SESSIONS).apply(lambda one, two: (one.n, two.n))
+
+
+def sides_changed(make: Any) -> list[Refused]:
+    return [Refused("first and second side change places", lambda a, b: make(b, a), SWAPPED)]
+
+
+BOTH_SIDES = Kept("the records of both sides, until they are past all their partners")
+INTERVAL = Entry(
+    "IntervalJoin.process",
+    IntervalJoinOperator,
+    near_pairs,
+    inputs=2,
+    state=replace(BOTH_SIDES, format="pickle: "),
+    late=DROPPED,
+    batch=SAME,
+    changes=sides_changed(near_pairs),
+    simulated=pick(
+        two_inputs,
+        "interval-join",
+        "interval-join-of-one-key",
+        "interval-join-of-the-past",
+        "late-interval-join",
+        "join-of-joins",
+    ),
+    chaos=joins.pairs_of(),
+)
+WINDOWS = replace(
+    INTERVAL,
+    method="CoGroupedWindows.apply",
+    operator=CoGroupWindowOperator,
+    build=grouped,
+    ordered=False,
+    state=Kept("the elements of both sides", "pickle: "),
+    changes=sides_changed(grouped),
+    simulated=pick(two_inputs, "joined-windows"),
+    chaos=joins.BOTH,
+)
+JOINS = [
+    INTERVAL,
+    replace(
+        INTERVAL,
+        operator=ColumnarProcessJoinOperator,
+        build=pairs_of_columns,
+        case="of rows of DataFrames",
+        ordered=False,
+        state=BOTH_SIDES,
+        changes=sides_changed(pairs_of_columns),
+        simulated=pick(simulated_joins, "join-of-columns-with-a-function"),
+        chaos=Because("it is in the query of DataFrame functions: tests/faults/parts/columns.py"),
+    ),
+    replace(
+        INTERVAL,
+        method="IntervalJoin.columns",
+        operator=ColumnarJoinOperator,
+        build=near_columns,
+        ordered=False,
+        state=BOTH_SIDES,
+        changes=sides_changed(near_columns),
+        simulated=pick(simulated_joins, *(set(simulated_joins.PROGRAMS) - {"join-of-columns-with-a-function"})),
+        chaos=column_parts.pairs_of(),
+    ),
+    WINDOWS,
+    replace(
+        WINDOWS,
+        method="JoinedWindows.apply",
+        build=joined,
+        changes=sides_changed(joined),
+        chaos=Because("co_group has the same operator"),
+    ),
+]
+
+ENTRIES = [*CONNECTED, *BROADCAST, *JOINS]

@@ -1,0 +1,28 @@
+"""The programs that are simulated, by name: those of this folder, and those of the table of operators."""
+
+from __future__ import annotations
+
+from tests.operators_table.table import simulated
+from tests.simulation.programs import (
+    batch,
+    borrowed,
+    columnar_joins,
+    columns,
+    event_time,
+    requests,
+    state,
+    timers,
+    two_inputs,
+    windows,
+)
+from tests.simulation.programs.program import SimulatedProgram
+
+__all__ = ["PROGRAMS", "STREAMING"]
+
+_MODULES = (event_time, timers, state, borrowed, requests, windows, columns, two_inputs, columnar_joins)
+
+STREAMING: dict[str, SimulatedProgram] = {
+    **{name: program for module in _MODULES for name, program in module.PROGRAMS.items()},
+    **simulated(),
+}
+PROGRAMS: dict[str, SimulatedProgram] = {**STREAMING, **batch.in_batch_mode(STREAMING)}

@@ -1,0 +1,81 @@
+"""A program that has run for an epoch, and others that resume from its state, or are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox import CheckpointMismatchError, WatermarkStrategy
+from pillarbox._graph.description import Comparison, compare, describe_programs
+from pillarbox.testing import ProgramTestHarness
+
+__all__ = ["AT", "Begun", "Made"]
+
+AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+
+# Makes the stream that comes out of an operator, of two streams.
+Made = Callable[[Any, Any], Any]
+
+
+def program(make: Made, uid: str = "op", savepoint: Path | None = None) -> Any:
+    def build(env, left, right):
+        if savepoint is not None:
+            env.from_savepoint(savepoint, allow_non_restored_state=True)
+        timed = (each.assign_timestamps_and_watermarks(AT) for each in (left, right))
+        return make(*timed).uid(uid)
+
+    return build
+
+
+class Begun:
+    """A program that has run for an epoch; others resume from its state."""
+
+    def __init__(self, make: Made, folder: Path, **records: list[Any]) -> None:
+        self._savepoint = folder / "savepoint"
+        with ProgramTestHarness(program(make)) as harness:
+            self.output = self._run(harness, records)
+            harness.write_savepoint(self._savepoint)
+            self._snapshot = harness.snapshot()
+            self._description = describe_programs([harness._program])
+
+    def _run(self, harness: ProgramTestHarness, records: dict[str, list[Any]]) -> list[Any]:
+        for source, rows in records.items():
+            harness.push_all(source, rows)
+        return harness.run_epoch()["output"]
+
+    def compared(self, make: Made) -> Comparison:
+        """Return what pillarbox.start would say."""
+        with ProgramTestHarness(program(make)) as harness:
+            return compare(self._description, describe_programs([harness._program]))
+
+    def resumes(self, make: Made, *epochs: list[Any], **records: list[Any]) -> list[Any]:
+        """Return what comes out of another program, with more records, up to the end.
+
+        Args:
+            epochs: those of the left source, epoch by epoch, or
+            records: those of an epoch by source.
+        """
+        with ProgramTestHarness(program(make), snapshot=self._snapshot) as harness:
+            found = [each for rows in epochs for each in self._run(harness, {"left": rows})]
+            return found + self._run(harness, records) + harness.end_input()["output"]
+
+    def refuses(self, make: Made, words: str) -> None:
+        """Check that a program is refused wherever it could begin, with these words, and that their advice helps."""
+        (said,) = (said for said in self.compared(make).refused if "it kept" in said or "places" in said)
+        assert words in said and "give it another uid() and start from a savepoint" in said
+        with pytest.raises(CheckpointMismatchError) as caught:
+            self.resumes(make)
+        assert words in str(caught.value) and "start from a savepoint with allow_non_restored_state=True" in str(
+            caught.value
+        )
+        with (
+            pytest.raises(CheckpointMismatchError) as caught,
+            ProgramTestHarness(program(make, savepoint=self._savepoint)) as harness,
+        ):
+            harness.run_epoch()
+        assert words in str(caught.value) and "leave the state behind: allow_non_restored_state" in str(caught.value)
+        with ProgramTestHarness(program(make, "another", self._savepoint)) as harness:
+            assert self._run(harness, {}) == []
