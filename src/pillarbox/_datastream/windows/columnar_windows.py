@@ -60,7 +60,8 @@ def aggregate_columns(windows: WindowsOfOneStream[Any, Any], aggregates: Mapping
     misfit = _misfit(windows)
     if misfit is not None:
         raise ProgramError(f"aggregates of columns {misfit}: {_INSTEAD}")
-    stream, assigner, by_key = windows._stream, windows._assigner, windows._of_keys
+    stream: KeyedStream[Any, Any] = windows._stream
+    assigner, by_key = windows._assigner, windows._of_keys
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, ColumnAggregate):
             raise ProgramError(

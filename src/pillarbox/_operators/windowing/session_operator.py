@@ -9,7 +9,7 @@ They are tuples, as these lie in one piece of memory: with many keys, a look at 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any
@@ -193,8 +193,8 @@ class SessionWindowOperator(FoldingWindowOperator):
         if gap is not None and times is not None and None not in times:
             return zip(times, [time + gap for time in times])  # type: ignore[operator, arg-type]
         assign, context = self._assigner.assign_windows, self._assigner_context
-        timed = zip(records.values, repeat(None) if times is None else times)
-        return (window for value, time in timed for window in assign(value, time, context))
+        stamps: Iterable[int | None] = repeat(None) if times is None else times
+        return (window for value, time in zip(records.values, stamps) for window in assign(value, time, context))
 
     def _add(self, value: Any, start: int, end: int, sessions: tuple[Session, ...]) -> None:
         """Add an element to the sessions that it meets, which become one, or as a new one."""
