@@ -46,6 +46,7 @@ class Contest(ABC):
         stores: the settings of the state stores that Spark's own is tried with, by name.
         flink: the jobs of PyFlink, as ``Side`` takes them.
         visits: whether peers come one after the other; else all have turns in rounds.
+        of: what ``keys`` counts.
         name: the work that is being done.
         fastest: the store that Spark's own was the fastest with, by work.
         busy_ms: how long the micro-batches of each process have taken so far.
@@ -56,6 +57,7 @@ class Contest(ABC):
     stores: Mapping[str, Mapping[str, str]] = {}
     flink: str
     visits = False
+    of = "keys"
 
     def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
         self.arguments = arguments
@@ -195,7 +197,7 @@ class Contest(ABC):
         try:
             for name in works:
                 self.name = name
-                print(f"{self.name}: {self.title}, {self.keys:,} keys", flush=True)
+                print(f"{self.name}: {self.title}, {self.keys:,} {self.of}", flush=True)
                 self.do_work(sides, peers)
         finally:
             self.close()

@@ -305,6 +305,7 @@ class LookupContest(Contest):
     """All settings."""
 
     contenders = CONTENDERS
+    of = "records"
 
     def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
         super().__init__(arguments, directory)

@@ -1,0 +1,49 @@
+"""The limits and what is written by hand give the results that the cases expect."""
+
+from __future__ import annotations
+
+import argparse
+
+import pyarrow as pa
+import pytest
+
+from benchmarks.cases.rates import async_io, keyed, sessions
+from benchmarks.cases.rates.keyed import CountBatches
+from benchmarks.cases.rates.sessions import SessionBatches
+from benchmarks.peers import lookups
+from benchmarks.peers.limits import BareLoop
+from benchmarks.peers.lookups import Stopwatch, Work, score, sums
+
+
+@pytest.mark.parametrize(("case", "kind"), [(keyed, CountBatches), (sessions, SessionBatches)])
+def test_the_bare_loop_gives_what_numpy_expects(tmp_path, case, kind):
+    arguments = argparse.Namespace(rows=2_000, warm_up_rows=200, keys=50, flink_rows=400, flink_warm_up_rows=40)
+    batches = kind(arguments, 1, tmp_path)
+    side = BareLoop(case.__name__)
+    side.begin("bare", str(tmp_path), {}, {"work": case.WORK})
+    found = [side.step("bare", str(batches.place(number, "parquet")))["results"] for number in range(4)]
+    side.close()
+    assert found == [batches.expected(number, "bare") for number in range(4)]
+    assert all(results[0] > 0 for results in found[1:])
+
+
+@pytest.mark.parametrize("form", [*async_io.GATHER_FORMS, "threads", "bare"])
+def test_lookups_by_hand_answer_each_record_once(form):
+    batches = [pa.record_batch([pa.array(range(start, start + 30))], names=["id"]) for start in range(0, 90, 30)]
+    done = list(getattr(lookups, form)(Work(latency=0, capacity=10), iter(batches)))
+    rows = [(row["id"], row["score"]) for batch in done for row in batch.to_pylist()]
+    assert sums(rows) == sums((key, score(key)) for key in range(90))
+
+
+def test_a_stopwatch_tells_the_time_from_the_first_begin_to_the_last_end(tmp_path):
+    assert Stopwatch.read_all(tmp_path) is None
+    one, two = Stopwatch(str(tmp_path)), Stopwatch(str(tmp_path))
+    one.begin()
+    two.begin()
+    two.end()
+    first = Stopwatch.read_all(tmp_path)
+    one.end()
+    last = Stopwatch.read_all(tmp_path)
+    assert first is not None and last is not None and 0 <= first <= last
+    Stopwatch.reset_all(tmp_path)
+    assert Stopwatch.read_all(tmp_path) is None
