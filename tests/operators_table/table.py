@@ -12,8 +12,8 @@ from pillarbox._operators.columnar.columnar_operator import ColumnarOperator
 from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator
 from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
 from pillarbox._operators.connected.broadcast import _BroadcastOperator
-from pillarbox._operators.connected.two_inputs import _TwoInputs
 from pillarbox._operators.frame.function_operator import FunctionOperator
+from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.stateless.limit import LimitOperator
@@ -22,6 +22,7 @@ from pillarbox._operators.stateless.sinks import ColumnsOperator, PrintOperator
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
+from pillarbox._operators.windowing.shared_operator import SharedWindowOperator
 from tests.faults.parts.part import Joined, Part
 from tests.operators_table import keyed, stateless, two_streams, windows
 from tests.operators_table.entry import Entry
@@ -77,9 +78,10 @@ BASES: tuple[type[StreamOperator], ...] = (
     KeyedOperator,
     BaseWindowOperator,
     FoldingWindowOperator,
+    SharedWindowOperator,
     ColumnarOperator,
     BaseJoinOperator,
-    _TwoInputs,
+    TwoInputs,
     _BroadcastOperator,
 )
 # Why an operator is in no entry.

@@ -13,7 +13,6 @@ import pytest
 
 import pillarbox
 from pillarbox import AsyncDataStream, CheckpointMismatchError, StreamExecutionEnvironment, WatermarkStrategy
-from pillarbox._datastream import DataStream, KeyedStream
 from pillarbox._datastream.connected.broadcast_stream import BroadcastConnectedStream
 from pillarbox._datastream.connected.connected_streams import ConnectedStreams
 from pillarbox._datastream.connected.joined_streams import (
@@ -23,6 +22,8 @@ from pillarbox._datastream.connected.joined_streams import (
     JoinedStreams,
     JoinedWindows,
 )
+from pillarbox._datastream.streams.data_stream import DataStream
+from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._datastream.windows.all_windowed_stream import AllWindowedStream
 from pillarbox._datastream.windows.windowed_stream import WindowedStream
 from pillarbox._operators.frame.operator import StreamOperator
@@ -106,7 +107,7 @@ def of_entries_with(name: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("entry", [entry for entry in OPERATORS if not entry.lacks(name)], ids=str)
 
 
-def program(entry: Entry, strategy: WatermarkStrategy[Any] = AT) -> Callable[..., Any]:
+def program(entry: Entry, strategy: WatermarkStrategy = AT) -> Callable[..., Any]:
     """Return what builds the program of an entry, on streams whose columns are declared."""
 
     def build(env: Any, left: Any, right: Any) -> Any:

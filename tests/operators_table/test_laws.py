@@ -16,7 +16,7 @@ from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.columnar.columnar_operator import ColumnarOperator
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.stateless.pass_through import PASS_THROUGH
-from pillarbox._task import ChainNode
+from pillarbox._task.vertex import ChainNode
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness,
     OneInputStreamOperatorTestHarness,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
@@ -78,7 +78,7 @@ def file_names(spark: SparkSession, folder: str) -> list[str]:
     """Return the names of the files in a folder, without hidden ones; no file is opened. No folder has no files."""
     if is_classic(spark):
         return _Folder(spark, folder).names()
-    paths = unless_missing(lambda: _texts(spark, folder).inputFiles(), [])
+    paths: list[str] = unless_missing(lambda: _texts(spark, folder).inputFiles(), [])
     return [unquote(path.rpartition("/")[2]) for path in paths]
 
 
@@ -96,13 +96,13 @@ def read_lines(spark: SparkSession, folder: str, names: Iterable[str] | None = N
         return [(name, line) for name, text in found if text for line in text.removesuffix("\n").split("\n")]
     glob = "*" if names is None else f"{{{','.join(names)}}}"
     texts = _texts(spark, folder, pathGlobFilter=glob)
-    rows = unless_missing(texts.select("_metadata.file_name", "value").collect, [])
+    rows: list[Any] = unless_missing(texts.select("_metadata.file_name", "value").collect, [])
     return [(name, line) for name, line in rows]
 
 
 def text_of(spark: SparkSession, path: str) -> str | None:
     """Return the text of a file, or of the only file in a folder; None: there is none."""
-    rows = unless_missing(lambda: reader(spark).text(path, wholetext=True).collect(), [])
+    rows: list[Any] = unless_missing(lambda: reader(spark).text(path, wholetext=True).collect(), [])
     return next((row[0] for row in rows if row[0]), None)
 
 
@@ -160,7 +160,7 @@ class _Folder:
 
     def names(self) -> list[str]:
         """Return the names of its files that are not hidden."""
-        found = unless_missing(lambda: self._files.listStatus(self._folder), ())
+        found: Sequence[Any] = unless_missing(lambda: self._files.listStatus(self._folder), ())
         names = [str(each.getPath().getName()) for each in found if each.isFile()]
         return [name for name in names if not name.startswith((".", "_"))]
 

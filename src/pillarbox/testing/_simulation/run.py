@@ -93,7 +93,8 @@ class Run:
         self.program = programs.simulated
         self.parallelism = self.rng.choice(self.program.parallelism)
         self.compiled = programs.at(self.parallelism)
-        self.inputs: Mapping[str, Sequence[Any]] = self.program.inputs(self.rng) if inputs is None else inputs
+        drawn = self.program.inputs(self.rng) if inputs is None else inputs
+        self.inputs: Inputs = {name: list(values) for name, values in drawn.items()}
         if self.program.batch:
             self.inputs = {name: [*values, *self.program.last.get(name, ())] for name, values in self.inputs.items()}
         self.story = Story()
@@ -166,7 +167,7 @@ class Run:
                 what = f"it failed without any fault: {type(error).__name__}: {error}"
                 raise Disagreement(self.told(what)) from error
             if self.program.oracle is not None:
-                expected = self.program.oracle({name: list(values) for name, values in self.inputs.items()})
+                expected = self.program.oracle(self.inputs)
                 self.compare(joined(right), expected, "without any fault, compared with the oracle")
             try:
                 found = self.disturbed()

@@ -265,7 +265,9 @@ def _sources(files: CheckpointState) -> Sources:
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
     """Return the lines of a file source's log up to a number; those of compact files stand in others, too."""
-    rows = unless_missing(lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), [])
+    rows: list[Any] = unless_missing(
+        lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), []
+    )
     seen = [
         (found, row[0]) for row in rows if "path" in (found := json_object(row[0])) and found.get("batchId", 0) <= last
     ]
