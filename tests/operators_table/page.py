@@ -42,8 +42,8 @@ def _rows() -> Iterator[tuple[str, ...]]:
     rows: dict[tuple[str, ...], dict[str, str]] = {}
     for entry in (entry for entry in OPERATORS if not entry.lacks()):
         stream, method = entry.method.split(".")
-        cells = stream, _state(entry), entry.late.words, entry.batch.words, _changes(entry)
-        rows.setdefault(cells, {}).setdefault(method, entry.case)
+        row = stream, _state(entry), entry.late.words, entry.batch.words, _changes(entry)
+        rows.setdefault(row, {}).setdefault(method, entry.case)
     for (stream, *cells), methods in rows.items():
         names = (f"`{method}` ({case})" if case else f"`{method}`" for method, case in methods.items())
         yield f"`{stream}.{', '.join(names)[1:]}", *cells

@@ -119,9 +119,9 @@ class Part:
         """Return the streams of its rows."""
         made = self.stream(events, faults)
         main, with_sides = made if isinstance(made, tuple) else (made, made)
-        outputs: list[tuple[Any, str | None, Any]] = [(main.uid(self.name).name(self.name), None, self.row)]
-        outputs += [(with_sides.get_side_output(tag), tag.tag_id, row) for tag, row in self.sides.items()]
-        return [stream.map(partial(_out, _name(self.name, side), row)) for stream, side, row in outputs]
+        outputs = [(main.uid(self.name).name(self.name), self.row)]
+        outputs += [(with_sides.get_side_output(tag), row) for tag, row in self.sides.items()]
+        return [stream.map(partial(_out, name, row)) for name, (stream, row) in zip(self.rows, outputs)]
 
     def new_model(self) -> Model:
         """Return a model that has seen nothing yet."""

@@ -34,10 +34,7 @@ from pillarbox._state import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-__all__ = ["LATE_RECORDS_DROPPED", "BaseWindowOperator", "WindowProgram"]
-
-LATE_RECORDS_DROPPED = "late_records_dropped"
-"""The counter of the epoch's records that came too late for all of their windows, and went nowhere."""
+__all__ = ["BaseWindowOperator", "WindowProgram"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +100,7 @@ class BaseWindowOperator(KeyedOperator):
     timers: str = "window-timers"
     namespaced: bool = False
     shared: bool = False
+    drops_late = True
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
         super().__init__(context, program.function, "", keying)
@@ -127,7 +125,6 @@ class BaseWindowOperator(KeyedOperator):
         self._window_context = FiringContext(self.backend, self._timers, self._collector, merging)
         self._call = _caller(program.function, self._window_context, self.backend)
         self._clears = program.clears
-        self._dropped = 0
 
     def open(self) -> None:
         """Open the user's functions, and let the assigner declare what it counts."""
@@ -141,11 +138,6 @@ class BaseWindowOperator(KeyedOperator):
         for function in self._program.opened:
             if isinstance(function, Function):
                 with_context(self.context, "close()", function.close)
-
-    def snapshot_state(self, checkpoint_id: int) -> None:
-        """Note in the metrics how many records of the epoch were dropped; keyed state is all that there is."""
-        self.context.counters[LATE_RECORDS_DROPPED] = self._dropped
-        self._dropped = 0
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Handle a timer of event time: ask the trigger, or fire what ends now, and remove what is over."""
@@ -179,11 +171,7 @@ class BaseWindowOperator(KeyedOperator):
         """Take note of an element that no window takes: one that is in no window at all may still not be late."""
         if not self._is_event_time or timestamp is None or timestamp + self._lateness > self._timers.current_watermark:
             return
-        tag = self._program.late_tag
-        if tag is None:
-            self._dropped += 1
-        else:
-            self._collector.collect_side(tag, value, timestamp)
+        self.take_late(value, timestamp, self._program.late_tag)
 
     # -- results --
 
