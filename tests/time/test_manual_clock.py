@@ -11,11 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from pillarbox._time import (
-    ManualProcessingTimeService,
-    ProcessingTimeServiceImpl,
-    ServiceState,
-)
+from pillarbox._time import ManualProcessingTimeService, ProcessingTimeServiceImpl
+from pillarbox._time.clock import ServiceState
 
 
 def never(timestamp):

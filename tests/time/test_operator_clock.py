@@ -6,12 +6,8 @@ import threading
 
 import pytest
 
-from pillarbox._time import (
-    ManualProcessingTimeService,
-    ProcessingTimeServiceImpl,
-    ServiceState,
-    SystemProcessingTimeService,
-)
+from pillarbox._time import ManualProcessingTimeService, ProcessingTimeServiceImpl, SystemProcessingTimeService
+from pillarbox._time.clock import ServiceState
 
 PATIENCE = 60.0  # seconds that no test comes near, unless it fails
 
@@ -70,12 +66,12 @@ class TestOperatorsView:
         assert self.service.current_processing_time() == 50
         assert self.log.calls == []
         assert not timer.done()
-        assert self.service.num_pending_callbacks == 1
+        assert self.service._running == 1
         self.mailbox.run()
         assert self.log.calls == [10]
         assert timer.done()
         assert not timer.cancelled()
-        assert self.service.num_pending_callbacks == 0
+        assert self.service._running == 0
 
     def test_a_mail_can_be_named_after_its_callback(self):
         def flush(timestamp):
@@ -180,7 +176,7 @@ class TestOperatorsView:
         self.mailbox.closed = True
         with pytest.raises(RuntimeError, match="the mailbox is closed"):
             self.clock.advance(10)
-        assert self.service.num_pending_callbacks == 0
+        assert self.service._running == 0
         assert timer.cancelled()
         assert self.service.quiesce().done()
 

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from pillarbox._time import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,
-    AscendingTimestampsWatermarks,
-    BoundedOutOfOrdernessWatermarks,
     MonotoneWatermarkOutput,
     NoWatermarksGenerator,
     WatermarkGenerator,
     WatermarkOutput,
     WatermarksWithIdleness,
 )
+from pillarbox._time.watermark_generators import AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks
 
 
 class Recorder(WatermarkOutput):

@@ -21,19 +21,16 @@ from pillarbox._errors import ProgramError
 from pillarbox._time import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,
-    AscendingTimestampsWatermarks,
-    BoundedOutOfOrdernessWatermarks,
-    ColumnTimestampAssigner,
     Duration,
     NoWatermarksGenerator,
     TimestampAssigner,
     WatermarkGenerator,
     WatermarkStrategy,
     WatermarksWithIdleness,
-    as_timestamp_assigner,
     to_timestamp,
 )
-from pillarbox._time.timestamps import to_millisecond
+from pillarbox._time.timestamps import ColumnTimestampAssigner, as_timestamp_assigner, to_millisecond
+from pillarbox._time.watermark_generators import AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks
 
 UTC = datetime.timezone.utc
 

@@ -3,24 +3,19 @@
 All times are in milliseconds. Nothing here knows operators, tasks or Spark.
 """
 
-from pillarbox._time.clock import ProcessingTimeCallback, ProcessingTimeService, ScheduledTimer, ServiceState
-from pillarbox._time.duration import Duration, DurationLike, Time, positive_millis, to_millis
+from pillarbox._time.clock import ProcessingTimeCallback, ProcessingTimeService, ScheduledTimer
+from pillarbox._time.duration import Duration, Time
 from pillarbox._time.epoch_valve import EpochValve
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
-from pillarbox._time.system_clock import SystemProcessingTimeService, processing_time_delay, system_clock_ms
+from pillarbox._time.system_clock import SystemProcessingTimeService
 from pillarbox._time.timestamps import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,
-    ColumnTimestampAssigner,
     TimestampAssigner,
-    as_timestamp_assigner,
     to_timestamp,
 )
-from pillarbox._time.valve import StatusWatermarkValve
 from pillarbox._time.watermark_generators import (
-    AscendingTimestampsWatermarks,
-    BoundedOutOfOrdernessWatermarks,
     MonotoneWatermarkOutput,
     NoWatermarksGenerator,
     WatermarkGenerator,
@@ -33,11 +28,7 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 __all__ = [
     "MAX_WATERMARK",
     "MIN_TIMESTAMP",
-    "AscendingTimestampsWatermarks",
-    "BoundedOutOfOrdernessWatermarks",
-    "ColumnTimestampAssigner",
     "Duration",
-    "DurationLike",
     "EpochValve",
     "ManualProcessingTimeService",
     "MonotoneWatermarkOutput",
@@ -46,8 +37,6 @@ __all__ = [
     "ProcessingTimeService",
     "ProcessingTimeServiceImpl",
     "ScheduledTimer",
-    "ServiceState",
-    "StatusWatermarkValve",
     "SystemProcessingTimeService",
     "Time",
     "TimestampAssigner",
@@ -56,10 +45,5 @@ __all__ = [
     "WatermarkSink",
     "WatermarkStrategy",
     "WatermarksWithIdleness",
-    "as_timestamp_assigner",
-    "positive_millis",
-    "processing_time_delay",
-    "system_clock_ms",
-    "to_millis",
     "to_timestamp",
 ]

@@ -9,14 +9,12 @@ import logging
 from typing import Any
 
 from pillarbox._errors import shorten
-from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.internal_timer_service import (
     VOID_NAMESPACE,
     InternalTimerService,
     InternalTimeServiceManager,
     KeyContext,
     KeyedTimers,
-    Triggerable,
 )
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
@@ -59,29 +57,18 @@ class _UsersTimers:
 
 
 class BatchTimerService(InternalTimerService):
-    """The timers of one operator under one name. The watermark is either the minimum or, at a key's end, the maximum.
+    """The timers of one operator under one name. The watermark is the minimum, or, at a key's end, the maximum."""
 
-    Args:
-        by_user: whether the user's code sets timers.
-    """
+    _users: tuple[_UsersTimers, ...] = ()
 
-    def __init__(
-        self,
-        name: str,
-        keys: KeyContext,
-        processing_time_service: ProcessingTimeService,
-        triggerable: Triggerable,
-        *,
-        namespaced: bool = False,
-        by_user: bool = False,
-    ) -> None:
-        super().__init__(name, keys, processing_time_service, triggerable, namespaced=namespaced)
-        self._users: tuple[_UsersTimers, ...] = ()
-        if by_user:
-            events, processing = (_UsersTimers(timers, keys) for timers in (self.event_timers, self.processing_timers))
-            self._users = events, processing
-            self.event_timers: KeyedTimers = events
-            self.processing_timers: KeyedTimers = processing
+    def let_user_set(self) -> None:
+        """Let timers of the user come to an end with their key."""
+        events, processing = (
+            _UsersTimers(timers, self._keys) for timers in (self.event_timers, self.processing_timers)
+        )
+        self._users = events, processing
+        self.event_timers: KeyedTimers = events
+        self.processing_timers: KeyedTimers = processing
 
     def end_key(self) -> None:
         """Fire all timers of the key whose records have come, in order: those of event time first."""
@@ -104,12 +91,8 @@ class BatchTimerService(InternalTimerService):
 class BatchTimeServiceManager(InternalTimeServiceManager):
     """The timer services of one operator in batch mode."""
 
+    _service_class = BatchTimerService
     _services: dict[str, BatchTimerService]  # type: ignore[assignment]
-
-    def _new(
-        self, name: str, triggerable: Triggerable, namespaced: bool, by_user: bool, may_run_on: bool
-    ) -> BatchTimerService:
-        return BatchTimerService(name, self._keys, self._clock, triggerable, namespaced=namespaced, by_user=by_user)
 
     def end_key(self) -> None:
         """Fire all timers of the key whose records have come."""

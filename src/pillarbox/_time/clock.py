@@ -16,11 +16,11 @@ from enum import Enum
 from typing import Any
 
 __all__ = [
+    "ClosableService",
     "NeverTimer",
     "ProcessingTimeCallback",
     "ProcessingTimeService",
     "ScheduledTimer",
-    "ServiceLife",
     "ServiceState",
     "TimerState",
 ]
@@ -132,47 +132,67 @@ class ProcessingTimeService(ABC):
         """End the service: :meth:`quiesce`, and from now on registering raises."""
 
 
-class ServiceLife:
-    """The state of a service, and how many of its callbacks are on their way.
+class ClosableService(ProcessingTimeService):
+    """A service's state, and how many of its callbacks are on their way.
 
     Args:
-        lock: the service's, which guards all of this. :meth:`settle` is called without it, everything else under it.
-
-    Attributes:
-        state: the state the service is in.
-        running: callbacks that have begun and not finished.
-        quiesced: done when the service fires nothing any more, and none is running.
+        lock: guards all of this.
     """
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
-        self.state: ServiceState = ServiceState.ALIVE
-        self.running = 0
-        self.quiesced: Future[None] = _future_of_all()
+        self._state = ServiceState.ALIVE
+        # Callbacks that have begun and not finished.
+        self._running = 0
+        # Done when the service fires nothing any more, and none is running.
+        self._quiesced: Future[None] = _future_of_all()
         self._settled = False
 
-    def close(self, state: ServiceState) -> bool:
-        """Enter a state that is not ALIVE; return False, and stay, where the service is shut down already."""
-        if self.state is ServiceState.SHUTDOWN:
-            return False
-        self.state = state
-        return True
+    @property
+    def state(self) -> ServiceState:
+        """The state the service is in."""
+        return self._state
 
-    def resume(self) -> None:
-        """Go back from QUIESCED to ALIVE; no effect in another state."""
-        if self.state is ServiceState.QUIESCED:
-            self.state = ServiceState.ALIVE
-            self.quiesced = _future_of_all()
-            self._settled = False
+    def quiesce(self) -> Future[None]:
+        self._close(ServiceState.QUIESCED)
+        return self._quiesced
 
-    def settle(self) -> None:
+    def shutdown(self) -> None:
+        self._close(ServiceState.SHUTDOWN)
+
+    def _close(self, state: ServiceState) -> None:
+        """Enter a state that is not ALIVE, unless the service is shut down already."""
+        with self._lock:
+            if self._state is not ServiceState.SHUTDOWN:
+                self._state = state
+                self._closed()
+        self._settle()
+
+    def _closed(self) -> None:
+        """Give up what waits. The lock is held."""
+
+    def _end(self) -> None:
+        """Take note that a callback has finished."""
+        with self._lock:
+            self._running -= 1
+        self._settle()
+
+    def _settle(self) -> None:
         """Complete the future if its time has come. Not under the lock: its callbacks are called right here."""
         with self._lock:
-            if self.running or self.state is ServiceState.ALIVE or self._settled:
+            if self._running or self._state is ServiceState.ALIVE or self._settled:
                 return
             self._settled = True
-            quiesced = self.quiesced
+            quiesced = self._quiesced
         quiesced.set_result(None)
+
+    def _reopen(self) -> None:
+        """Go back from QUIESCED to ALIVE; no effect in another state."""
+        with self._lock:
+            if self._state is ServiceState.QUIESCED:
+                self._state = ServiceState.ALIVE
+                self._quiesced = _future_of_all()
+                self._settled = False
 
 
 def _future_of_all() -> Future[None]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import heapq
 import threading
 from abc import abstractmethod
-from concurrent.futures import Future
 
 from pillarbox._errors import shorten
 from pillarbox._time.clock import (
+    ClosableService,
     NeverTimer,
     ProcessingTimeCallback,
-    ProcessingTimeService,
     ScheduledTimer,
-    ServiceLife,
     ServiceState,
     TimerState,
 )
@@ -50,23 +48,18 @@ class HeapTimer(ScheduledTimer):
         return f"<timer at {self.timestamp} for {shorten(self.callback)}: {self.state.name.lower()}>"
 
 
-class HeapTimerService(ProcessingTimeService):
+class HeapTimerService(ClosableService):
     """A heap of timers. ``_lock`` guards every field here and in the timers; callbacks run without it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Condition()
-        self._life = ServiceLife(self._lock)
+        self._lock: threading.Condition = threading.Condition()
+        super().__init__(self._lock)
         # (when to fire, in the unit of the subclass; order of registration; timer)
         self._heap: list[tuple[int, int, HeapTimer]] = []
         self._sequence = 0
         # Entries in the heap whose timer was cancelled. Operators cancel most of their timeouts
         # long before their time, so such entries must not stay for long: see _cancel().
         self._dead = 0
-
-    @property
-    def state(self) -> ServiceState:
-        """The state the service is in."""
-        return self._life.state
 
     @property
     def num_active_timers(self) -> int:
@@ -77,19 +70,12 @@ class HeapTimerService(ProcessingTimeService):
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
         timer = HeapTimer(self, timestamp, callback)
         with self._lock:
-            if self._life.state is ServiceState.SHUTDOWN:
+            if self._state is ServiceState.SHUTDOWN:
                 raise RuntimeError("the processing-time service is shut down: no timer can be registered")
-            if self._life.state is ServiceState.QUIESCED:
+            if self._state is ServiceState.QUIESCED:
                 return NeverTimer()
             self._push(self._due(timestamp), timer)
         return timer
-
-    def quiesce(self) -> Future[None]:
-        self._close(ServiceState.QUIESCED)
-        return self._life.quiesced
-
-    def shutdown(self) -> None:
-        self._close(ServiceState.SHUTDOWN)
 
     @abstractmethod
     def _due(self, timestamp: int) -> int:
@@ -126,7 +112,7 @@ class HeapTimerService(ProcessingTimeService):
             return None
         timer = heapq.heappop(self._heap)[2]
         timer.state = TimerState.RUNNING
-        self._life.running += 1
+        self._running += 1
         return timer
 
     def _run(self, timer: HeapTimer) -> None:
@@ -136,18 +122,14 @@ class HeapTimerService(ProcessingTimeService):
         finally:
             with self._lock:
                 timer.end(TimerState.DONE)
-                self._life.running -= 1
-            self._life.settle()
+            self._end()
 
-    def _close(self, state: ServiceState) -> None:
-        with self._lock:
-            if self._life.close(state):
-                for _, _, timer in self._heap:
-                    timer.end(TimerState.CANCELLED)
-                self._heap.clear()
-                self._dead = 0
-                self._lock.notify_all()
-        self._life.settle()
+    def _closed(self) -> None:
+        for _, _, timer in self._heap:
+            timer.end(TimerState.CANCELLED)
+        self._heap.clear()
+        self._dead = 0
+        self._lock.notify_all()
 
 
 def _nothing(timestamp: int) -> None:

@@ -104,6 +104,9 @@ class InternalTimerService:
         self._scheduled: ScheduledTimer | None = None
         self._scheduled_at: int | None = None
 
+    def let_user_set(self) -> None:
+        """Take note that the user's code sets timers, and not only the operator."""
+
     def current_processing_time(self) -> int:
         """Return the processing time in epoch milliseconds."""
         return self._clock.current_processing_time()
@@ -214,6 +217,8 @@ class InternalTimerService:
 class InternalTimeServiceManager:
     """The timer services of one operator: the same name always means the same service (T2)."""
 
+    _service_class: type[InternalTimerService] = InternalTimerService
+
     def __init__(self, keys: KeyContext, processing_time_service: ProcessingTimeService, *, fires: bool = True) -> None:
         self._keys = keys
         self._clock = processing_time_service
@@ -237,21 +242,18 @@ class InternalTimeServiceManager:
         """
         service = self._services.get(name)
         if service is None:
-            service = self._services[name] = self._new(name, triggerable, namespaced, by_user, may_run_on)
+            service = self._services[name] = self._service_class(
+                name,
+                self._keys,
+                self._clock,
+                triggerable,
+                namespaced=namespaced,
+                fires=self._fires,
+                may_run_on=may_run_on,
+            )
+            if by_user:
+                service.let_user_set()
         return service
-
-    def _new(
-        self, name: str, triggerable: Triggerable, namespaced: bool, by_user: bool, may_run_on: bool
-    ) -> InternalTimerService:
-        return InternalTimerService(
-            name,
-            self._keys,
-            self._clock,
-            triggerable,
-            namespaced=namespaced,
-            fires=self._fires,
-            may_run_on=may_run_on,
-        )
 
     def advance_watermark(self, watermark: int) -> None:
         """Advance every service to ``watermark``."""

@@ -11,11 +11,11 @@ from concurrent.futures import Future
 
 from pillarbox._errors import shorten
 from pillarbox._time.clock import (
+    ClosableService,
     NeverTimer,
     ProcessingTimeCallback,
     ProcessingTimeService,
     ScheduledTimer,
-    ServiceLife,
     ServiceState,
     TimerState,
 )
@@ -106,11 +106,11 @@ class _DeferredTimer(ScheduledTimer):
         return getattr(self._callback, "__qualname__", None) or shorten(self._callback)
 
 
-class ProcessingTimeServiceImpl(ProcessingTimeService):
+class ProcessingTimeServiceImpl(ClosableService):
     """An operator's processing-time service: its callbacks become its mails.
 
     It can be quiesced by itself, so that one operator of a chain is finished while timers of the
-    others go on; the service below is left as it is.
+    others go on; its state is its own, and the service below is left as it is.
 
     Two promises go beyond Flink's class of this name. :meth:`quiesce` counts a timer until its mail
     *has run*, not only until it was posted. And a timer whose mail still waits in the mailbox can
@@ -132,21 +132,10 @@ class ProcessingTimeServiceImpl(ProcessingTimeService):
                 the timer is given up; the error goes to the error handler of ``inner``, but for
                 :class:`RejectedExecutionError`: the task has ended.
         """
+        # These count as running: timers that have fired and whose mail has not run to its end yet.
+        super().__init__(threading.Lock())
         self._inner = inner
         self._defer = defer
-        self._lock = threading.Lock()
-        # These count as running: timers that have fired and whose mail has not run to its end yet.
-        self._life = ServiceLife(self._lock)
-
-    @property
-    def state(self) -> ServiceState:
-        """The state of this view; that of the service below is its own."""
-        return self._life.state
-
-    @property
-    def num_pending_callbacks(self) -> int:
-        """The number of callbacks whose time has come and that have not finished."""
-        return self._life.running
 
     def current_processing_time(self) -> int:
         return self._inner.current_processing_time()
@@ -155,7 +144,7 @@ class ProcessingTimeServiceImpl(ProcessingTimeService):
         return self._inner.relative_time_millis()
 
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
-        state = self._life.state
+        state = self._state
         if state is ServiceState.SHUTDOWN:
             raise RuntimeError("the operator's processing-time service is shut down")
         if state is ServiceState.QUIESCED:
@@ -172,34 +161,18 @@ class ProcessingTimeServiceImpl(ProcessingTimeService):
             it yields to the mailbox until it is done, or adds a callback that posts what comes
             next. If the mailbox is closed, and mails are dropped with it, it never gets done.
         """
-        self._close(ServiceState.QUIESCED)
-        return self._life.quiesced
+        return super().quiesce()
 
     def resume(self) -> None:
         """Let timers fire again after :meth:`quiesce`: a task may outlive the end of its data.
 
         What was given up while it was quiesced stays given up. No effect unless it is quiesced.
         """
-        with self._lock:
-            self._life.resume()
-
-    def shutdown(self) -> None:
-        """:meth:`quiesce`, and from now on registering raises. The service below goes on."""
-        self._close(ServiceState.SHUTDOWN)
-
-    def _close(self, state: ServiceState) -> None:
-        with self._lock:
-            self._life.close(state)
-        self._life.settle()
+        self._reopen()
 
     def _begin(self) -> bool:
         with self._lock:
-            if self._life.state is not ServiceState.ALIVE:
+            if self._state is not ServiceState.ALIVE:
                 return False
-            self._life.running += 1
+            self._running += 1
             return True
-
-    def _end(self) -> None:
-        with self._lock:
-            self._life.running -= 1
-        self._life.settle()

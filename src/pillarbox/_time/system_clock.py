@@ -88,7 +88,7 @@ class SystemProcessingTimeService(HeapTimerService):
         while True:
             with self._lock:
                 while True:
-                    if self._life.state is not ServiceState.ALIVE:
+                    if self._state is not ServiceState.ALIVE:
                         return
                     timer = self._take_due(time.monotonic_ns())
                     if timer is not None:

@@ -130,30 +130,21 @@ def _origin(source: object, record: object) -> str:
 
 
 class _CheckedTimestampAssigner(TimestampAssigner):
-    """Runs a user's assigner and checks its results."""
+    """Calls ``function(value, record_timestamp)``, and checks what it returns.
 
-    def __init__(self, assigner: Any) -> None:
+    Args:
+        assigner: whose function it is, for errors: a user's assigner, or the function itself.
+    """
+
+    def __init__(self, function: Callable[[Any, int], Any], assigner: object) -> None:
+        self._function = function
         self._assigner = assigner
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        timestamp = self._assigner.extract_timestamp(value, record_timestamp)
-        return to_timestamp(timestamp, self._assigner, value)
+        return to_timestamp(self._function(value, record_timestamp), self._assigner, value)
 
     def __repr__(self) -> str:
         return shorten(self._assigner)
-
-
-class _FunctionTimestampAssigner(TimestampAssigner):
-    """Calls ``function(value, record_timestamp)``."""
-
-    def __init__(self, function: Callable[[Any, int], Any]) -> None:
-        self._function = function
-
-    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        return to_timestamp(self._function(value, record_timestamp), self._function, value)
-
-    def __repr__(self) -> str:
-        return shorten(self._function)
 
 
 class _ValueFunctionTimestampAssigner(TimestampAssigner):
@@ -237,25 +228,18 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
     if isinstance(assigner, type) and hasattr(assigner, "extract_timestamp"):
         name = assigner.__name__
         raise ProgramError(f"a timestamp assigner is an instance, not a class: give {name}(), not {name}")
-    if isinstance(
-        assigner,
-        (
-            _CheckedTimestampAssigner,
-            _FunctionTimestampAssigner,
-            _ValueFunctionTimestampAssigner,
-            ColumnTimestampAssigner,
-        ),
-    ):
+    if isinstance(assigner, (_CheckedTimestampAssigner, _ValueFunctionTimestampAssigner, ColumnTimestampAssigner)):
         return assigner
-    if callable(getattr(assigner, "extract_timestamp", None)):
-        return _CheckedTimestampAssigner(assigner)
+    extract = getattr(assigner, "extract_timestamp", None)
+    if callable(extract):
+        return _CheckedTimestampAssigner(extract, assigner)
     if not callable(assigner):
         raise ProgramError(
             f"not a timestamp assigner: {shorten(assigner)}; a TimestampAssigner, a function "
             "f(value) or f(value, record_timestamp), or the name of a column is expected"
         )
     if _wants_record_timestamp(assigner):
-        return _FunctionTimestampAssigner(assigner)
+        return _CheckedTimestampAssigner(assigner, assigner)
     return _ValueFunctionTimestampAssigner(assigner)
 
 
