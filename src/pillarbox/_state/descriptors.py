@@ -94,11 +94,6 @@ class ValueStateDescriptor(StateDescriptor, Generic[V]):
         """Return what stands for a value that is not there."""
         return self.default if self.default_factory is None else self.default_factory()
 
-    @property
-    def declared_types(self) -> tuple[Any, ...]:
-        """The declared types of values."""
-        return (self.value_type_info or self._type_argument(0),)
-
 
 def _is_hashable(value: object) -> bool:
     try:
@@ -122,11 +117,6 @@ class ListStateDescriptor(StateDescriptor, Generic[V]):
         super().__init__(name, elem_type_info)
         self.elem_type_info = elem_type_info
 
-    @property
-    def declared_types(self) -> tuple[Any, ...]:
-        """The declared types of values."""
-        return (self.elem_type_info or self._type_argument(0),)
-
 
 class MapStateDescriptor(StateDescriptor, Generic[K, V]):
     """Declares a map from ``K`` to ``V`` per key.
@@ -138,6 +128,7 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
     """
 
     kind = "map"
+    _in_brackets = (0, 1)
 
     def __init__(
         self,
@@ -148,11 +139,6 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
         super().__init__(name, key_type_info, value_type_info)
         self.key_type_info = key_type_info
         self.value_type_info = value_type_info
-
-    @property
-    def declared_types(self) -> tuple[Any, ...]:
-        """The declared types of values."""
-        return (self.key_type_info or self._type_argument(0), self.value_type_info or self._type_argument(1))
 
 
 class ReducingStateDescriptor(StateDescriptor, Generic[V]):
@@ -181,11 +167,6 @@ class ReducingStateDescriptor(StateDescriptor, Generic[V]):
                 f" ReduceFunction, not {shorten(function)}; the type of the values comes after it"
             )
         self.type_info = type_info
-
-    @property
-    def declared_types(self) -> tuple[Any, ...]:
-        """The declared types of values."""
-        return (self.type_info or self._type_argument(0),)
 
 
 class Reduces(Protocol[T]):
@@ -253,6 +234,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, Acc, U]):
     """
 
     kind = "aggregating"
+    _in_brackets = (1,)
 
     def __init__(
         self,
@@ -267,11 +249,6 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, Acc, U]):
             )
         self.agg_function = agg_function
         self.state_type_info = state_type_info
-
-    @property
-    def declared_types(self) -> tuple[Any, ...]:
-        """The declared types of values."""
-        return (self.state_type_info or self._type_argument(1),)
 
 
 class ValueState(ABC, Generic[V]):

@@ -26,6 +26,8 @@ class StateDescriptor:
     """
 
     kind = "state"
+    # Which of the types in brackets are those of its values.
+    _in_brackets: tuple[int, ...] = (0,)
 
     def __init__(self, name: str, *types: Any) -> None:
         if not isinstance(name, str) or not name:
@@ -37,6 +39,7 @@ class StateDescriptor:
                     f" {shorten(declared)}"
                 )
         self.name = name
+        self._types = types or (None,)
         self.ttl_config: StateTtlConfig | None = None
         self.former_names: tuple[str, ...] = ()
 
@@ -85,7 +88,7 @@ class StateDescriptor:
     @property
     def declared_types(self) -> tuple[Any, ...]:
         """The declared types of values: of a map two; None where none is declared."""
-        return (None,)
+        return tuple(given or self._type_argument(place) for given, place in zip(self._types, self._in_brackets))
 
     def _type_argument(self, place: int) -> Any:
         """Return a type in brackets, as in ``ValueStateDescriptor[float]("total")``; None: there is none."""
