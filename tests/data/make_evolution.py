@@ -15,7 +15,7 @@ import pytest
 
 from pillarbox import Row, StateTtlConfig, Types
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -24,9 +24,9 @@ from pillarbox._state import (
     StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import FORMAT
 from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.log import large_collections
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["KEYS", "PATH", "Money", "Moved", "Order", "Slim"]
@@ -90,7 +90,7 @@ def put(states: dict[str, Any], n: int) -> None:
 def make(plain: bool) -> MemoryChunkStore:
     """Run an epoch for each key."""
     store = MemoryChunkStore()
-    backend = HeapKeyedStateBackend("evolving")
+    backend = KeyedStateBackend("evolving")
     states = {each.name: backend.get_state(each) for each in declared(plain)}
     timers = backend.create_timers("user-timers/event")
     backend.seal()

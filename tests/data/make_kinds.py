@@ -20,7 +20,7 @@ from pyspark.sql.types import TimestampNTZType
 
 from pillarbox import Types
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -43,7 +43,7 @@ class Renamed:
 
     def __init__(self, store: MemoryChunkStore, *, changed: bool) -> None:
         self.store = store
-        self.backend = HeapKeyedStateBackend("renamed")
+        self.backend = KeyedStateBackend("renamed")
         total: Any = ValueStateDescriptor("total").renamed_from("sum") if changed else ValueStateDescriptor("sum")
         self.total = self.backend.get_state(total)
         if changed:
@@ -103,7 +103,7 @@ class Scalars:
 
     def __init__(self, store: MemoryChunkStore) -> None:
         self.store = store
-        self.backend = HeapKeyedStateBackend("scalars")
+        self.backend = KeyedStateBackend("scalars")
         self.states = {name: self.backend.get_state(make(name)) for name, make in STATES.items()}
         self.backend.seal()
         key = KeyNote(columns=["k"], types=["bigint"])

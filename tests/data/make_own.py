@@ -27,9 +27,8 @@ from pillarbox import (
 )
 from pillarbox._elements import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
-from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import FORMAT
-from pillarbox._state.log import limits
+from pillarbox._state.log import large_collections, limits
 from pillarbox._time import ManualProcessingTimeService
 from tests.data.make_checkpoint import HERE, save
 

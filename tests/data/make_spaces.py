@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -43,7 +43,7 @@ class Windows:
     def __init__(self, store: MemoryChunkStore) -> None:
         self.store = store
         self.fired: list[Any] = []
-        self.backend = HeapKeyedStateBackend("windows")
+        self.backend = KeyedStateBackend("windows")
         get = self.backend.get_state
         self.own = get(ValueStateDescriptor("own"))
         self.contents = get(ListStateDescriptor("contents"), namespaced=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -23,9 +23,8 @@ from pillarbox._state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import FORMAT
-from pillarbox._state.log import limits
+from pillarbox._state.log import large_collections, limits
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["END", "PATH", "Timed", "expected"]
@@ -43,7 +42,7 @@ class Timed:
 
     def __init__(self, store: MemoryChunkStore, ttl: Any) -> None:
         self.store = store
-        self.backend = HeapKeyedStateBackend("timed")
+        self.backend = KeyedStateBackend("timed")
 
         def declare(descriptor: Any) -> Any:
             if ttl is not None:

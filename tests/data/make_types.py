@@ -18,7 +18,7 @@ import pytest
 
 from pillarbox import Row, Types
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -27,10 +27,9 @@ from pillarbox._state import (
     StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import FORMAT
 from pillarbox._state.keys.key_note import KeyNote
-from pillarbox._state.log import limits
+from pillarbox._state.log import large_collections, limits
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["PATH", "Money", "Order", "Typed", "contents"]
@@ -68,7 +67,7 @@ class Typed:
 
     def __init__(self, store: MemoryChunkStore) -> None:
         self.store = store
-        self.backend = HeapKeyedStateBackend("typed")
+        self.backend = KeyedStateBackend("typed")
         self.states = {name: self.backend.get_state(make(name)) for name, make in STATES.items()}
         self.window = self.backend.get_state(
             ListStateDescriptor("window", Types.TUPLE([Types.LONG(), Types.BOOLEAN()])), namespaced=True

@@ -1,9 +1,9 @@
-"""Operators know no more of keyed state than ``KeyedStateBackend`` says: they run on a backend that has no rows."""
+"""Operators never look into the rows of keyed state: they run on a backend whose rows are the keys themselves."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from pillarbox import KeyedProcessFunction, ValueState, ValueStateDescriptor
@@ -13,7 +13,6 @@ from pillarbox._operators.frame.operator import KeyedContext, OperatorContext
 from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.keyed.reduce import ReduceOperator
-from pillarbox._state import KeyedStateBackend
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 from pillarbox.mailbox import MailboxProcessor
@@ -24,8 +23,6 @@ class Store:
 
     operator = "op"
     is_declared = True
-    num_keys = 0
-    now = 0
 
     def __init__(self) -> None:
         self.key: Any = None
@@ -45,56 +42,8 @@ class Store:
 
     def seal(self) -> None: ...
 
-    def select(self, key: Any, namespace: Any) -> None:
-        self.set_current_key(key)
-        self.set_current_namespace(namespace)
-
-    def share_namespaces(self) -> None:
-        raise NotImplementedError
-
-    def check_owner(self, key: Any) -> None: ...
-
     def leave_key(self) -> None:
         self.key = None
-
-    def drop_keys(self) -> None:
-        raise NotImplementedError
-
-    def get_operator_state(self, descriptor: Any, *, is_read: bool = False) -> Any:
-        raise NotImplementedError
-
-    def get_operator_list(self, descriptor: Any, uid: str, *, union: bool) -> Any:
-        raise NotImplementedError
-
-    def delete_if_exists(self, name: str) -> None:
-        raise NotImplementedError
-
-    def delete_operator_list(self, name: str, uid: str) -> None:
-        raise NotImplementedError
-
-    def set_current_namespace(self, namespace: Any) -> None:
-        raise NotImplementedError
-
-    def get_namespaces(self) -> list[Any]:
-        raise NotImplementedError
-
-    def get_keys(self) -> list[Any]:
-        raise NotImplementedError
-
-    def keys_with(self, descriptor: Any) -> list[Any]:
-        raise NotImplementedError
-
-    def contents(self, key: Any, namespace: Any = None) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def timestamps(self, key: Any, namespace: Any = None) -> dict[str, list[int]]:
-        raise NotImplementedError
-
-    def allow_undo(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> Any:
-        raise NotImplementedError
-
-    def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
-        raise NotImplementedError
 
 
 class _Themselves(dict[Any, Any]):
@@ -168,7 +117,7 @@ class Taken:
 
 
 def run(make, watermark, *records):
-    backend: KeyedStateBackend = Store()
+    backend: Any = Store()
     clock = ManualProcessingTimeService()
     executor = MailboxProcessor(lambda controller: controller.suspend_default_action()).get_mailbox_executor(0)
     taken = Taken()

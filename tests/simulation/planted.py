@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from pillarbox._state import HeapKeyedStateBackend, StateLog, Sync
-from pillarbox._state.heap.spaces import HeapSpaces
+from pillarbox._state import KeyedStateBackend, StateLog, Sync
+from pillarbox._state.heap.namespace_rows import NamespaceRows
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.keys.addresses import OPERATOR
 from pillarbox._state.log import state_log
@@ -74,13 +74,13 @@ def _whether_a_channel_has_caught_up_is_a_race(patch: pytest.MonkeyPatch) -> Non
 
 def _removed_keys_live_on(patch: pytest.MonkeyPatch) -> None:
     """The log is not told of keys that are gone: a start finds them."""
-    before = HeapKeyedStateBackend.take_changes
+    before = KeyedStateBackend.take_all_changes
 
-    def take_changes(backend: HeapKeyedStateBackend) -> Any:
+    def take_all_changes(backend: KeyedStateBackend) -> Any:
         changed, _ = before(backend)
         return changed, {}
 
-    patch.setattr(HeapKeyedStateBackend, "take_changes", take_changes)
+    patch.setattr(KeyedStateBackend, "take_all_changes", take_all_changes)
 
 
 def _restored_timers_are_lost(patch: pytest.MonkeyPatch) -> None:
@@ -113,13 +113,13 @@ def _attempts_in_vain_are_kept(patch: pytest.MonkeyPatch) -> None:
 
 def _broadcast_state_is_written_once(patch: pytest.MonkeyPatch) -> None:
     """What the broadcast side changes in a later epoch is there until its subtask goes to another worker."""
-    before = HeapSpaces.touch_row
+    before = NamespaceRows.touch_row
 
-    def touch_row(spaces: HeapSpaces, row: Any) -> None:
+    def touch_row(spaces: NamespaceRows, row: Any) -> None:
         if row[1] != OPERATOR:
             before(spaces, row)
 
-    patch.setattr(HeapSpaces, "touch_row", touch_row)
+    patch.setattr(NamespaceRows, "touch_row", touch_row)
 
 
 def _keys_that_share_a_hash_are_one(patch: pytest.MonkeyPatch) -> None:

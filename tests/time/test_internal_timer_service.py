@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError
-from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox._state.chunks.head import META
 from pillarbox._state.heap.timer_queue import TimerQueue
 from pillarbox._state.heap.timers import HeapTimers
@@ -29,7 +29,7 @@ class Timers:
     """A service with all that it needs; notes what fires, and may do something meanwhile."""
 
     def __init__(self, namespaced=False, now=0):
-        self.backend = HeapKeyedStateBackend("op")
+        self.backend = KeyedStateBackend("op")
         self.clock = ManualProcessingTimeService(now)
         self.fired = []
         self.meanwhile = lambda timestamp, namespace: None
@@ -53,7 +53,7 @@ class Timers:
 
     def rows(self):
         """The rows by address."""
-        return {row[1]: row for row in self.backend.spaces.every_row()} or dict(self.backend.rows)
+        return {row[1]: row for table in self.backend.tables for row in table.every_row()}
 
     def take(self):
         fired, self.fired = self.fired, []
@@ -128,7 +128,7 @@ class TimerServiceMachine(RuleBasedStateMachine):
         if earliest is not None and earliest > clock.current_processing_time():
             assert scheduled and scheduled[0] <= earliest
         for row in self.timers.rows().values():
-            assert all(stamps is None or type(stamps) is not set or len(stamps) > 1 for stamps in row[1:])
+            assert all(stamps is None or type(stamps) is not set or len(stamps) > 1 for stamps in row[2:])
 
 
 TestTimerServiceModel = TimerServiceMachine.TestCase
@@ -208,7 +208,7 @@ def test_deleting_a_timer_of_the_same_time_while_firing(again):
     timers.service.advance_watermark(5)
     assert [timer[3] for timer in timers.take()] == (["first", "second"] if again else ["first"])
     assert timers.service.num_event_time_timers() == 0
-    assert timers.backend.take_changes() == ({}, {})
+    assert timers.backend.take_all_changes() == ([[], []], {})
 
 
 def test_deleting_a_later_timer_while_firing(timers):
@@ -261,7 +261,7 @@ def test_nothing_fires_while_unscheduled(timers):
 
 
 def test_t2_the_same_name_gives_the_same_service(timers):
-    manager = InternalTimeServiceManager(HeapKeyedStateBackend("op"), timers.clock)
+    manager = InternalTimeServiceManager(KeyedStateBackend("op"), timers.clock)
     first = manager.get_internal_timer_service("a", timers)
     assert manager.get_internal_timer_service("a", timers) is first
     assert manager.get_internal_timer_service("b", timers) is not first
@@ -271,7 +271,7 @@ def test_t2_the_same_name_gives_the_same_service(timers):
 
 
 def test_t2_services_of_one_operator_do_not_mix():
-    backend, clock = HeapKeyedStateBackend("op"), ManualProcessingTimeService()
+    backend, clock = KeyedStateBackend("op"), ManualProcessingTimeService()
     manager = InternalTimeServiceManager(backend, clock)
     seen = []
 
@@ -340,7 +340,7 @@ def test_a_timer_is_an_int_of_64_bits(timers, what, domain, timestamp):
     assert "operator 'op', key 'k'" in text and repr(timestamp) in text
     assert "milliseconds" in text or "True and False are no points in time" in text
     assert ("ctx.timestamp() is None" in text) == (timestamp is None)
-    assert timers.backend.rows["k"][1:] == [5, None]
+    assert timers.backend.rows["k"][2:] == [5, None]
     timers.service.advance_watermark(10)
     assert timers.take() == [("event", 5, "k", None)]
 
@@ -348,7 +348,7 @@ def test_a_timer_is_an_int_of_64_bits(timers, what, domain, timestamp):
 def test_a_timer_may_be_numpys_int(timers):
     timers.call("register_event", "k", np.int64(5))
     timers.call("register_processing", "k", np.uint32(7))
-    assert list(map(type, timers.backend.rows["k"][1:])) == [int, int]
+    assert list(map(type, timers.backend.rows["k"][2:])) == [int, int]
     timers.call("delete_event", "k", np.int32(5))
     timers.clock.set_current_time(7)
     assert timers.take() == [("processing", 7, "k", None)]
@@ -361,7 +361,7 @@ BAD = ["soon", 2.5, math.nan, datetime.datetime(2026, 1, 1), 2**70, True, np.int
 def test_a_timer_of_a_checkpoint_is_an_int_of_64_bits(timers, bad):
     """As each is that is registered: another one is not what was written."""
     with pytest.raises(CheckpointMismatchError, match="operator 'op': the checkpoint holds a timer of key 'bad' at"):
-        timers.backend.load(["a", "bad", "c"], [[0, 5, None], [1, bad, None], [2, {7, 8}, None]])
+        timers.backend.load(["a", "bad", "c"], [[0, "a", 5, None], [1, "bad", bad, None], [2, "c", {7, 8}, None]])
 
 
 def test_a_start_looks_for_timers_only_where_some_row_has_one():
@@ -401,7 +401,7 @@ def test_a_start_looks_for_timers_only_where_some_row_has_one():
 
 
 def test_restored_timers_may_go_before_anything_is_asked_of_them(timers):
-    timers.backend.load(["a", "b", "c"], [[0, 5, None], [1, 6, None], [2, 7, None]])
+    timers.backend.load(["a", "b", "c"], [[0, "a", 5, None], [1, "b", 6, None], [2, "c", 7, None]])
     timers.backend.end_loading()
     timers.call("delete_event", "a", 5)
     timers.call("delete_event", "b", 6)
@@ -485,7 +485,7 @@ def test_a_large_bucket_that_is_overtaken_again_and_again(timers):
 
 def test_processing_time_timers_that_would_never_fire_are_refused():
     """A streaming query of Spark runs epochs without data only where the program says that it needs them."""
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     manager = InternalTimeServiceManager(backend, ManualProcessingTimeService(), fires=False)
     service = manager.get_internal_timer_service("timers", Timers())
     backend.seal()

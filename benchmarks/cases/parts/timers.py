@@ -40,7 +40,7 @@ from benchmarks.harness.rows import HOUR, MINUTE
 from benchmarks.harness.turns import medians, rounded, table, turns
 from benchmarks.report.words import page
 from pillarbox import KeyedProcessFunction
-from pillarbox._state import HeapKeyedStateBackend
+from pillarbox._state import KeyedStateBackend
 from pillarbox._time import ManualProcessingTimeService, ProcessingTimeServiceImpl
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimeServiceManager
 from pillarbox.testing import harness_for
@@ -89,7 +89,7 @@ class Phases:
 class Record:
     """The operator that is called."""
 
-    def __init__(self, backend: HeapKeyedStateBackend, fired: Fired) -> None:
+    def __init__(self, backend: KeyedStateBackend, fired: Fired) -> None:
         self.backend = backend
         self.fired = fired
 
@@ -104,7 +104,7 @@ class Record:
 
 
 def service(work: Work, fired: Fired) -> Phases:
-    backend = HeapKeyedStateBackend("timers")
+    backend = KeyedStateBackend("timers")
     clock = ProcessingTimeServiceImpl(ManualProcessingTimeService(0), lambda callback, at: callback(at))
     manager = InternalTimeServiceManager(backend, clock)
     timers = manager.get_internal_timer_service("timers", Record(backend, fired))

@@ -22,7 +22,7 @@ from benchmarks.harness.process import Side
 from benchmarks.harness.turns import table
 from benchmarks.report.words import page, paragraph
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -75,7 +75,7 @@ class Keys:
         descriptor, fill, timer = KINDS[name]
         gc.collect()
         before = resident()
-        backend = HeapKeyedStateBackend("op")
+        backend = KeyedStateBackend("op")
         timers = InternalTimerService("timers", backend, ManualProcessingTimeService(), _NoTimers())
         state = backend.get_state(descriptor)
         backend.seal()

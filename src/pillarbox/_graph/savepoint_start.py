@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import CheckpointMismatchError, ProgramError, listed, shorten
 from pillarbox._graph.source_match import match_sources
 from pillarbox._operators.timestamps_and_watermarks import status_said_anew
-from pillarbox._state.keys.addresses import LIST, UNION
 from pillarbox._state.keys.key_note import key_change
 from pillarbox._state.keys.state_note import state_change
 from pillarbox._state.savepoint.own_state import check_watermarks, gate_with_edges, redistribute
+from pillarbox._state.slots import LIST, UNION
 from pillarbox._task.vertex import edge_from, sender_of_edge, source_numbers
 
 if TYPE_CHECKING:

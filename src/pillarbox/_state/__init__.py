@@ -1,11 +1,10 @@
 """Keyed state: descriptors, key groups, the heap backend and the state log.
 
 `keys` and `types` are at the bottom, then `heap` and `chunks`, `log`, `inspect`, `savepoint`. Start with
-`descriptors.py`, then `backend.py`: keyed state as operators see it. All state belongs to the mailbox thread. Weak
+`descriptors.py`, then `heap/backend.py`: keyed state as operators see it. All state belongs to the mailbox thread. Weak
 spot: `log` knows `heap`, as a log's entries are rows of the heap.
 """
 
-from pillarbox._state.backend import FoldedWindows, KeyedStateBackend, SlotSpec
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.store import ChunkStore, MemoryChunkStore
 from pillarbox._state.descriptors import (
@@ -22,7 +21,9 @@ from pillarbox._state.descriptors import (
     ValueState,
     ValueStateDescriptor,
 )
-from pillarbox._state.heap.backend import HeapKeyedStateBackend, KeyOwner
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
+from pillarbox._state.heap.shared_windows import SharedWindows
 from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._state.ttl import StateTtlConfig
 
@@ -31,8 +32,6 @@ __all__ = [
     "AggregatingState",
     "AggregatingStateDescriptor",
     "ChunkStore",
-    "FoldedWindows",
-    "HeapKeyedStateBackend",
     "KeyOwner",
     "KeyedStateBackend",
     "ListState",
@@ -43,7 +42,7 @@ __all__ = [
     "MemoryChunkStore",
     "ReducingState",
     "ReducingStateDescriptor",
-    "SlotSpec",
+    "SharedWindows",
     "StateDescriptor",
     "StateLog",
     "StateTtlConfig",

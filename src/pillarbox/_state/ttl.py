@@ -23,7 +23,7 @@ class StateTtlConfig:
     *t* + ``ttl`` on. Expired state is cleared when it is read, and in the background, at the end of each epoch.
 
     A config may come, change and go between two starts of a query: what is kept is when each value was last accessed.
-    State from before has expired when it is not accessed for ``ttl`` from the first epoch on.
+    Older state counts as accessed at the end of the first epoch with a time-to-live.
 
     Args:
         ttl: the duration, such as ``"1 hour"``; an int is milliseconds. PyFlink's ``Time`` will do.

@@ -12,7 +12,7 @@ from typing import Any
 
 from pillarbox._elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
 from pillarbox._errors import OperatorError, causes_of, shorten
-from pillarbox._state import ChunkStore, HeapKeyedStateBackend, KeyOwner, StateLog, Sync
+from pillarbox._state import ChunkStore, KeyedStateBackend, KeyOwner, StateLog, Sync
 from pillarbox._state.savepoint.own_state import gate_with_edges
 from pillarbox._task.lifecycle import TaskEvent, TaskState
 from pillarbox._task.memory import Memory, MemoryProbe, process_memory, readable
@@ -50,7 +50,7 @@ class MultipleInputStreamTask(StreamTask):
         memory: MemoryProbe = process_memory,
     ) -> None:
         owner = KeyOwner(subtask, vertex.parallelism, vertex.max_parallelism)
-        self.backend: HeapKeyedStateBackend = HeapKeyedStateBackend(vertex.nodes[0].name, owner)
+        self.backend: KeyedStateBackend = KeyedStateBackend(vertex.nodes[0].name, owner)
         super().__init__(
             vertex,
             subtask,

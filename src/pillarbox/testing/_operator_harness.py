@@ -17,7 +17,7 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
-from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.keys.key_note import note_of_inputs
 from pillarbox._task.operator_chain import as_mail, quiesce
@@ -145,7 +145,7 @@ class OneInputStreamOperatorTestHarness:
         self._closed = False
         executor = self._processor.get_mailbox_executor(0)
         clock = self._clock = ProcessingTimeServiceImpl(self.processing_time_service, as_mail(executor))
-        self._backend = HeapKeyedStateBackend(node.name)
+        self._backend = KeyedStateBackend(node.name)
         self._backend.now = processing_time
         self._time_services = InternalTimeServiceManager(self._backend, clock)
         context = OperatorContext(

@@ -24,7 +24,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._state.chunks import large_collections
+from pillarbox._state.log import large_collections
 from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox.testing import ProgramTestHarness
 

@@ -22,7 +22,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._state.heap.spaces import HeapSpaces
+from pillarbox._state.heap.namespace_rows import NamespaceRows
 from pillarbox.testing import ProgramTestHarness, StreamRecord, check_operator, harness_for, row
 
 PARALLELISM = st.integers(1, 4)
@@ -175,13 +175,13 @@ class Looks(BroadcastProcessFunction):
 def test_a_read_of_broadcast_state_looks_for_no_row(monkeypatch):
     """It is at hand, also after a restart and where the state has changed in the epoch."""
     looked = []
-    find = HeapSpaces.find
+    find = NamespaceRows.find
 
-    def noted(self: HeapSpaces, address: Any) -> Any:
+    def noted(self: NamespaceRows, address: Any) -> Any:
         looked.append(address)
         return find(self, address)
 
-    monkeypatch.setattr(HeapSpaces, "find", noted)
+    monkeypatch.setattr(NamespaceRows, "find", noted)
     snapshot = None
     for number in range(2):
         with harness_for(Looks(), broadcast=[LIMITS], snapshot=snapshot) as harness:

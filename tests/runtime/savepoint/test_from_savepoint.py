@@ -31,10 +31,10 @@ from pillarbox import (
 from pillarbox._graph.savepoint_start import SavepointStart
 from pillarbox._runtime.spark.starting import first_epoch
 from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST
-from pillarbox._state.keys.addresses import LIST, UNION
 from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox._state.savepoint.manifest import Manifest, Sources
 from pillarbox._state.savepoint.own_state import OwnState
+from pillarbox._state.slots import LIST, UNION
 from pillarbox.testing import ProgramTestHarness, row
 
 LIMITS = MapStateDescriptor("limits")

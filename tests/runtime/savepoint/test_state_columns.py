@@ -78,9 +78,15 @@ def test_a_name_that_is_no_type(name):
 
 def head(layout=(), spaces=(), types=None, key=None) -> LogHead:
     return LogHead(
-        "op", 2, 128, 0, [(1, list(layout))], 1, [], 1, 1, 0, 0, (), key=key, space_layouts=[(1, list(spaces))],
+        operator="op",
+        parallelism=2,
+        max_parallelism=128,
+        layouts=[(1, list(layout))],
+        version=1,
+        key=key,
+        space_layouts=[(1, list(spaces))],
         types=types or {},
-    )  # fmt: skip
+    )
 
 
 def test_the_columns_of_states():

@@ -34,7 +34,7 @@ from pillarbox import (
     TypeMismatchError,
 )
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     LogIdentity,
     MapStateDescriptor,
     MemoryChunkStore,
@@ -230,7 +230,7 @@ def test_a_users_own_error_is_the_users():
 class Task:
     def __init__(self, store=None, *, states=("a", "b"), operator="op"):
         self.store = MemoryChunkStore() if store is None else store
-        self.backend = HeapKeyedStateBackend(operator)
+        self.backend = KeyedStateBackend(operator)
         kinds = {"m": MapStateDescriptor}
         self.states = {name: self.backend.get_state(kinds.get(name, ValueStateDescriptor)(name)) for name in states}
         self.backend.seal()
@@ -431,7 +431,7 @@ def test_a_head_of_another_shape(log, body):
 
 @pytest.mark.parametrize("numbers", [[META], [1], [-1], "all"])
 def test_values_of_another_subtask(log, numbers):
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     states = {name: backend.get_state(ValueStateDescriptor(name)) for name in ("a", "b")}
     backend.seal()
     other = StateLog(LogIdentity("op", 2, 4, 128), backend)
@@ -495,8 +495,8 @@ def test_a_head_that_is_older_than_the_log(log):
 def test_all_that_was_written_is_read_back(log):
     again = Task(log.store)
     assert again.sync is Sync.LOADED
-    assert {key: row[1:] for key, row in again.backend.rows.items()} == {
-        key: row[1:] for key, row in log.backend.rows.items()
+    assert {key: row[2:] for key, row in again.backend.rows.items()} == {
+        key: row[2:] for key, row in log.backend.rows.items()
     }
 
 
@@ -510,6 +510,6 @@ def test_a_large_row_outlives_states_that_are_added(log):
             more.put("hot", c=epoch).commit()
     assert min(log.store.chunks.keys() - {META, -1}) > 4
     again = Task(log.store, states=("a", "b", "c"))
-    assert again.backend.rows["large"][1:] == [bytes(600_000), None, None]
+    assert again.backend.rows["large"][2:] == [bytes(600_000), None, None]
     again.put("large", a=1).commit()
     assert -1 not in log.store.chunks

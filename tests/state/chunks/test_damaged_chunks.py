@@ -14,7 +14,7 @@ import pytest
 
 from pillarbox import CheckpointMismatchError
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -26,6 +26,7 @@ from pillarbox._state import (
 from pillarbox._state.chunks.chunk import _packed
 from pillarbox._state.chunks.head import META
 from pillarbox._state.inspect.view import LogView
+from pillarbox._state.keys.addresses import space_address
 
 Content = dict[str, Any]
 
@@ -33,7 +34,7 @@ Content = dict[str, Any]
 class Task:
     def __init__(self, store: MemoryChunkStore) -> None:
         self.store = store
-        self.backend = HeapKeyedStateBackend("op")
+        self.backend = KeyedStateBackend("op")
         self.value: Any = self.backend.get_state(ValueStateDescriptor("v"))
         self.map: Any = self.backend.get_state(MapStateDescriptor("m"))
         self.list: Any = self.backend.get_state(ListStateDescriptor("l"))
@@ -45,7 +46,7 @@ class Task:
     def epoch(self, value: Any) -> Task:
         """Change rows of keys and of namespaces, elements, and a large row; and let a row go."""
         for key in range(4):
-            self.backend.set_current(key, (key, key + 10))
+            self.backend.spaces.enter(space_address(key, (key, key + 10)))
             self.value.update([value] * (1 + 300 * key))
             self.window.update(value)
         self.backend.set_current_key("large")

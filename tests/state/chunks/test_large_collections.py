@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from pillarbox._errors import CheckpointMismatchError, OperatorError
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -26,9 +26,8 @@ from pillarbox._state import (
     Sync,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import META
-from pillarbox._state.log import limits
+from pillarbox._state.log import large_collections, limits
 
 MANY = 200_000
 
@@ -36,7 +35,7 @@ MANY = 200_000
 class Task:
     def __init__(self, store=None, *, states=("value", "map", "list")):
         self.store = MemoryChunkStore() if store is None else store
-        self.backend = HeapKeyedStateBackend("op")
+        self.backend = KeyedStateBackend("op")
         kinds = {"map": MapStateDescriptor, "list": ListStateDescriptor}
         self.states = {name: self.backend.get_state(kinds.get(name, ValueStateDescriptor)(name)) for name in states}
         self.backend.seal()
@@ -162,7 +161,7 @@ def test_a_large_map_is_bounded_while_it_changes():
         assert cost < 40_000
     live = len(pickle.dumps((dict(states["map"].items()), list(states["list"])), 5))
     assert size(task.store) < 2 * live + 4 * 1024 * 1024
-    collection = task.log.contents.collections.get("k", 2)
+    collection = task.log.contents.collections.get("k", 3)
     assert collection is not None and len(collection.entries) <= 101 * 50  # places are used again
     assert Task(task.store).view() == task.view()
 
@@ -193,14 +192,14 @@ def test_it_leaves_its_row_when_it_grows_and_comes_back_when_it_shrinks():
         states["map"].put(n, n)
         states["list"].add(n)
     task.commit()
-    assert set(task.log.contents.collections._of["k"]) == {2, 3}
+    assert set(task.log.contents.collections._of["k"]) == {3, 4}
     assert Task(task.store).view() == task.view()
     for n in range(9_950):
         states["map"].remove(n)
     states["list"].update([1, 2, 3])
     task.commit()
     assert not task.log.contents.collections._of
-    assert type(task.backend.rows["k"][2]) is dict
+    assert type(task.backend.rows["k"][3]) is dict
     assert task.view() == Task(task.store).view() == {"k": ("v", [(n, n) for n in range(9_950, 10_000)], [1, 2, 3])}
 
 
@@ -379,10 +378,10 @@ class LargeCollectionsMachine(RuleBasedStateMachine):
             if any(value not in (None, {}, []) for value in states.values())
         }
         assert task.view() == model
-        assert len(task.log.contents.large) == sum(number < META for number in self.store.chunks)
+        assert len(task.log.contents.large_values) == sum(number < META for number in self.store.chunks)
         collections = [each for slots in task.log.contents.collections._of.values() for each in slots.values()]
-        rows = [row for row in task.backend.rows.values() if any(value is not None for value in row[1:])]
-        assert task.log.contents.ledger.current == len(rows) + sum(each.count for each in collections)
+        rows = [row for row in task.backend.rows.values() if any(value is not None for value in row[2:])]
+        assert task.log.contents.ledger.current == len(rows) + sum(len(each.written()) for each in collections)
         assert task.log.contents.ledger.log_bytes == size(self.store) - len(self.store.chunks.get(META, b""))
 
     def work(self, task, model, operations):
@@ -431,7 +430,7 @@ def test_large_maps_and_lists_of_namespaces():
     class Windows:
         def __init__(self, store):
             self.store = store
-            self.backend = HeapKeyedStateBackend("op")
+            self.backend = KeyedStateBackend("op")
             self.backend.get_state(MapStateDescriptor("other"))
             self.contents = self.backend.get_state(ListStateDescriptor("contents"), namespaced=True)
             self.counts = self.backend.get_state(MapStateDescriptor("counts"), namespaced=True)

@@ -11,7 +11,7 @@ from pillarbox._errors import OperatorError, ProgramError
 from pillarbox._state import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     KeyOwner,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -26,7 +26,7 @@ from pillarbox._state.keys.key_groups import key_group, stable_hash, subtask_of
 
 @pytest.fixture
 def backend():
-    return HeapKeyedStateBackend("op")
+    return KeyedStateBackend("op")
 
 
 def state_of(backend, descriptor):
@@ -93,7 +93,7 @@ def test_the_keys_of_a_state_come_in_an_order_of_their_own(backend):
     """Whatever the memory of a worker has seen."""
     one, other = ValueStateDescriptor("one"), MapStateDescriptor("other")
     state, entries = backend.get_state(one), backend.get_state(other)
-    again = HeapKeyedStateBackend("op")
+    again = KeyedStateBackend("op")
     same = again.get_state(one)
     keys = [*range(50), *"abc", None, (1, "x"), 0.5, b"b"]
     for key in keys:
@@ -207,15 +207,15 @@ def test_a_key_is_dirty_once(backend):
     state = state_of(backend, ListStateDescriptor("s"))
     for _ in range(3):
         state.add(1)
-    assert backend.take_changes() == ({"k": backend.row}, {})
+    assert backend.take_all_changes() == ([[backend.row], []], {})
     backend.rows["k"][0] = 1  # the log's mark
-    assert backend.take_changes() == ({}, {})
+    assert backend.take_all_changes() == ([[], []], {})
     backend.set_current_key("k")
     list(state)
-    assert backend.take_changes() == ({}, {})
+    assert backend.take_all_changes() == ([[], []], {})
     state.add(2)
     state.clear()
-    assert backend.take_changes() == ({}, {"k": 1})
+    assert backend.take_all_changes() == ([[], []], {"k": 1})
 
 
 CHANGES = {"add": [2], "clear": [], "update": [[3]], "add_all": [[4]]}
@@ -225,10 +225,10 @@ CHANGES = {"add": [2], "clear": [], "update": [[3]], "add_all": [[4]]}
 def test_every_change_is_noted(backend, method, arguments):
     state = state_of(backend, ListStateDescriptor("s"))
     state.add(1)
-    backend.take_changes()
+    backend.take_all_changes()
     backend.rows["k"][0] = 1
     getattr(state, method)(*arguments)
-    assert list(backend.dirty) == ["k"]
+    assert [row[1] for row in backend.dirty] == ["k"]
 
 
 def test_a_list_state_holds_no_none(backend):
@@ -295,7 +295,7 @@ def test_state_without_a_current_key_is_refused(backend, use):
 
 
 def test_a_key_of_another_subtask_is_refused():
-    backend = HeapKeyedStateBackend("op", KeyOwner(1, 4, 128))
+    backend = KeyedStateBackend("op", KeyOwner(1, 4, 128))
     backend.get_state(ValueStateDescriptor("s"))
     backend.seal()
     mine = [key for key in range(100) if subtask_of(key_group(key, 128), 128, 4) == 1]
@@ -319,7 +319,7 @@ def test_the_order_of_keys_is_found_once(monkeypatch):
         return stable_hash(key) % 5  # some share a hash
 
     monkeypatch.setattr(heap_backend, "stable_hash", counting)
-    backend = heap_backend.HeapKeyedStateBackend("op")
+    backend = heap_backend.KeyedStateBackend("op")
     descriptor = ValueStateDescriptor("value")
     state = backend.get_state(descriptor)
     backend.seal()

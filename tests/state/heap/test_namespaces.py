@@ -13,7 +13,7 @@ from pillarbox import CheckpointMismatchError, OperatorError, ProgramError
 from pillarbox._state import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     KeyOwner,
     ListStateDescriptor,
     LogIdentity,
@@ -54,7 +54,7 @@ class Windows:
 
     def __init__(self, store=None, *, contents: Any = None, own=False, owner=None, logged=True):
         self.fired: list[Any] = []
-        self.backend = HeapKeyedStateBackend("windows", owner)
+        self.backend = KeyedStateBackend("windows", owner)
         self.contents = self.backend.get_state(contents or ListStateDescriptor("contents"), namespaced=True)
         self.own: Any = self.backend.get_state(ValueStateDescriptor("own")) if own else None
         self.timers = InternalTimerService("timers", self.backend, ManualProcessingTimeService(), self, namespaced=True)
@@ -177,7 +177,7 @@ def test_a_row_is_there_as_long_as_it_has_state_or_a_timer():
     assert windows.held("k") == {FIRST: {}}
     windows.timers.advance_watermark(9)
     windows.commit()
-    assert windows.num_rows == 0 == windows.log.contents.ledger._rows.sum()
+    assert windows.num_rows == 0 == windows.log.contents.ledger.current
     assert Windows(windows.store).num_rows == 0
 
 
@@ -217,7 +217,7 @@ def test_merging_nothing_leaves_nothing():
 
 
 def test_states_of_keys_do_not_merge():
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     state = backend.get_state(ListStateDescriptor("s"))
     backend.seal()
     backend.set_current_key("k")
@@ -357,7 +357,7 @@ def test_what_cannot_be_written_is_named_with_its_namespace():
 def test_a_program_without_namespaces_does_not_go_on_with_them():
     windows = Windows()
     windows.at("k", FIRST).add(1).commit()
-    backend = HeapKeyedStateBackend("windows")
+    backend = KeyedStateBackend("windows")
     backend.seal()
     with pytest.raises(CheckpointMismatchError, match="holds list 'contents' of operator 'windows', which the program"):
         StateLog(LogIdentity("windows", 0, 1, 128), backend).sync(windows.store)
@@ -388,7 +388,7 @@ def test_the_golden_log_with_namespaces_is_read():
 
 def test_what_uses_no_namespaces_is_written_as_before_them():
     """So older versions read it: they refuse what they do not know."""
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     state = backend.get_state(ValueStateDescriptor("s"))
     backend.seal()
     log, store = StateLog(LogIdentity("op", 0, 1, 128), backend), MemoryChunkStore()

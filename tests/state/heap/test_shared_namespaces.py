@@ -12,7 +12,7 @@ from pillarbox import OperatorError, ProgramError
 from pillarbox._state import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     KeyOwner,
     ListStateDescriptor,
     LogIdentity,
@@ -50,7 +50,7 @@ class Worker:
 
     def __init__(self, store, *, fold=None, owner=None):
         self.fired: list[Any] = []
-        self.backend = HeapKeyedStateBackend("windows", owner)
+        self.backend = KeyedStateBackend("windows", owner)
         self.backend.share_namespaces()
         self.timers = InternalTimerService("timers", self.backend, ManualProcessingTimeService(), self, namespaced=True)
         descriptor = fold or AggregatingStateDescriptor("contents", Gathered())
@@ -68,9 +68,9 @@ class Worker:
         return synced
 
     def window(self, window: Window) -> Any:
-        found = self.state.find(window)
+        found = self.state.get_window(window)
         if found is None:
-            found = self.state.begin(window)
+            found = self.state.open_window(window)
             self.timers.register_event_time_timer(window, window[1] - 1)
         return found
 
@@ -80,8 +80,8 @@ class Worker:
         return self
 
     def on_event_time(self, timestamp, namespace):
-        self.fired.append((timestamp, namespace, [(key, list(folded)) for key, folded in self.state.each(namespace)]))
-        self.state.end(namespace)
+        self.fired.append((timestamp, namespace, [(key, list(folded)) for key, folded in self.state.items(namespace)]))
+        self.state.drop_window(namespace)
 
     def flush(self):
         pass
@@ -94,7 +94,7 @@ class Worker:
         return self
 
     def held(self) -> dict[Window, dict[Any, list[Any]]]:
-        found = {window: {k: list(v) for k, v in self.state.each(window)} for window in self.state.namespaces()}
+        found = {window: {k: list(v) for k, v in self.state.items(window)} for window in self.state.namespaces()}
         return {window: held for window, held in found.items() if held}
 
 
@@ -135,17 +135,17 @@ def test_windows_are_what_dictionaries_are(steps):
                     model.setdefault(window, {}).setdefault(key, []).append(number)
                 worker.fold(window, *elements)
             elif what == "end":
-                worker.state.end(arguments[0])
+                worker.state.drop_window(arguments[0])
                 model.pop(arguments[0], None)
             elif what == "remove":
                 window, key = arguments
                 assert worker.state.folded(window, key) == model.get(window, {}).get(key)
-                if worker.state.find(window) is not None:
+                if worker.state.get_window(window) is not None:
                     worker.state.remove(window, key)
                 model.get(window, {}).pop(key, None)
             elif what == "rewrite":
-                if worker.state.find(arguments[0]) is not None:
-                    worker.state.rewrite(arguments[0])
+                if worker.state.get_window(arguments[0]) is not None:
+                    worker.state.thaw_all(arguments[0])
             else:
                 worker.commit()
                 turn = 1 - turn if what == "other" else turn
@@ -157,8 +157,8 @@ def test_windows_are_what_dictionaries_are(steps):
         worker = workers[turn].commit()
         cold = Worker(store)
         # The same in a worker that is warm, and the same order.
-        assert [list(worker.state.each(window)) for window in sorted(worker.state.namespaces())] == [
-            list(cold.state.each(window)) for window in sorted(cold.state.namespaces())
+        assert [list(worker.state.items(window)) for window in sorted(worker.state.namespaces())] == [
+            list(cold.state.items(window)) for window in sorted(cold.state.namespaces())
         ]
         assert sorted(cold.backend.get_keys()) == sorted({key for held in model.values() for key in held})
         assert worker.backend.num_keys == cold.backend.num_keys == len({key for held in model.values() for key in held})
@@ -176,14 +176,14 @@ def test_a_window_that_begins_and_ends_in_an_epoch_leaves_no_trace():
     worker.timers.advance_watermark(9)
     assert worker.fired == [(9, FIRST, [("a", [1, 3]), ("b", [2])])]
     worker.commit()
-    assert len(worker.store.chunks) == before and worker.log.contents.entry == 0
+    assert len(worker.store.chunks) == before and worker.log.contents.head.entry == 0
 
 
 def test_rows_are_those_of_any_namespaces():
     """So another operator goes on with them, and the other way round; each row has its own timers."""
     store = MemoryChunkStore()
     Worker(store).fold(FIRST, ("a", 1), ("b", 2)).fold(SECOND, ("a", 3)).commit()
-    backend = HeapKeyedStateBackend("windows")
+    backend = KeyedStateBackend("windows")
     backend.create_timers("timers/event", namespaced=True)
     backend.create_timers("timers/processing", namespaced=True)
     state = backend.get_state(AggregatingStateDescriptor("contents", Gathered()), namespaced=True)
@@ -203,7 +203,7 @@ def test_states_that_are_asked_for_late_are_in_the_same_row():
     worker.fold(FIRST, ("b", 3))
     marks = worker.backend.get_state(ValueStateDescriptor("mark"), namespaced=True, late=True)
     seen = worker.backend.get_state(ListStateDescriptor("seen"), namespaced=True, late=True)
-    for key, _ in worker.state.each(FIRST):
+    for key, _ in worker.state.items(FIRST):
         worker.backend.set_current_namespace(FIRST)
         assert marks.value() is None
         marks.update(key)
@@ -221,7 +221,7 @@ def test_states_that_are_asked_for_late_are_in_the_same_row():
     again.backend.set_current_key("c")
     again.backend.set_current_namespace(SECOND)
     marks.clear()
-    again.state.end(FIRST)
+    again.state.drop_window(FIRST)
     again.commit()
     assert list(again.backend.get_keys()) == [] and Worker(again.store).backend.num_keys == 0
 

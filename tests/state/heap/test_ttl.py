@@ -27,12 +27,11 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._runtime.spark.reading.state_columns import state_columns
-from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog, Sync
-from pillarbox._state.chunks import large_collections
+from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog, Sync
 from pillarbox._state.chunks.head import META, read_head
-from pillarbox._state.heap.rows import STAMPS
 from pillarbox._state.keys.key_note import KeyNote
-from pillarbox._state.log import limits
+from pillarbox._state.log import large_collections, limits
+from pillarbox._state.slots import FIRST_SLOT, STAMPS
 from pillarbox.testing import ProcessingTime, ProgramTestHarness, StreamRecord, check_operator, harness_for, row
 from tests.data import make_ttl as golden
 from tests.data.make_checkpoint import load
@@ -73,7 +72,7 @@ class Task:
 
     def __init__(self, store: MemoryChunkStore, configs: dict[str, StateTtlConfig | None]) -> None:
         self.store = store
-        self.backend = HeapKeyedStateBackend("op")
+        self.backend = KeyedStateBackend("op")
         self.states = {kind: self.backend.get_state(descriptor_of(kind, configs.get(kind))) for kind in KINDS}
         self.backend.seal()
         # With the type of the key, so that the state is plain.
@@ -301,7 +300,7 @@ def test_a_time_to_live_that_is_switched_off_leaves_no_stamps():
     task = Task(store, {})
     task.commit()
     task = Task(store, {})
-    stamps = [place for place, slot in enumerate(task.backend.slots, 1) if slot.name.startswith(STAMPS)]
+    stamps = [place for place, slot in enumerate(task.backend.slots, FIRST_SLOT) if slot.name.startswith(STAMPS)]
     assert [task.backend.rows[1][place] for place in stamps] == [None] * len(stamps)
     task = Task(store, {"value": StateTtlConfig(10)})  # and on again: it counts from now on
     task.backend.now = 5000
@@ -573,7 +572,7 @@ def test_wrong_configs_are_refused(make, says):
 
 
 def test_states_that_go_otherwise_have_no_time_to_live():
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     timed = descriptor_of("map", StateTtlConfig(5))
     for declare in (
         lambda: backend.get_operator_state(timed),

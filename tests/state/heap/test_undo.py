@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor
-from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox._state.chunks.large_collection import LiveMap
 from pillarbox._state.keys.key_note import KeyNote
 
@@ -25,7 +25,7 @@ class Thing:
     "value", [5, "text", datetime.date(2024, 5, 1), (1, "two"), [1, 2], [[1], [2]], {"a": 1}, {"a": [1]}, {1, 2}]
 )
 def test_values_are_put_back(value):
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     undo = backend.allow_undo()
     state = backend.get_state(ValueStateDescriptor("v"))
     backend.set_current_key("k")
@@ -42,7 +42,7 @@ def test_values_are_put_back(value):
 
 
 def test_a_users_own_object_is_put_back():
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     undo = backend.allow_undo()
     state = backend.get_state(ValueStateDescriptor("v"))
     backend.set_current_key("k")
@@ -54,7 +54,7 @@ def test_a_users_own_object_is_put_back():
 
 
 def test_a_large_map_stays_the_object_that_the_log_knows():
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     undo = backend.allow_undo()
     state = backend.get_state(MapStateDescriptor("m"))
     backend.seal()
@@ -64,16 +64,16 @@ def test_a_large_map_stays_the_object_that_the_log_knows():
     backend.set_current_key("k")
     state.put_all({number: [f"{number}" * 200] for number in range(300)})
     log.commit(store, {})
-    assert backend.dirty == {}
+    assert backend.dirty == []
     undo.begin()
     state.get(7).append("in place")
     undo.restore()
     assert state.get(7) == ["7" * 200]
-    assert backend.dirty == {}
+    assert backend.dirty == []
     backend.set_current_key("k")
     state.put(8, ["new"])
     log.commit(store, {})
-    again = HeapKeyedStateBackend("op")
+    again = KeyedStateBackend("op")
     restored = again.get_state(MapStateDescriptor("m"))
     again.seal()
     StateLog(identity, again).sync(store)
@@ -120,7 +120,7 @@ def test_a_large_map_is_put_back(calls, in_log, is_plain):
     key = KeyNote(columns=["key"], types=["string"]) if is_plain else None
     identity = LogIdentity("op", 0, 1, 128, key=key)
     types = (Types.LONG(), Types.LIST(Types.STRING())) if is_plain else ()
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     undo = backend.allow_undo()
     state = backend.get_state(MapStateDescriptor("m", *types))
     backend.seal()
@@ -151,7 +151,7 @@ def test_a_large_map_is_put_back(calls, in_log, is_plain):
         assert list(state.items()) == list(expected.items())
         if commits or number == len(calls) - 1:
             log.commit(store, {})
-            again = HeapKeyedStateBackend("op")
+            again = KeyedStateBackend("op")
             restored = again.get_state(MapStateDescriptor("m", *types))
             again.seal()
             StateLog(identity, again).sync(store)
@@ -160,7 +160,7 @@ def test_a_large_map_is_put_back(calls, in_log, is_plain):
 
 
 def test_states_that_are_the_same_are_not_looked_at():
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     undo = backend.allow_undo(unchanged=["own"])
     own, users = (backend.get_state(ListStateDescriptor(name)) for name in ("own", "users"))
     backend.set_current_key("k")

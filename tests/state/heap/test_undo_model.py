@@ -21,7 +21,7 @@ from pillarbox import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox._state.chunks.large_collection import LiveMap
 from pillarbox._state.heap import undo
 
@@ -54,7 +54,7 @@ class Keyed:
     """A backend with all kinds of state."""
 
     def __init__(self, ttl: StateTtlConfig | None) -> None:
-        self.backend = HeapKeyedStateBackend("op")
+        self.backend = KeyedStateBackend("op")
         self.undo = self.backend.allow_undo()
         self.descriptors: list[Any] = [
             ValueStateDescriptor("value"),
@@ -75,7 +75,7 @@ class Keyed:
     def seen(self) -> Any:
         """Return a copy of all that there is, also in which order, with stamps and timers."""
         backend = self.backend
-        held = {key: dict(zip(backend.slots, backend.rows[key][1:])) for key in KEYS if key in backend.rows}
+        held = {key: dict(zip(backend.slots, backend.rows[key][2:])) for key in KEYS if key in backend.rows}
         return copy.deepcopy(
             {
                 (key, slot.name): list(content.items()) if isinstance(content, dict) else content

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     LogIdentity,
     MapStateDescriptor,
     MemoryChunkStore,
@@ -49,7 +49,7 @@ def test_the_summary_of_a_golden_checkpoint(name):
 
 def test_the_largest_keys_and_those_of_namespaces():
     store = MemoryChunkStore()
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     own = backend.get_state(ValueStateDescriptor("own"))
     of_window = backend.get_state(ValueStateDescriptor("window"), namespaced=True)
     nobody: Any = None
@@ -77,7 +77,7 @@ def test_the_largest_keys_and_those_of_namespaces():
 def test_keys_of_one_hash_and_the_operators_own_state():
     """For Python, -1 and -2 have the same hash, and so have tuples of them; the operator itself is no key."""
     store = MemoryChunkStore()
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     value = backend.get_state(ValueStateDescriptor("value"))
     backend.get_operator_state(MapStateDescriptor("rules")).put("a", "x" * 500)
     backend.seal()

@@ -20,7 +20,7 @@ from pillarbox import CheckpointMismatchError, Row
 from pillarbox._elements import dumps
 from pillarbox._state import (
     AggregatingStateDescriptor,
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -29,10 +29,9 @@ from pillarbox._state import (
     StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import META, Mark, write_head
 from pillarbox._state.inspect.view import LogView
-from pillarbox._state.log import limits
+from pillarbox._state.log import large_collections, limits
 from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
 from pillarbox._unpickle import loads, loads_allowed
 from tests.data import make_checkpoint as golden
@@ -68,7 +67,7 @@ def descriptor(name: str, kind: str) -> Any:
 def restored(store: MemoryChunkStore) -> dict[Any, dict[str, Any]]:
     """The same of a restore, into a backend with the states that the head names."""
     head = LogView(store, 7).head
-    backend = HeapKeyedStateBackend(head.operator)
+    backend = KeyedStateBackend(head.operator)
     for namespaced, layouts in ((False, head.layouts), (True, head.space_layouts)):
         for name, kind in dict.fromkeys(tuple(slot) for _, layout in layouts for slot in layout):
             lead, _, short = name.partition("/")
@@ -81,7 +80,7 @@ def restored(store: MemoryChunkStore) -> dict[Any, dict[str, Any]]:
     StateLog(LogIdentity(*whose, head.program, head.key), backend).sync(store)
     found: dict[Any, dict[str, Any]] = {}
     for key, row in backend.rows.items():
-        found[key] = {slot.name: value for slot, value in zip(backend.slots, row[1:]) if value is not None}
+        found[key] = {slot.name: value for slot, value in zip(backend.slots, row[2:]) if value is not None}
     for row in backend.spaces.every_row():
         content = {slot.name: value for slot, value in zip(backend.spaces.slots, row[2:]) if value is not None}
         key, namespace, _ = row[1]
@@ -106,7 +105,7 @@ def test_elements_that_are_missing_are_noticed(monkeypatch):
     """A list of which the row says that it has one more: as if cleaning had lost an element."""
     monkeypatch.setattr(large_collections, "_LARGE", 40)
     store = MemoryChunkStore()
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     state = backend.get_state(ListStateDescriptor("list"))
     backend.seal()
     log = StateLog(LogIdentity("op", 0, 1, 128), backend)
@@ -133,7 +132,7 @@ def test_a_large_row_that_lies_where_slots_had_another_order(monkeypatch):
     store = MemoryChunkStore()
 
     def task(*names):
-        backend = HeapKeyedStateBackend("op")
+        backend = KeyedStateBackend("op")
         states = {name: backend.get_state(descriptor(name, "map" if name == "map" else "value")) for name in names}
         backend.seal()
         log = StateLog(LogIdentity("op", 0, 1, 128), backend)
@@ -298,7 +297,7 @@ def test_nothing_runs():
             return (exec, ("import tests.state.inspect.test_view as t; t.gone.sprung = True",))
 
     store = MemoryChunkStore()
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     state = backend.get_state(ValueStateDescriptor("a"))
     backend.seal()
     log = StateLog(LogIdentity("op", 0, 1, 128), backend)

@@ -14,7 +14,7 @@ import pytest
 from pillarbox import CheckpointMismatchError
 from pillarbox._errors import KeyTypeError
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     KeyOwner,
     LogIdentity,
     MemoryChunkStore,
@@ -74,8 +74,8 @@ def test_owners_of_restored_keys_are_checked_whose_hash_may_change(make, monkeyp
     """The name of an enum's member is in its hash: with another one its rows are another subtask's."""
     right = subtask_of(key_group(make(Suit(1)), 128), 128, 4)
 
-    def task(store: MemoryChunkStore) -> tuple[HeapKeyedStateBackend, Any, StateLog]:
-        backend = HeapKeyedStateBackend("op", KeyOwner(right, 4, 128))
+    def task(store: MemoryChunkStore) -> tuple[KeyedStateBackend, Any, StateLog]:
+        backend = KeyedStateBackend("op", KeyOwner(right, 4, 128))
         value = backend.get_state(ValueStateDescriptor("v"))
         backend.seal()
         log = StateLog(LogIdentity("op", right, 4, 128), backend, own_state=False)

@@ -11,7 +11,7 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, KeySelector
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox._state.chunks.head import META, read_head, write_head
 from pillarbox._state.keys.key_note import KeyNote, function_note, key_change
 
@@ -129,7 +129,7 @@ def test_the_note_of_a_function_is_the_same_in_every_process():
 
 
 def log(store, key):
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     made = StateLog(LogIdentity("op", 0, 1, 128, (), key), backend)
     backend.seal()
     made.sync(store)

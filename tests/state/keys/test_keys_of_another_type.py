@@ -16,7 +16,7 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
-from pillarbox._state import HeapKeyedStateBackend, KeyOwner, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state import KeyedStateBackend, KeyOwner, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox._state.keys.key_note import KeyNote
 
 V = TypeVar("V")
@@ -27,7 +27,7 @@ LENGTHS = KeyNote(function="lengths", code="x")
 class Task:
     def __init__(self, store: MemoryChunkStore, key: KeyNote, subtask: int = 0) -> None:
         self.store = store
-        self.backend = HeapKeyedStateBackend("op", KeyOwner(0, 1, 128))
+        self.backend = KeyedStateBackend("op", KeyOwner(0, 1, 128))
         self.value: Any = self.backend.get_state(ValueStateDescriptor("v"))
         self.map: Any = self.backend.get_state(MapStateDescriptor("m"))
         self.backend.seal()

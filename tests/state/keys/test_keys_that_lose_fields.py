@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, Row, Types
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     KeyOwner,
     LogIdentity,
     MapStateDescriptor,
@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 class Task:
     def __init__(self, store: Any = None, *, of: Any = None, key: Any = PLAIN, namespaced: bool = False) -> None:
         self.store = MemoryChunkStore() if store is None else store
-        self.backend = HeapKeyedStateBackend("op", KeyOwner(0, 1, 128))
+        self.backend = KeyedStateBackend("op", KeyOwner(0, 1, 128))
         self.map: Any = self.backend.get_state(MapStateDescriptor("m", *(() if of is None else (of, Types.LONG()))))
         if namespaced:
             self.window: Any = self.backend.get_state(ValueStateDescriptor("w"), namespaced=True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pillarbox import CheckpointMismatchError, ProgramError, Row, StateTtlConfig, TypeMismatchError, Types
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     KeyOwner,
     ListStateDescriptor,
     LogIdentity,
@@ -26,13 +26,12 @@ from pillarbox._state import (
     StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import META, open_head, write_head
 from pillarbox._state.inspect.changes import compare_states
 from pillarbox._state.inspect.summary import LogSummary
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.keys.key_note import KeyNote
-from pillarbox._state.log import limits
+from pillarbox._state.log import large_collections, limits
 from pillarbox._state.savepoint.files import LocalSavepoint, write_savepoint
 from pillarbox._state.types.type_names import parse
 from tests.data import make_evolution as golden
@@ -64,7 +63,7 @@ class Task:
     ):
         self.store = MemoryChunkStore() if store is None else store
         subtask, parallelism = owner
-        self.backend = HeapKeyedStateBackend(name, KeyOwner(subtask, parallelism, 128))
+        self.backend = KeyedStateBackend(name, KeyOwner(subtask, parallelism, 128))
         self.states = {state: self.backend.get_state(make) for state, make in states.items()}
         for state in delete:
             self.backend.delete_if_exists(state)
@@ -776,7 +775,7 @@ def test_values_of_any_type_become_those_of_another_or_are_refused(then, data):
             assert [simple(each) for each in task[key]["l"]] == [after[key]]
         if repr(then) == repr(now):  # in the same order as well
             assert after == before and not task.is_written_anew
-        task.log.contents.plain.check(task.backend.rows, task.backend.rows.values())
+        task.log.contents.plain.check(task.backend, [*task.backend.rows.values()])
         again = Task(task.commit(), **states)
         assert {key: simple(again[key]["v"].value()) for key in "ab"} == after and not again.is_written_anew
 

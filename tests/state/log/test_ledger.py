@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     LogIdentity,
     MapStateDescriptor,
     MemoryChunkStore,
@@ -18,6 +18,7 @@ from pillarbox._state import (
     Sync,
     ValueStateDescriptor,
 )
+from pillarbox._state.keys.addresses import space_address
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Key:
 class Task:
     def __init__(self, store: MemoryChunkStore) -> None:
         self.store = store
-        self.backend = HeapKeyedStateBackend("op")
+        self.backend = KeyedStateBackend("op")
         self.value: Any = self.backend.get_state(ValueStateDescriptor("v"))
         self.map: Any = self.backend.get_state(MapStateDescriptor("m"))
         self.backend.seal()
@@ -81,7 +82,7 @@ def test_rows_of_namespaces_have_one_key_object_each(shared):
     store = MemoryChunkStore()
 
     def written(values: list[int]) -> Any:
-        backend = HeapKeyedStateBackend("op")
+        backend = KeyedStateBackend("op")
         if shared:
             backend.share_namespaces()
             windows: Any = backend.get_state(ReducingStateDescriptor("v", max), namespaced=True)
@@ -92,10 +93,10 @@ def test_rows_of_namespaces_have_one_key_object_each(shared):
         log.sync(store)
         for value in values:
             for number in range(0 if shared else 500):
-                backend.set_current(Key(number), 7)
+                backend.spaces.enter(space_address(Key(number), 7))
                 windows.update(value)
             if shared:
-                window = windows.find(7) or windows.begin(7)
+                window = windows.get_window(7) or windows.open_window(7)
                 windows.fold([value] * 500, [*map(Key, range(500))], [window] * 500, None)
             log.commit(store, {})
         return backend, log

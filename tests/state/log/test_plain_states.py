@@ -30,7 +30,7 @@ from pillarbox import (
 )
 from pillarbox._elements import Records
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -39,9 +39,9 @@ from pillarbox._state import (
     StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import META, read_head
 from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.log import large_collections
 from pillarbox._state.types.plain_types import NotPlainError, plain_type
 from tests.data import make_types as golden
 from tests.data.make_checkpoint import load
@@ -97,7 +97,7 @@ class Cached:
 class Task:
     def __init__(self, store=None, key: Any = KEY, **states):
         self.store = MemoryChunkStore() if store is None else store
-        self.backend = HeapKeyedStateBackend("op")
+        self.backend = KeyedStateBackend("op")
         self.states = {name: self.backend.get_state(make(name)) for name, make in states.items()}
         self.backend.seal()
         self.log = StateLog(LogIdentity("op", 3, 4, 128, key=key), self.backend, own_state=False)
@@ -415,7 +415,7 @@ def test_elements_of_large_maps_and_lists_are_looked_at():
     task["a"]["m"].put_all({str(n): n for n in range(10_000)})
     task["a"]["l"].add_all(range(10_000))
     task.commit()
-    assert task.log.contents.collections.get("a", 1) is not None
+    assert task.log.contents.collections.get("a", 2) is not None
     again = Task(task.store, **states)
     assert again["a"]["m"].get("77") == list(again["a"]["l"])[77] == 77
     for change, what in (
@@ -495,7 +495,7 @@ def test_types_are_in_the_head():
 
 
 def test_operators_that_keep_records_are_pickled():
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     backend.get_state(LONG("n"))
     backend.seal()
     log = StateLog(LogIdentity("op", 3, 4, 128, key=KEY), backend)

@@ -13,7 +13,7 @@ import pytest
 
 from pillarbox._errors import CheckpointMismatchError, OperatorError
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -33,7 +33,7 @@ class Task:
 
     def __init__(self, store, identity=None, **states):
         self.store = store
-        self.backend = HeapKeyedStateBackend("op")
+        self.backend = KeyedStateBackend("op")
         self.states = {name: self.backend.get_state(KINDS[kind](name)) for name, kind in states.items()}
         self.backend.seal()
         self.log = StateLog(identity or LogIdentity("op", 0, 2, 128, (("op", 1, 1),)), self.backend)
@@ -251,7 +251,7 @@ def test_rows_that_cleaning_moved_and_that_change_again(monkeypatch):
         task.put(key, a=epoch)
         task.commit()
         assert Task(task.store, a="value").get("a") == expected
-        being_cleaned += 1 in task.store.chunks and task.log.contents.cleaned > 0
+        being_cleaned += 1 in task.store.chunks and task.log.contents.head.cleaned > 0
     assert being_cleaned > 1, being_cleaned
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -21,9 +21,8 @@ from pillarbox._state import (
     StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import META
-from pillarbox._state.log import limits
+from pillarbox._state.log import large_collections, limits
 
 MIB = 1024 * 1024 // 64
 SIZES = (0, 10, 100, 1_000, 5_000, 20_000, 60_000)
@@ -33,7 +32,7 @@ LARGE = 32 * 1024 // 64
 class Task:
     def __init__(self, store):
         self.store = store
-        self.backend = HeapKeyedStateBackend("op")
+        self.backend = KeyedStateBackend("op")
         self.state = self.backend.get_state(ValueStateDescriptor("value"))
         self.map = self.backend.get_state(MapStateDescriptor("map"))
         self.list = self.backend.get_state(ListStateDescriptor("list"))

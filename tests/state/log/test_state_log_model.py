@@ -15,7 +15,7 @@ from pillarbox import Types
 from pillarbox._state import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -25,10 +25,9 @@ from pillarbox._state import (
     Sync,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import META
 from pillarbox._state.keys.key_note import KeyNote
-from pillarbox._state.log import limits
+from pillarbox._state.log import large_collections, limits
 from pillarbox._state.log import writer as log_writer
 from pillarbox._state.log.cleaner import clean
 from pillarbox._time import ManualProcessingTimeService
@@ -109,7 +108,7 @@ class Resident:
 
     def __init__(self, typed):
         self.fired = []
-        self.backend = HeapKeyedStateBackend("op")
+        self.backend = KeyedStateBackend("op")
         clock = ManualProcessingTimeService()
         self.timers = InternalTimerService("timers", self.backend, clock, self)
         self.windows = InternalTimerService("windows", self.backend, clock, self, namespaced=True)
@@ -378,17 +377,19 @@ class StateLogMachine(RuleBasedStateMachine):
         spaces = [chunk.get("spaces", [[]])[0] for chunk in chunks]
         groups = [group for chunk in chunks for group in chunk.get("elements", ())]
         rows = sum(map(len, spaces)) + sum(len(chunk["keys"]) for chunk in chunks)
-        assert resident.log.contents.entries == rows + sum(len(group[4]) for group in groups)
+        assert resident.log.contents.head.entries == rows + sum(len(group[4]) for group in groups)
         assert resident.log.contents.ledger.log_bytes == sum(
             len(c) for number, c in self.store.chunks.items() if number != META
         )
-        assert len(resident.log.contents.large) == sum(number < META for number in self.store.chunks)
+        assert len(resident.log.contents.large_values) == sum(number < META for number in self.store.chunks)
         collections = [each for slots in resident.log.contents.collections._of.values() for each in slots.values()]
-        assert all(0 <= entry < resident.log.contents.entry for each in collections for entry in each.written())
-        assert resident.log.contents.ledger.current == resident.num_rows + sum(each.count for each in collections)
+        assert all(0 <= entry < resident.log.contents.head.entry for each in collections for entry in each.written())
+        assert resident.log.contents.ledger.current == resident.num_rows + sum(
+            len(each.written()) for each in collections
+        )
         assert resident.view() == model.view()
         assert resident.view_of_spaces() == model.view_of_spaces()
-        resident.log.contents.backend.take_changes()  # looking at what is not there has made rows
+        resident.log.contents.backend.take_all_changes()  # looking at what is not there has made rows
         for service, of_spaces in ((resident.timers, False), (resident.windows, True)):
             event, processing = (
                 [timer for timer in timers if (timer[2] is not None) == of_spaces]
@@ -465,17 +466,19 @@ def clean_and_check(contents, store, added, gone):
     """
     ledger = contents.ledger
     few = SPARE_CHUNKS + GATHERING * max(ledger.current // CHUNK_ROWS, ledger.live_bytes // CHUNK_BYTES)
-    chunks = [(chunk, size / max(1, chunk.entries)) for chunk, size in zip(ledger.chunks, ledger._bytes.tolist())]
+    chunks = [
+        (chunk, size / max(1, chunk.entries)) for chunk, size in zip(ledger.chunks, ledger._figures["bytes"].tolist())
+    ]
     entries = [
         max(mean, 0 if chunk.sizes is None else float(chunk.sizes[index]))
         for chunk, mean in chunks
         for index in range(chunk.entries)
     ]
-    assert len(entries) == contents.entries
-    first = contents.entry - contents.entries
-    start = contents.cleaned
+    assert len(entries) == contents.head.entries
+    first = contents.head.entry - contents.head.entries
+    start = contents.head.cleaned
     moved = clean(contents, store, added, gone)
-    passed = entries[start : contents.entry - contents.entries - first + contents.cleaned]
+    passed = entries[start : contents.head.entry - contents.head.entries - first + contents.head.cleaned]
     assert len(ledger.chunks) <= few or sum(passed) >= CHUNK_BYTES // GATHERING - 1e-6
     return moved
 

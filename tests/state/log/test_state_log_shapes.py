@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pillarbox import OperatorError
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
     MapStateDescriptor,
@@ -28,9 +28,8 @@ from pillarbox._state import (
     Sync,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks import large_collections
 from pillarbox._state.chunks.head import META
-from pillarbox._state.log import limits
+from pillarbox._state.log import large_collections, limits
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimerService
 
@@ -73,7 +72,7 @@ class Operator:
 
     def __init__(self, store):
         self.store = store
-        self.backend = HeapKeyedStateBackend("op")
+        self.backend = KeyedStateBackend("op")
         self.backend.now = 0
         get = self.backend.get_state
         self.value = get(ValueStateDescriptor("value"))
@@ -112,7 +111,7 @@ class Operator:
             if only is None or key in only:
                 found = other.backend
                 found.set_current_key(key)
-                found.row[1:] = pickle.loads(pickle.dumps(row[1:]))
+                found.row[2:] = pickle.loads(pickle.dumps(row[2:]))
         for row in [*self.backend.spaces.every_row()]:
             key, namespace, _ = row[1]
             if only is None or (key, namespace) in only:
@@ -235,7 +234,7 @@ def test_values_of_all_shapes_by_workers_in_turn(phases, seed, workers):
             log.epoch({key: None if what == "gone" else make(length, order) for key in keys})
         log.check()
     again = Operator(log.store)
-    found = {key: row[1] for key, row in again.backend.rows.items()}
+    found = {key: row[2] for key, row in again.backend.rows.items()}
     assert found == log.values
 
 
@@ -308,7 +307,7 @@ def test_windows_timers_and_stamps_by_workers_in_turn(phases, seed, workers):
 
 
 def test_state_besides_the_keys_that_spark_does_not_take_is_named(monkeypatch):
-    backend = HeapKeyedStateBackend("op")
+    backend = KeyedStateBackend("op")
     backend.seal()
     log = StateLog(LogIdentity("op", 0, 1, 128), backend)
     store = MemoryChunkStore()

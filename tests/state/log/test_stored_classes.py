@@ -11,7 +11,7 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, OperatorError
 from pillarbox._state import (
-    HeapKeyedStateBackend,
+    KeyedStateBackend,
     KeyOwner,
     LogIdentity,
     MapStateDescriptor,
@@ -32,7 +32,7 @@ class Task:
 
     def __init__(self, store: MemoryChunkStore | None = None) -> None:
         self.store = MemoryChunkStore() if store is None else store
-        self.backend = HeapKeyedStateBackend("op", KeyOwner(0, 1, 128))
+        self.backend = KeyedStateBackend("op", KeyOwner(0, 1, 128))
         self.value: Any = self.backend.get_state(ValueStateDescriptor("v"))
         self.map: Any = self.backend.get_state(MapStateDescriptor("m"))
         self.backend.seal()

@@ -35,12 +35,12 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._elements import channel_code
-from pillarbox._state import HeapKeyedStateBackend, KeyOwner, LogIdentity, MemoryChunkStore, StateLog, Sync
-from pillarbox._state.chunks import large_collections
+from pillarbox._state import KeyedStateBackend, KeyOwner, LogIdentity, MemoryChunkStore, StateLog, Sync
 from pillarbox._state.inspect.view import LogView
+from pillarbox._state.keys.addresses import space_address
 from pillarbox._state.keys.key_groups import key_group, smallest_key, subtask_of
 from pillarbox._state.keys.key_note import KeyNote
-from pillarbox._state.log import limits
+from pillarbox._state.log import large_collections, limits
 from pillarbox._state.savepoint import files
 from pillarbox._state.savepoint.column_types import column_type
 from pillarbox._state.savepoint.files import LocalSavepoint, write_savepoint
@@ -191,7 +191,7 @@ class Program:
     """A subtask of it: its backend and its log."""
 
     def __init__(self, owner: KeyOwner, note: KeyNote | None, declared: Any, store: MemoryChunkStore) -> None:
-        self.backend = HeapKeyedStateBackend("op", owner)
+        self.backend = KeyedStateBackend("op", owner)
         get = self.backend.get_state
         timed = ValueStateDescriptor("timed", declared)
         timed.enable_time_to_live(StateTtlConfig("1 hour"))
@@ -213,7 +213,8 @@ class Program:
         self.sync = self.log.sync(store)
 
     def change(self, what: str, key: Any, namespace: Any, values: list[Any], at: int) -> None:
-        self.backend.set_current(key, namespace) if what.startswith("space") else self.backend.set_current_key(key)
+        spaced = what.startswith("space")
+        self.backend.spaces.enter(space_address(key, namespace)) if spaced else self.backend.set_current_key(key)
         if what == "value":
             self.value.update(values[0])
         elif what == "list":
@@ -235,7 +236,7 @@ class Program:
         backend = self.backend
         found: dict[str, Any] = {}
         for key, row in backend.rows.items():
-            found[shown(key)] = shown({s.name: v for s, v in zip(backend.slots, row[1:]) if v is not None})
+            found[shown(key)] = shown({s.name: v for s, v in zip(backend.slots, row[2:]) if v is not None})
         for row in backend.spaces.every_row():
             held = {slot.name: value for slot, value in zip(backend.spaces.slots, row[2:]) if value is not None}
             found[shown(row[1][:2])] = shown(held)
@@ -461,7 +462,7 @@ def with_own_rows(parallelism: int) -> Logs:
 
 
 def own_backend(subtask: int, parallelism: int, store: MemoryChunkStore) -> tuple[Any, StateLog]:
-    backend: Any = HeapKeyedStateBackend("op", KeyOwner(subtask, parallelism, 16))
+    backend: Any = KeyedStateBackend("op", KeyOwner(subtask, parallelism, 16))
     backend.states = {
         "value": backend.get_state(ValueStateDescriptor("value")),
         "list": backend.get_operator_list(ListStateDescriptor("held"), "a/b", union=False),
@@ -581,6 +582,7 @@ def test_a_savepoint_that_is_not_as_it_was():
         builder = LogBuilder(MemoryChunkStore(), table.operator, LogIdentity("op", *owner))
         for rows in table.rows(batches, owner):
             builder.add(rows)
+        builder.finish(OwnState())
 
     with pytest.raises(CheckpointMismatchError, match=r"key_group is not that of the key"):
         build([batch])

@@ -22,7 +22,8 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import Input, OperatorContext, OperatorFactory, RecordInput, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag, TimeDomain
 from pillarbox._operators.functions.checkpointed import CheckpointedFunction, no_undo
-from pillarbox._state.backend import KeyedStateBackend, StateUndo
+from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.undo import Undo
 from pillarbox._time.internal_timer_service import Triggerable
 
 __all__ = ["GuardedOperator", "guarded"]
@@ -108,7 +109,7 @@ class GuardedOperator(StreamOperator):
         context.side_outputs = self._sides
         self._letters = DeadLetters(context, tag, self._sides, has_key=has_key)
         self._backend: KeyedStateBackend | None = None
-        self._undo: StateUndo | None = None
+        self._undo: Undo | None = None
         if context.keyed is not None:
             self._backend = context.keyed.backend
             self._undo = self._backend.allow_undo(self.appended, unchanged)

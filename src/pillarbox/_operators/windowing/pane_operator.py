@@ -104,8 +104,8 @@ class PaneWindowOperator(SharedWindowOperator):
 
     def _place_at(self, start: int) -> Any:
         """Return what all keys have in the pane that starts then."""
-        pane = self._state.find(start)
-        return self._state.begin(start) if pane is None else pane
+        pane = self._state.get_window(start)
+        return self._state.open_window(start) if pane is None else pane
 
     def _begun_by(self, records: Records) -> Begun:
         return self._begun

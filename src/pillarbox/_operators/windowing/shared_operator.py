@@ -18,7 +18,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.time_windows import FixedWindows
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
-from pillarbox._state import FoldedWindows
+from pillarbox._state import SharedWindows
 
 __all__ = ["Begun", "SharedWindowOperator"]
 
@@ -36,7 +36,7 @@ class SharedWindowOperator(FoldingWindowOperator):
 
     shared = True
 
-    _state: FoldedWindows
+    _state: SharedWindows
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
         super().__init__(context, keying, program)

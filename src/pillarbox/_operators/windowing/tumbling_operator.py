@@ -43,7 +43,7 @@ class TumblingWindowOperator(SharedWindowOperator):
         for namespace in self._state.namespaces():
             window = TimeWindow(*namespace)
             if self._is_over(window):
-                self._state.end(namespace)
+                self._state.drop_window(namespace)
             else:
                 self._set_timers(window)
                 if self._lateness and window.max_timestamp() > self._timers.current_watermark:
@@ -64,9 +64,9 @@ class TumblingWindowOperator(SharedWindowOperator):
         """Return what all keys have in the window that starts then."""
         size = self._windows.size
         namespace = (start, self._windows.line.plus(start, size, size))
-        window = self._state.find(namespace)
+        window = self._state.get_window(namespace)
         if window is None:
-            window = self._state.begin(namespace)
+            window = self._state.open_window(namespace)
             self._set_timers(TimeWindow(*namespace))
         return window
 
@@ -105,14 +105,14 @@ class TumblingWindowOperator(SharedWindowOperator):
         """Fire the window of all keys, or remove it, or both."""
         window = TimeWindow(*namespace)
         if timestamp == window.max_timestamp():
-            self._fire_all(window, self._state.each(namespace, timestamp))
+            self._fire_all(window, self._state.items(namespace, timestamp))
         if timestamp != self._cleanup_time(window):
-            self._state.rewrite(namespace)
+            self._state.thaw_all(namespace)
             return
         if self._clears:
-            for _ in self._state.each(namespace):
+            for _ in self._state.items(namespace):
                 self._tell_of_end(window)
-        self._state.end(namespace)
+        self._state.drop_window(namespace)
 
     def _fire_all(self, window: TimeWindow, folded: Iterable[tuple[Any, Any]]) -> None:
         """Call the window function for keys, with what is folded of each."""

@@ -6,7 +6,7 @@ another number than its entry's, or a list that is too short, would be wrong sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -21,25 +21,22 @@ from pillarbox._state.keys.addresses import is_plain, is_space
 __all__ = ["check_chunk", "check_rows"]
 
 
-def check_chunk(
-    chunk: Chunk, number: int, mark: Mark, start: int, layouts: tuple[Layout, Layout], identity: LogIdentity
-) -> None:
+def check_chunk(chunk: Chunk, mark: Mark, layouts: tuple[Layout, Layout], identity: LogIdentity) -> None:
     """Check a chunk that was read.
 
     Args:
         mark: the mark that it was read by.
-        start: the number of its first entry.
         layouts: what the slots of its rows hold, of those of keys and of those of namespaces.
 
     Raises:
         CheckpointMismatchError: it is not as a chunk is.
     """
     try:
-        wrong = next(_wrong(chunk, mark, start, *layouts), None)
+        wrong = next(_wrong(chunk, mark, *layouts), None)
     except Exception as error:
         wrong = describe(error)
     if wrong is not None:
-        raise damaged(identity, f"chunk {number} of the state", wrong)
+        raise damaged(identity, f"chunk {chunk.number} of the state", wrong)
 
 
 def check_rows(rows: list[Any], number: int, identity: LogIdentity) -> None:
@@ -52,9 +49,9 @@ def check_rows(rows: list[Any], number: int, identity: LogIdentity) -> None:
         raise damaged(identity, f"chunk {number} of the state", "a row in it is no list")
 
 
-def _wrong(chunk: Chunk, mark: Mark, start: int, layout: Layout, space_layout: Layout) -> Iterator[str]:
+def _wrong(chunk: Chunk, mark: Mark, *layouts: Layout) -> Iterator[str]:
     """Return what is wrong."""
-    rows, own = chunk.rows, chunk.own_keys
+    rows, start = chunk.rows, chunk.start
     if chunk.epoch != mark.epoch:
         yield f"it says that it is of epoch {chunk.epoch}"
     elsewhere = [index for index in chunk.large if index < len(rows)]
@@ -62,8 +59,8 @@ def _wrong(chunk: Chunk, mark: Mark, start: int, layout: Layout, space_layout: L
         yield "another row of it is missing than lies beside it"
     # One loop of the writer's gives all rows of a kind their numbers and slots, and the digest says that they are as it
     # left them: so the first and the last one show whether it was right. There may be millions between them.
-    for first, stop, of in (0, own, layout), (own, len(rows), space_layout):
-        for index in {first, stop - 1} if first < stop else ():
+    for part, of in zip(chunk.parts, layouts):
+        for index in {part.start, part.stop - 1} if part.start < part.stop else ():
             row = rows[index]
             if row is None and index in chunk.large:
                 continue
@@ -77,7 +74,7 @@ def _wrong(chunk: Chunk, mark: Mark, start: int, layout: Layout, space_layout: L
         yield "a namespace in it is no plain value"
     if chunk.weights is not None and len(chunk.weights) != chunk.count:
         yield f"it has {len(chunk.weights)} sizes of {chunk.count} entries"
-    for wrong in (_wrong_elements(chunk, layout, space_layout), _wrong_large(chunk), _wrong_replaced(chunk, start)):
+    for wrong in (_wrong_elements(chunk, layouts), _wrong_large(chunk), _wrong_replaced(chunk)):
         if wrong:
             yield wrong
 
@@ -90,16 +87,16 @@ def _are_plain(namespaces: Iterable[Any]) -> bool:
     return all(map(is_plain, distinct))
 
 
-def _wrong_elements(chunk: Chunk, layout: Layout, space_layout: Layout) -> str | None:
+def _wrong_elements(chunk: Chunk, layouts: Sequence[Layout]) -> str | None:
     for index, counts in chunk.apart.items():
         if not 0 <= index < len(chunk.rows):
             return f"it has no row {index}, whose elements are said to be apart"
-        row, of = chunk.rows[index], space_layout if chunk.is_space(index) else layout
+        row, of = chunk.rows[index], layouts[chunk.is_space(index)]
         for slot in counts:
             if not _is_collection(slot, of) or (row is not None and row[slot] is not None):
                 return f"slot {slot} of its row {index} has no elements apart"
     for found in chunk.elements:
-        of = space_layout if is_space(found.address) else layout
+        of = layouts[is_space(found.address)]
         # (Slots of namespaces' rows are counted without the address here.)
         if not _is_collection(found.slot, of) or (of[found.slot - 1][1] == "list") != (found.keys is None):
             return f"elements in it are those of slot {found.slot}, which has none"
@@ -128,8 +125,8 @@ def _wrong_large(chunk: Chunk) -> str | None:
     return None
 
 
-def _wrong_replaced(chunk: Chunk, start: int) -> str | None:
-    replaced = chunk.replaced
+def _wrong_replaced(chunk: Chunk) -> str | None:
+    replaced, start = chunk.replaced, chunk.start
     if len(replaced) and (replaced[0] < 1 or replaced[-1] > start or (replaced[1:] <= replaced[:-1]).any()):
         return "it takes the place of entries that were not before it, or of one twice"
     return None

@@ -18,22 +18,19 @@ import numpy.typing as npt
 from pillarbox._elements import dumps_by_name
 from pillarbox._errors import CheckpointMismatchError, describe, shorten
 from pillarbox._state.chunks.head import Layout, LogIdentity, Mark, cannot_become, damaged, newer, refused, unreadable
-from pillarbox._state.chunks.large_collection import Elements, LargeCollection
-from pillarbox._state.chunks.large_collections import Batch
+from pillarbox._state.chunks.large_collection import Elements
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._state.keys.addresses import is_space, space_address
+from pillarbox._state.slots import FIRST_SLOT, SlotSpec, state_name
 from pillarbox._state.types.class_names import Classes
 from pillarbox._state.types.opaque import Opaque, equal_keys, loads_inert, opaques_in
 from pillarbox._state.types.records import RecordError
-from pillarbox._state.types.sizes import sizes_of
 from pillarbox._unpickle import Allowed, MissingGlobalError, RefusedGlobalError, loads_allowed
 
-__all__ = ["Chunk", "Entries", "check_keys", "large_element", "large_row", "read_chunk", "read_large"]
+__all__ = ["Chunk", "check_keys", "large_element", "large_row", "read_chunk", "read_large"]
 
-# The entry in a chunk for a row that lies elsewhere.
-_STUB = 64
-# Rows of a chunk whose sizes differ by no more than this factor count as their mean.
-_ALIKE = 1.5
+# In the log slots are counted from 1, without what leads a row in memory.
+_LEAD = FIRST_SLOT - 1
 _WIDTHS = tuple(np.dtype(f"<u{width}") for width in (1, 2, 4, 8))
 _KNOWN = frozenset({"epoch", "before", "keys", "rows", "replaced", "weights", "large", "spaces"}) | frozenset(
     {"apart", "elements", "element_weights"}
@@ -57,11 +54,15 @@ class Chunk:
         weights: about how many bytes each entry takes, for their proportions; None: all take the same.
         large: which entries lie in values of their own, and where: number, and mark.
         beside: how many bytes of the chunk are no entries: the list of those that it replaces, and ordinals.
+        number: its own.
+        start: the number of its first entry.
+        size: how many bytes it takes in the store.
+        current: which of its entries hold the state as it is, where it was read.
     """
 
-    keys: list[Any]
-    rows: list[Any]
-    replaced: npt.NDArray[np.int64]
+    keys: list[Any] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
+    replaced: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     epoch: int = 0
     before: Mark | None = None
     weights: npt.NDArray[np.uint32] | None = None
@@ -70,15 +71,37 @@ class Chunk:
     spaces: int = 0
     elements: list[Elements] = field(default_factory=list)
     apart: dict[int, dict[int, int]] = field(default_factory=dict)
+    number: int = 0
+    start: int = 0
+    size: int = 0
+    current: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
     @property
     def own_keys(self) -> int:
         """How many rows, the first ones, are those of keys."""
         return len(self.keys) - self.spaces
 
+    @property
+    def parts(self) -> tuple[slice, slice]:
+        """Which rows are those of keys, and which are those of namespaces."""
+        return slice(0, self.own_keys), slice(self.own_keys, len(self.keys))
+
     def is_space(self, index: int) -> bool:
         """Return whether a row is that of a namespace."""
         return index >= self.own_keys
+
+    def element_parts(self) -> Iterator[tuple[Elements, slice]]:
+        """Return the elements of each map and list, and which of the entries they are."""
+        at = len(self.keys)
+        for found in self.elements:
+            yield found, slice(at, at := at + len(found.values))
+
+    def current_elements(self) -> Iterator[tuple[Elements, npt.NDArray[np.int64]]]:
+        """Return the current elements of each map and list that has any, and their entries."""
+        for found, part in self.element_parts():
+            chosen = self.current[part]
+            if chosen.any():
+                yield found.chosen(chosen), np.arange(self.start + part.start, self.start + part.stop)[chosen]
 
     @property
     def count(self) -> int:
@@ -90,12 +113,8 @@ class Chunk:
         if index < len(self.rows):
             self.rows[index] = value
             return
-        index -= len(self.rows)
-        for found in self.elements:
-            if index < len(found.values):
-                found.values[index] = value
-                return
-            index -= len(found.values)
+        found, part = next(each for each in self.element_parts() if index < each[1].stop)
+        found.values[index - part.start] = value
 
     def encode(self, dump: Callable[[Any], bytes] = dumps_by_name) -> bytes:
         """Return the chunk as it stands in the store."""
@@ -124,115 +143,29 @@ class Chunk:
             content["large"] = {index: (number, *mark) for index, (number, mark) in self.large.items()}
         if self.apart:
             content["apart"] = {
-                index: {slot - self.is_space(index): count for slot, count in counts.items()}
-                for index, counts in self.apart.items()
+                index: {slot - _LEAD: count for slot, count in counts.items()} for index, counts in self.apart.items()
             }
         if self.elements:
             content["elements"] = groups = []
             for address, slot, ordinals, keys, values in self.elements:
                 first, width, steps = _packed_ordinals(ordinals)
-                # In the log slots are counted without what leads a row, as layouts do.
-                row, at = (address[:2], slot - 1) if is_space(address) else ((address,), slot)
-                groups.append((row, at, (first, width, steps), keys, values))
+                row = address[:2] if is_space(address) else (address,)
+                groups.append((row, slot - _LEAD, (first, width, steps), keys, values))
                 self.beside += len(steps)
         return dump(content)
 
-    def own(self, size: int) -> float:
-        """Return how many of the bytes of the chunk are its entries: what a new log would take for them."""
-        return float(size - self.beside) if self.count else 0.0
+    @property
+    def own(self) -> float:
+        """How many of the bytes of the chunk are its entries: what a new log would take for them."""
+        return float(self.size - self.beside) if self.count else 0.0
 
-    def sizes(self, own: float) -> npt.NDArray[np.float32] | None:
+    def sizes(self) -> npt.NDArray[np.float32] | None:
         """Return how many bytes each entry takes; None: all take the same."""
         if self.weights is None:
             return None
-        factor = np.float32(own / max(1.0, float(self.weights.sum())))
+        factor = np.float32(self.own / max(1.0, float(self.weights.sum())))
         sizes: npt.NDArray[np.float32] = np.multiply(self.weights, factor, dtype=np.float32)
         return sizes
-
-
-class Entries:
-    """The entries that an epoch appends: rows of keys, rows of namespaces, then elements of large maps and lists.
-
-    Attributes:
-        keys: the addresses of the rows.
-        own_keys: how many are rows of keys.
-        stale: the entries that these take the place of; negative: none.
-        sizes: about how many bytes each takes together with its key.
-        large: which of them lie in values of their own, and where.
-    """
-
-    def __init__(
-        self,
-        keys: list[Any],
-        rows: list[list[Any]],
-        stale: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.float64],
-        batches: list[Batch],
-        *,
-        spaces: bool,
-    ) -> None:
-        self.keys: list[Any] = keys
-        self.rows: list[list[Any]] = rows
-        self.own_keys: int = len(self.keys)
-        if spaces:
-            of_spaces = np.fromiter(map(is_space, self.keys), np.bool_, len(self.keys))
-            self.own_keys -= int(np.count_nonzero(of_spaces))
-            order = np.argsort(of_spaces, kind="stable")
-            self.keys = [self.keys[index] for index in order.tolist()]
-            self.rows = [self.rows[index] for index in order.tolist()]
-            stale, sizes = stale[order], sizes[order]
-        self._batches = batches
-        self._ends = np.cumsum([len(self.rows), *(len(batch.places) for batch in batches)])
-        self.stale: npt.NDArray[np.int64] = np.concatenate([stale, *(batch.older for batch in batches)])
-        self.sizes: npt.NDArray[np.float64] = np.concatenate([sizes, *(batch.sizes for batch in batches)])
-        self.large: dict[int, tuple[int, Mark]] = {}
-
-    def __len__(self) -> int:
-        return len(self.stale)
-
-    def elements(self, start: int, stop: int) -> Iterator[tuple[LargeCollection, list[int], Elements]]:
-        """Return the elements among some of the entries: whose, at which places, and what."""
-        first = int(np.searchsorted(self._ends, start, "right"))
-        for batch, begin in zip(self._batches[max(0, first - 1) :], self._ends[max(0, first - 1) :].tolist()):
-            if begin >= stop:
-                return
-            part = slice(max(0, start - begin), stop - begin)
-            address, slot, ordinals, keys, values = batch.elements
-            found = Elements(address, slot, ordinals[part], None if keys is None else keys[part], values[part])
-            yield batch.collection, batch.places[part], found
-
-    def so_far(self) -> Iterator[int]:
-        """Return the entries that hold these so far; negative: none, or one that is out of date."""
-        for row in self.rows:
-            yield row[0]
-        for batch in self._batches:
-            for place in batch.places:
-                yield batch.collection.entries[place]
-
-    def shares(self) -> npt.NDArray[np.float64]:
-        """Return about how many bytes each takes of its chunk."""
-        for index in self.large:  # its key is in the chunk
-            self.sizes[index] = _STUB + float(sizes_of([self._name(index)], [[]])[0])
-        return self.sizes
-
-    def _name(self, index: int) -> Any:
-        """Return the address of a row, or what an element is found by."""
-        if index < len(self.keys):
-            return self.keys[index]
-        ((_, _, found),) = self.elements(index, index + 1)
-        return found.names()[0]
-
-    def weights(self, start: int, stop: int) -> npt.NDArray[np.uint32] | None:
-        """Return the sizes of some of them; None where all take about the same."""
-        sizes = self.sizes[start:stop]
-        if start == stop or sizes.max() <= _ALIKE * sizes.min():
-            return None
-        elements = sizes[max(0, len(self.rows) - start) :]
-        if len(elements) and elements.max() <= _ALIKE * elements.min():
-            elements = np.full(len(elements), elements.mean())
-            sizes = np.concatenate([sizes[: len(sizes) - len(elements)], elements])
-        weights: npt.NDArray[np.uint32] = np.maximum(sizes, 1).astype(np.uint32)
-        return weights
 
 
 def _packed(distances: npt.NDArray[np.int64]) -> tuple[int, bytes]:
@@ -290,9 +223,11 @@ def read_chunk(
     if unknown:
         raise newer(identity, unknown[0])
     try:
-        return _made(content)
+        chunk = _made(content)
     except Exception as error:
         raise damaged(identity, f"chunk {number} of the state", describe(error)) from error
+    chunk.number, chunk.size = number, mark.size
+    return chunk
 
 
 def _made(content: dict[str, Any]) -> Chunk:
@@ -343,23 +278,41 @@ def _list(value: Any) -> list[Any]:
 
 
 def read_large(
-    store: ChunkStore, number: int, mark: Mark, identity: LogIdentity, allowed: Allowed, *, of_row: bool
-) -> dict[str, Any]:
-    """Return what has a value of its own: ``row``, with ``slots``, which says what its slots hold; or ``element``.
+    chunk: Chunk,
+    store: ChunkStore,
+    identity: LogIdentity,
+    allowed: Allowed,
+    fit: Callable[[int, Layout, list[Any]], list[Any]],
+) -> Iterator[tuple[int, int, Mark]]:
+    """Put the large rows and elements of a chunk, so far as they are current, into their places.
+
+    Args:
+        allowed: what they may name.
+        fit: called with the index of a row in the chunk, its slots, and the row: returns it with the slots that it is
+            to have. Cleaning moves the entry, never the value: its slots may be in another order than those of the
+            chunk.
+
+    Returns:
+        the index, the number and the mark of each.
 
     Raises:
-        CheckpointMismatchError: it is missing, or not as it was written; or something in it cannot be read.
+        CheckpointMismatchError: one is missing, or not as it was written; or something in it cannot be read.
     """
-    payload = store.get(number)
-    if payload is None:
-        raise _missing(identity, f"large row {-number} of the state", mark)
-    what = f"large row {-number} of the state"
-    content: dict[str, Any] = _checked(payload, mark, identity, what, ([], []), allowed)
-    if type(content) is not dict or content.keys() != ({"slots", "row"} if of_row else {"element"}):
-        raise damaged(identity, what, f"it is no {'row' if of_row else 'element'}")
-    if of_row and not (type(content["row"]) is list and len(content["row"]) == 1 + len(content["slots"])):
-        raise damaged(identity, what, f"it has not its {len(content['slots'])} slots")
-    return content
+    for index, (number, mark) in chunk.large.items():
+        if not chunk.current[index]:
+            continue
+        what = f"large row {-number} of the state"
+        payload = store.get(number)
+        if payload is None:
+            raise _missing(identity, what, mark)
+        content: dict[str, Any] = _checked(payload, mark, identity, what, ([], []), allowed)
+        of_row = index < len(chunk.keys)
+        if type(content) is not dict or content.keys() != ({"slots", "row"} if of_row else {"element"}):
+            raise damaged(identity, what, f"it is no {'row' if of_row else 'element'}")
+        if of_row and not (type(content["row"]) is list and len(content["row"]) == 1 + len(content["slots"])):
+            raise damaged(identity, what, f"it has not its {len(content['slots'])} slots")
+        chunk.put(index, fit(index, content["slots"], content["row"]) if of_row else content["element"])
+        yield index, number, mark
 
 
 def check_keys(
@@ -449,9 +402,7 @@ def _names(*names: tuple[Any, ...]) -> _Test:
 def _where(payload: bytes, layout: Layout, space_layout: Layout, test: _Test) -> str:
     """Return which state of which key holds a value with something that is looked for."""
     found = _found(payload, layout, space_layout, test)
-    return found or (
-        f"one of the states {', '.join(repr(name.partition('/')[2]) for name, _ in layout + space_layout)}"
-    )
+    return found or (f"one of the states {', '.join(repr(state_name(name)) for name, _ in layout + space_layout)}")
 
 
 def _found(payload: bytes, layout: Layout, space_layout: Layout, test: _Test) -> str:
@@ -464,28 +415,27 @@ def _found(payload: bytes, layout: Layout, space_layout: Layout, test: _Test) ->
 
 def _where_in(content: Any, layout: Layout, space_layout: Layout, test: _Test) -> str:
     """Return the same of what was read by stand-ins."""
-
-    def in_rows(keys: list[Any], rows: list[Any], layout: Layout, whose: str = "") -> str:
-        for key, row in zip(keys, rows):
-            of = whose or f"the key {shorten(key)}"
-            if is_in(key):
-                return of
-            for (name, kind), value in zip(layout, (row or ())[1:]):
-                if is_in(value):
-                    return f"the {kind} state {name.partition('/')[2]!r} of {of}"
-        return ""
-
-    def is_in(value: Any) -> bool:
-        return any(map(test, opaques_in(value)))
-
     if "element" in content:
         return "an element of a large map or list"
+    values = _values_in(content, (layout, space_layout))
+    return next((where for value, where in values if any(map(test, opaques_in(value)))), "")
+
+
+def _values_in(content: Any, layouts: tuple[Layout, Layout]) -> Iterator[tuple[Any, str]]:
+    """Return all values in a chunk, or in a large row, and where each is, for people."""
+
+    def in_row(row: list[Any] | None, layout: Layout, whose: str) -> Iterator[tuple[Any, str]]:
+        for slot, value in zip(layout, (row or ())[1:]):
+            yield value, f"{SlotSpec(*slot).title} of {whose}"
+
     if "row" in content:
-        return in_rows([None], [content["row"]], content["slots"], "a key with much state")
-    keys, _, rows = content.get("spaces", ([], [], []))
-    found = in_rows(content["keys"], content["rows"], layout) or in_rows(keys, rows, space_layout)
-    for row, slot, _, names, values in () if found else content.get("elements", ()):
-        if is_in(names) or is_in(values):
-            name, kind = (layout if len(row) == 1 else space_layout)[slot - 1]
-            return f"the {kind} state {name.partition('/')[2]!r} of the key {shorten(row[0])}"
-    return found
+        yield from in_row(content["row"], content["slots"], "a key with much state")
+        return
+    kinds = (content["keys"], None, content["rows"]), content.get("spaces", ([], [], []))
+    for of, (keys, _, rows) in zip(layouts, kinds):
+        for key, row in zip(keys, rows):
+            yield key, f"the key {shorten(key)}"
+            yield from in_row(row, of, f"the key {shorten(key)}")
+    for address, place, _, names, values in content.get("elements", ()):
+        slot = layouts[len(address) > 1][place - 1]
+        yield (names, values), f"{SlotSpec(*slot).title} of the key {shorten(address[0])}"

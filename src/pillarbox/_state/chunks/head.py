@@ -10,7 +10,7 @@ import logging
 import pickle
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from pillarbox._errors import CheckpointMismatchError, advice_on_version, describe, shorten
@@ -104,6 +104,8 @@ class Mark(NamedTuple):
 class LogHead:
     """The content of the head. The names of the attributes are those in the checkpoint.
 
+    Without the numbers it tells the shape of an operator's state: of what may be written into a log.
+
     Attributes:
         layouts: what the slots of a row hold, in the chunks from a number on: it changes when a program gets another
             state.
@@ -129,15 +131,15 @@ class LogHead:
     operator: str
     parallelism: int
     max_parallelism: int
-    subtask: int
     layouts: list[tuple[int, Layout]]
     version: int
-    stamps: list[tuple[int, int]]
-    first: int
-    following: int
-    entry: int
-    entries: int
-    program: tuple[tuple[str, int, int], ...]
+    subtask: int = 0
+    stamps: list[tuple[int, int]] = field(default_factory=list)
+    first: int = META + 1
+    following: int = META + 1
+    entry: int = 0
+    entries: int = 0
+    program: tuple[tuple[str, int, int], ...] = ()
     cleaned: int = 0
     key: KeyNote | None = None
     newest: Mark | None = None
@@ -160,7 +162,7 @@ class LogHead:
 # Fields that are written only if they say something.
 _OPTIONAL = frozenset({"types", "codes", "space_layouts", "former", "depends_on", "without_timers"})
 _FIELDS = frozenset(each.name for each in fields(LogHead))
-_NEEDED = frozenset(each.name for each in fields(LogHead) if each.default is each.default_factory is MISSING)
+_NEEDED = _FIELDS - _OPTIONAL
 
 
 def write_head(head: LogHead) -> bytes:
@@ -207,10 +209,15 @@ def open_head(payload: bytes, identity: LogIdentity) -> LogHead:
             f"{identity}: the checkpoint has format {written}, this version of pillarbox reads format {FORMAT}:"
             f" {advice_on_version(written, FORMAT)}, or start from a new checkpoint"
         )
+    body = payload[_CHECKED:]
+    if zlib.crc32(body) != int.from_bytes(payload[_VERSIONED:_CHECKED], "little"):
+        raise damaged(identity, "the head of the state", "its digest does not fit")
     try:
-        content = _content(payload)
-    except _DamagedError as error:
-        raise damaged(identity, "the head of the state", str(error)) from error
+        content: dict[str, Any] = dict(loads_plain(body))
+        if content.get("newest") is not None:
+            content["newest"] = Mark(*content["newest"])
+    except Exception as error:
+        raise damaged(identity, "the head of the state", describe(error)) from error
     unknown = sorted(content.keys() - _FIELDS)
     if unknown:
         raise newer(identity, unknown[0])
@@ -233,23 +240,6 @@ def _has_numbers(head: LogHead) -> bool:
         and min(numbers) >= 0
         and bool(head.stamps)
     )
-
-
-class _DamagedError(Exception):
-    pass
-
-
-def _content(payload: bytes) -> dict[str, Any]:
-    body = payload[_CHECKED:]
-    if zlib.crc32(body) != int.from_bytes(payload[_VERSIONED:_CHECKED], "little"):
-        raise _DamagedError("its digest does not fit")
-    try:
-        content: dict[str, Any] = dict(loads_plain(body))
-        if content.get("newest") is not None:
-            content["newest"] = Mark(*content["newest"])
-    except Exception as error:
-        raise _DamagedError(describe(error)) from error
-    return content
 
 
 def damaged(identity: LogIdentity, what: str, why: str) -> CheckpointMismatchError:
@@ -343,18 +333,33 @@ def _check_identity(head: LogHead, mine: LogIdentity) -> None:
 
 def check_key(head: LogHead, mine: LogIdentity) -> None:
     """Refuse a key that is surely another one; of one that may be, the worker's log tells."""
-    change = key_change(head.key, mine.key)
+    _check_change(
+        key_change(head.key, mine.key),
+        mine,
+        ": old and new keys would mix in one state; key by what the checkpoint was written with, or start from a new"
+        " one",
+        ": if it gives other keys, they mix with those in the checkpoint",
+    )
+
+
+def check_dependence(head: LogHead, mine: LogIdentity) -> None:
+    """Refuse state that surely depends on something else; of such that may, the worker's log tells."""
+    _check_change(
+        state_change(head.depends_on, mine.depends_on),
+        mine,
+        ", so what has begun would be lost or mixed: change it back, give the operator another uid() and start from a"
+        " savepoint with allow_non_restored_state=True, or start from a new checkpoint",
+    )
+
+
+def _check_change(change: tuple[bool, str] | None, mine: LogIdentity, refusal: str, doubt: str = "") -> None:
     if change is None:
         return
     surely, what = change
-    operator = f"operator {mine.operator!r}: {what}"
     if surely:
-        raise CheckpointMismatchError(
-            f"{operator}: old and new keys would mix in one state; key by what the checkpoint was written with, or"
-            " start from a new one"
-        )
+        raise CheckpointMismatchError(f"operator {mine.operator!r}: {what}{refusal}")
     if mine.subtask == 0:  # (It is the same for all.)
-        _log.warning("%s: if it gives other keys, they mix with those in the checkpoint", operator)
+        _log.warning("operator %r: %s%s", mine.operator, what, doubt)
 
 
 def check_classes_of_keys(keys: Iterable[Any], classes: tuple[type, ...], mine: LogIdentity) -> None:
@@ -368,19 +373,3 @@ def check_classes_of_keys(keys: Iterable[Any], classes: tuple[type, ...], mine: 
                 f" those in the checkpoint, which are {classes[0].__name__}: old and new keys would mix in one state;"
                 " let the key function return such keys, or start from a new checkpoint"
             )
-
-
-def check_dependence(head: LogHead, mine: LogIdentity) -> None:
-    """Refuse state that surely depends on something else; of such that may, the worker's log tells."""
-    change = state_change(head.depends_on, mine.depends_on)
-    if change is None:
-        return
-    surely, what = change
-    if surely:
-        raise CheckpointMismatchError(
-            f"operator {mine.operator!r}: {what}, so what has begun would be lost or mixed: change it back, give the"
-            " operator another uid() and start from a savepoint with allow_non_restored_state=True, or start from a"
-            " new checkpoint"
-        )
-    if mine.subtask == 0:
-        _log.warning("operator %r: %s", mine.operator, what)

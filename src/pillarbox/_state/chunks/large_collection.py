@@ -5,15 +5,16 @@ In memory it stays the live dict or list that the states use. Only the mailbox t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Elements", "LargeCollection", "LargeList", "LargeMap", "LiveMap", "Parts"]
+__all__ = ["Elements", "FoundCollections", "FoundElements", "LargeCollection", "LargeList", "LargeMap", "LiveMap"]
 
 _UNWRITTEN = -1
 
@@ -73,6 +74,11 @@ class Elements(NamedTuple):
         keys = None if self.keys is None else list(compress(self.keys, those))
         return self._replace(ordinals=self.ordinals[current], keys=keys, values=list(compress(self.values, those)))
 
+    def part(self, part: slice) -> Elements:
+        """Return a part of the elements."""
+        address, slot, ordinals, keys, values = self
+        return Elements(address, slot, ordinals[part], None if keys is None else keys[part], values[part])
+
     def names(self) -> Sequence[Any]:
         """Return what each element is found by: a map's key, or a position."""
         if self.keys is not None:
@@ -81,65 +87,55 @@ class Elements(NamedTuple):
         return range(first, first + count) if self.ordinals[-1] == first + count - 1 else self.ordinals.tolist()
 
 
-class LargeCollection(Protocol):
+class LargeCollection(ABC):
     """A large map or list, and the entries that hold its elements.
 
     A *place* is the index of an element in ``entries``.
 
     Attributes:
+        address: the address of its row.
+        slot: its place in the row.
         live: the dict or list in the row.
         entries: the entry of each element; negative: it has none yet.
     """
 
-    live: Any
-    entries: array[int]
-
-    @property
-    def count(self) -> int:
-        """The number of elements that were written."""
-        ...
-
-    def take_changes(self) -> tuple[list[int], list[int], list[int]]:
-        """Return entries of elements that went, places of those that changed, and their entries so far."""
-        ...
-
-    def written(self) -> npt.NDArray[np.int64]:
-        """Return the entries of all elements that have one."""
-        ...
-
-    def place_of(self, name: Any, entry: int) -> int | None:
-        """Return the place of the element of this name if this entry holds it."""
-        ...
-
-    def elements(self, places: list[int]) -> Elements:
-        """Return the elements at these places, which are in the order of their ordinals."""
-        ...
-
-    def in_order(self, places: list[int]) -> list[int]:
-        """Return places in the order of their ordinals."""
-        ...
-
-    def plain(self) -> Any:
-        """Return a plain dict or list with the same elements."""
-        ...
-
-    def load(self, parts: Parts) -> bool:
-        """Take all elements, which were found in the log; tell whether they fit together."""
-        ...
-
-
-class LargeList:
-    """Its elements are only appended: a place is a position."""
-
-    def __init__(self, address: Any, slot: int, live: list[Any]) -> None:
-        self.address = address
-        self.slot = slot
-        self.live = live
+    def __init__(self, address: Any, slot: int, live: Any) -> None:
+        self.address: Any = address
+        self.slot: int = slot
+        self.live: Any = live
         self.entries: array[int] = array("q")
 
-    @property
-    def count(self) -> int:
-        return len(self.entries)
+    @abstractmethod
+    def take_changes(self) -> tuple[list[int], list[int], list[int]]:
+        """Return entries of removed elements, places of changed elements, and their entries so far."""
+
+    @abstractmethod
+    def written(self) -> npt.NDArray[np.int64]:
+        """Return the entries of all elements that have one."""
+
+    @abstractmethod
+    def place_of(self, name: Any, entry: int) -> int | None:
+        """Return the place of the element of this name if this entry holds it."""
+
+    @abstractmethod
+    def elements(self, places: list[int]) -> Elements:
+        """Return the elements at these places, which are in the order of their ordinals."""
+
+    @abstractmethod
+    def in_order(self, places: list[int]) -> list[int]:
+        """Return places in the order of their ordinals."""
+
+    @abstractmethod
+    def plain(self) -> Any:
+        """Return a plain dict or list with the same elements."""
+
+    @abstractmethod
+    def load(self, parts: FoundElements) -> bool:
+        """Take all elements, which were found in the log; tell whether they fit together."""
+
+
+class LargeList(LargeCollection):
+    """Its elements are only appended: a place is a position."""
 
     def take_changes(self) -> tuple[list[int], list[int], list[int]]:
         places = list(range(len(self.entries), len(self.live)))
@@ -163,31 +159,24 @@ class LargeList:
     def plain(self) -> list[Any]:
         return self.live
 
-    def load(self, parts: Parts) -> bool:
+    def load(self, parts: FoundElements) -> bool:
         elements = parts.sorted()
         self.live.extend([value for _, _, _, value in elements])
         self.entries.extend([entry for _, entry, _, _ in elements])
         return [ordinal for ordinal, _, _, _ in elements] == list(range(len(elements)))
 
 
-class LargeMap:
+class LargeMap(LargeCollection):
     """Ordinals count up as keys come, so sorting by them restores the order of the dict."""
 
     def __init__(self, address: Any, slot: int, live: LiveMap) -> None:
-        self.address = address
-        self.slot = slot
-        self.live = live
-        self.entries: array[int] = array("q")
+        super().__init__(address, slot, live)
         # By place, too: ordinals, and keys as the dict has them (an equal one may be of another type).
         self._ordinals = array("q")
         self._keys: list[Any] = []
         self._places: dict[Any, int] = {}
         self._free: list[int] = []
         self._following = 0
-
-    @property
-    def count(self) -> int:
-        return len(self._places)
 
     def take_changes(self) -> tuple[list[int], list[int], list[int]]:
         live, entries = self.live, self.entries
@@ -244,7 +233,7 @@ class LargeMap:
     def plain(self) -> dict[Any, Any]:
         return dict(self.live)
 
-    def load(self, parts: Parts) -> bool:
+    def load(self, parts: FoundElements) -> bool:
         elements = parts.sorted()
         self._keys = [key for _, _, key, _ in elements]
         dict.update(self.live, zip(self._keys, [value for _, _, _, value in elements]))
@@ -255,7 +244,7 @@ class LargeMap:
         return len(self._places) == len(elements)
 
 
-class Parts:
+class FoundElements:
     """Elements of one map or list that are found in chunks, one after the other."""
 
     def __init__(self, is_list: bool) -> None:
@@ -264,12 +253,23 @@ class Parts:
         self.keys: list[Any] | None = None if is_list else []
         self.values: list[Any] = []
 
-    def add(self, found: Elements, entries: npt.NDArray[np.int64], current: npt.NDArray[np.bool_]) -> None:
-        self.ordinals.append(found.ordinals[current])
-        self.entries.append(entries[current])
-        self.values += compress(found.values, current.tolist())
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add(self, found: Elements, entries: npt.NDArray[np.int64]) -> None:
+        """Add elements, and the entries that hold them."""
+        self.ordinals.append(found.ordinals)
+        self.entries.append(entries)
+        self.values += found.values
         if self.keys is not None:
-            self.keys += compress(found.keys or (), current.tolist())
+            self.keys += found.keys or ()
+
+    def content(self) -> Any:
+        """Return them as a plain dict or list."""
+        elements = self.sorted()
+        if self.keys is None:
+            return [value for _, _, _, value in elements]
+        return {key: value for _, _, key, value in elements}
 
     def sorted(self) -> list[tuple[int, int, Any, Any]]:
         """Return ordinal, entry, key and value of each element, by ordinal."""
@@ -279,3 +279,30 @@ class Parts:
         keys = [None] * len(self.values) if self.keys is None else self.keys
         found = list(zip(ordinals.tolist(), entries.tolist(), keys, self.values))
         return [found[index] for index in np.argsort(ordinals).tolist()]
+
+
+class FoundCollections:
+    """The large maps and lists that are found in chunks, and how many elements each has to have.
+
+    Each has a name: its row's address, and a slot.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Any, Any], FoundElements] = {}
+        self._counts: dict[tuple[Any, Any], int] = {}
+
+    def find(self, name: tuple[Any, Any], found: Elements, entries: npt.NDArray[np.int64]) -> None:
+        """Take up elements, and the entries that hold them."""
+        if name not in self._found:
+            self._found[name] = FoundElements(found.keys is None)
+        self._found[name].add(found, entries)
+
+    def expect(self, name: tuple[Any, Any], count: int) -> None:
+        """Take note of how many elements one has to have."""
+        self._counts[name] = count
+
+    def take_all(self) -> Iterator[tuple[tuple[Any, Any], int, FoundElements]]:
+        """Return each by its name, with the number of elements that it has to have: 0 where no row has it."""
+        found, counts, self._found, self._counts = self._found, self._counts, {}, {}
+        for name in dict.fromkeys((*counts, *found)):
+            yield name, counts.get(name, 0), found.get(name) or FoundElements(is_list=True)

@@ -9,34 +9,16 @@ error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pillarbox._state.chunks.checks import check_chunk
 from pillarbox._state.chunks.chunk import Chunk, read_chunk
-from pillarbox._state.chunks.head import Layout, LogHead, LogIdentity, Mark, damaged
+from pillarbox._state.chunks.head import Layout, LogHead, LogIdentity, damaged
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._unpickle import Allowed
 
-__all__ = ["Scanned", "scan"]
-
-
-class Scanned(NamedTuple):
-    """A chunk that was read.
-
-    Attributes:
-        mark: its size and digest.
-        start: the number of its first entry.
-        current: which of its entries hold the state as it is.
-    """
-
-    number: int
-    chunk: Chunk
-    mark: Mark
-    start: int
-    current: npt.NDArray[np.bool_]
+__all__ = ["scan"]
 
 
 def scan(
@@ -45,8 +27,8 @@ def scan(
     identity: LogIdentity,
     layouts: Callable[[int], tuple[Layout, Layout]],
     allowed: Allowed,
-) -> Iterator[Scanned]:
-    """Return all chunks that a head knows of, the newest first.
+) -> Iterator[Chunk]:
+    """Return all chunks that a head knows of, the newest first, with what of them is current.
 
     Args:
         layouts: what the slots of rows of keys and of namespaces hold in the chunk of a number.
@@ -70,12 +52,14 @@ def scan(
         place -= chunk.count
         if place < 0:
             raise damaged(identity, "the state", f"it has more than its {head.entries} entries")
-        check_chunk(chunk, number, written, oldest + place, layouts(number), identity)
+        chunk.start = oldest + place
+        check_chunk(chunk, written, layouts(number), identity)
         # (They are sorted; those that reach further back are in chunks that are gone.)
         older = place - chunk.replaced[: np.searchsorted(chunk.replaced, place, "right")]
         if not current[older].all():
             raise damaged(identity, f"chunk {number} of the state", "it takes the place of what another one does")
         current[older] = False
-        yield Scanned(number, chunk, written, oldest + place, current[place : place + chunk.count])
+        chunk.current = current[place : place + chunk.count]
+        yield chunk
     if place:
         raise damaged(identity, "the state", f"{place} of its {head.entries} entries are missing")

@@ -7,99 +7,85 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import groupby
-from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
-from pillarbox._errors import CheckpointMismatchError, OperatorError, ProgramError, shorten
-from pillarbox._state.backend import SlotSpec, StateUndo
+from pillarbox._errors import CheckpointMismatchError, ProgramError
 from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
-from pillarbox._state.heap.rows import NEW, STAMPS, HeapRows, Row, stale_entry
-from pillarbox._state.heap.shared_windows import HeapWindows
-from pillarbox._state.heap.spaces import HeapSpaces
-from pillarbox._state.heap.timers import HeapTimers
+from pillarbox._state.heap.key_rows import KeyOwner, KeyRows
+from pillarbox._state.heap.namespace_rows import NamespaceRows
+from pillarbox._state.heap.rows import RowTable
+from pillarbox._state.heap.shared_windows import SharedWindows
 from pillarbox._state.heap.ttl_cleaner import TtlCleaner
 from pillarbox._state.heap.ttl_states import TTL_STATES
 from pillarbox._state.heap.undo import Undo
-from pillarbox._state.heap.undoable_states import NotingTimers, noting
-from pillarbox._state.keys.addresses import LIST, OPERATOR, UNION, space_address
-from pillarbox._state.keys.key_groups import key_group, stable_hash, subtask_of
+from pillarbox._state.heap.undoable_states import UndoableTimers, undoable
+from pillarbox._state.keys.addresses import OPERATOR, is_space, space_address
+from pillarbox._state.keys.key_groups import stable_hash
+from pillarbox._state.slots import FIRST_SLOT, LIST, STAMPS, UNION, Row, SlotSpec, state_name
 from pillarbox._state.types.sizes import largest_rows
 from pillarbox._time.internal_timer_service import KeyedTimers
 from pillarbox._types import Types
 
-__all__ = ["HeapKeyedStateBackend", "KeyOwner"]
+__all__ = ["KeyedStateBackend"]
 
 
-class KeyOwner(NamedTuple):
-    """The keys of a program that a backend may hold: those of one subtask."""
+class KeyedStateBackend(KeyRows):
+    """All keyed state of one operator in one subtask, and its timers: Flink's ``HeapKeyedStateBackend``.
 
-    subtask: int
-    parallelism: int
-    max_parallelism: int
-
-
-class _Rows(dict[Any, Row]):
-    """The row of each key that has state or timers. ``rows[key]`` makes the row where there is none."""
-
-    __slots__ = ("_create",)
-
-    def __init__(self, create: Callable[[Any], Row]) -> None:
-        self._create = create
-
-    def __missing__(self, key: Any) -> Row:
-        return self._create(key)
-
-
-class HeapKeyedStateBackend(HeapRows):
-    """All keyed state of one operator in one subtask; see :class:`KeyedStateBackend` for what others know of it.
+    States and timers are those of the current key, or of the current key in the current namespace. They are declared
+    before :meth:`seal`. List, reducing and aggregating states of namespaces have
+    ``merge_namespaces(target, sources)``; reducing and aggregating ones ``fold(value)``, which adds a value, also None,
+    and returns whether it was the first, and ``accumulator()``, which returns what is folded so far, or None.
 
     Args:
+        operator: the operator's name, for errors.
         owner: the subtask whose keys they are; None: it may hold any key.
 
     Attributes:
-        rows: the row of each key that has state or timers.
-        row: the current key's row.
-        key: the current key.
-        dirty: the rows that were changed in this epoch, by key.
         spaces: the rows of namespaces.
-        now: the processing time of the epoch (epoch ms), by which state expires that has a time-to-live.
     """
 
-    row: Row
-
     def __init__(self, operator: str, owner: KeyOwner | None = None) -> None:
-        super().__init__(operator)
-        # A single subtask has all keys.
-        self._owner = owner if owner is not None and owner.parallelism > 1 else None
-        self.rows: _Rows = _Rows(self._create_row)
-        self.key: Any = None
-        self.dirty: dict[Any, Row] = {}
-        self.spaces: HeapSpaces = HeapSpaces(self)
+        super().__init__(operator, owner)
+        self.spaces: NamespaceRows = NamespaceRows(self)
         # The keys that were asked for last, and in their order: most often there are the same ones again.
         self._ordered_keys: tuple[list[Any], list[Any]] = ([], [])
         # In an operator that goes on when its function raises: where its states and timers note what is to be undone.
         self._undo: Undo | None = None
-        self.now: int = 0
         self._cleaner: TtlCleaner | None = None
-        self._without_timers: Collection[str] = ()
 
     # -- declaring states --
 
     def share_namespaces(self) -> None:
-        """Let all keys share namespaces: what they have there is kept by namespace, and has its timers together."""
+        """Let all keys share namespaces: what they have there is kept by namespace, and has its timers together.
+
+        It comes before anything is declared. The one state of namespaces, which is reducing or aggregating, is a
+        :class:`SharedWindows` then, and a timer calls once for all keys of its namespace.
+        """
         assert self._undo is None, "what all keys share cannot be undone"
-        self.spaces = HeapWindows(self)
+        self.spaces = SharedWindows(self)
 
     def get_state(self, descriptor: StateDescriptor, *, namespaced: bool = False, late: bool = False) -> Any:
-        """Return the state that a descriptor declares; the same name means the same state."""
-        rows: HeapRows = self
-        if namespaced:
-            self.spaces.is_of_keys = True
-            rows = self.spaces
-        state = rows.declare(descriptor, late=late)
-        return state if self._undo is None else noting(state, descriptor, self._undo)
+        """Return the state that a descriptor declares; the same name means the same state.
+
+        Args:
+            namespaced: it is one of (key, namespace); else of the key.
+            late: it may be asked for at any time, so a checkpoint may hold it before it is; such as a trigger's.
+
+        Raises:
+            ProgramError: it was declared with another kind, or is declared too late.
+        """
+        return self._undoable(self._table(namespaced).declare(descriptor, late=late), descriptor)
+
+    def _table(self, namespaced: bool) -> RowTable:
+        """Return the rows in which states and timers are declared."""
+        self.spaces.is_of_keys |= namespaced
+        return self.spaces if namespaced else self
+
+    def _undoable(self, state: Any, descriptor: StateDescriptor) -> Any:
+        return state if self._undo is None else undoable(state, descriptor, self._undo)
 
     def make_timed(self, name: str, slot: int, descriptor: StateDescriptor) -> Any:
         """Return a state with a time-to-live, whose stamps are in a slot of their own."""
@@ -114,12 +100,29 @@ class HeapKeyedStateBackend(HeapRows):
         return state
 
     def get_operator_state(self, descriptor: StateDescriptor, *, is_read: bool = False) -> Any:
-        """Return the state that a descriptor declares, of the operator itself: of its subtask, and of no key."""
+        """Return the state that a descriptor declares, of the operator itself: of its subtask, and of no key.
+
+        An operator that has such states has none of namespaces.
+
+        Args:
+            is_read: it is only read: there is nothing to undo.
+
+        Raises:
+            ProgramError: it was declared with another kind, or is declared too late.
+        """
         state = self.spaces.declare(descriptor, current=self.spaces.operators_row)
-        return state if is_read or self._undo is None else noting(state, descriptor, self._undo)
+        return state if is_read else self._undoable(state, descriptor)
 
     def get_operator_list(self, descriptor: ListStateDescriptor, uid: str, *, union: bool) -> Any:
-        """Return the list state that a descriptor declares, of an operator of the chain itself."""
+        """Return the list state that a descriptor declares, of an operator of the chain itself. It may come late.
+
+        Args:
+            uid: the operator's.
+            union: whether all subtasks get all elements when their number changes; else these are shared out.
+
+        Raises:
+            ProgramError: there are states or timers of namespaces, beside which it cannot lie.
+        """
         spaces = self.spaces
         if spaces.is_of_keys:
             raise ProgramError(
@@ -137,15 +140,15 @@ class HeapKeyedStateBackend(HeapRows):
             ProgramError: the function declares it.
         """
         spaces = self.spaces
-        row = spaces.find(OPERATOR)
         for lead in (LIST, UNION):
             slot = f"{lead}{uid}/{name}"
-            if spaces.is_asked_for(slot):
+            if spaces.declares(slot):
                 raise ProgramError(
                     f"operator {self.operator!r} deletes the state {name!r} of the operator {uid!r} itself, and"
                     " declares it: do one of both"
                 )
-            if row is not None and slot in dict(spaces.contents_by_slot(row)):
+            row = spaces.find(OPERATOR)
+            if row is not None and any(spec.name == slot for spec, _ in spaces.contents_by_slot(row)):
                 if row[0] >= 0:
                     spaces.touch_row(row)
                 row[spaces.place_of(slot)] = None
@@ -157,11 +160,11 @@ class HeapKeyedStateBackend(HeapRows):
             CheckpointMismatchError: there is one.
         """
         row = self.spaces.find(OPERATOR)
-        for name, content in {} if row is None else self.spaces.contents_by_slot(row):
-            if name.startswith((LIST, UNION)) and not self.spaces.is_asked_for(name):
+        for (name, _), content in () if row is None else self.spaces.contents_by_slot(row):
+            if name.startswith((LIST, UNION)) and not self.spaces.declares(name):
                 kind = "union list" if name.startswith(UNION) else "list"
                 raise CheckpointMismatchError(
-                    f"the checkpoint holds the {kind} state {name.partition('/')[2]!r} (uid and name) with"
+                    f"the checkpoint holds the {kind} state {state_name(name)!r} (uid and name) with"
                     f" {len(content)} elements, which no function asks for in initialize_state(): run the program that"
                     " wrote it, set uid() of the operator to the one in the checkpoint, call delete_if_exists() of the"
                     " operator state store there, or start from a new one"
@@ -169,13 +172,8 @@ class HeapKeyedStateBackend(HeapRows):
 
     def create_timers(self, name: str, *, namespaced: bool = False) -> KeyedTimers:
         """Return the timers of one time domain of a timer service."""
-        if namespaced:
-            self.spaces.is_of_keys = True
-            timers = self.spaces.create_timers(name)
-        else:
-            timers = HeapTimers(name, self, self.add_slot(SlotSpec(name, "timers")))
-            self.timers.append(timers)
-        return timers if self._undo is None else NotingTimers(timers, self._undo)
+        timers = self._table(namespaced).add_timers(name)
+        return timers if self._undo is None else UndoableTimers(timers, self._undo)
 
     def add_slot(self, spec: SlotSpec) -> int:
         """Add a slot to each row, and return its place."""
@@ -186,7 +184,7 @@ class HeapKeyedStateBackend(HeapRows):
         return slot
 
     def seal(self) -> None:
-        """End the declaring of states, but for those that may come late."""
+        """End the declaring of states: records come, or state is restored. Some may come late nevertheless."""
         super().seal()
         self.spaces.seal()
 
@@ -195,19 +193,32 @@ class HeapKeyedStateBackend(HeapRows):
         """Whether the operator has declared any state, or has timers."""
         return bool(self.slots or self.spaces.slots)
 
+    def allow_undo(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> Undo:
+        """Return what undoes what is done to states and timers; these are declared later.
+
+        Args:
+            appended: the names of list states whose elements are never changed.
+            unchanged: the names of states in which there is nothing to undo.
+        """
+        assert not self.is_declared and self._undo is None
+        self._undo = undo = Undo(appended, unchanged)
+        return undo
+
     # -- the current key and namespace --
 
-    @property
-    def current_key(self) -> Any:
-        """The current key."""
-        return self.key
+    def set_current_key(self, key: Any) -> Row:
+        """Make ``key`` the current one, and return its row; there is no current namespace then.
 
-    def set_current_key(self, key: Any) -> None:
-        """Make ``key`` the current one; there is no current namespace then."""
-        self.row = self.rows[key]
+        Raises:
+            OperatorError: the key belongs to another subtask.
+        """
+        self.row = row = self.rows[key]
         self.key = key
         spaces = self.spaces
         spaces.row = spaces.nowhere
+        return row
+
+    enter = set_current_key
 
     def leave_key(self) -> None:
         """Make no key the current one: states of keys are refused."""
@@ -216,17 +227,22 @@ class HeapKeyedStateBackend(HeapRows):
         self.spaces.row = self.spaces.nowhere
 
     def set_current_namespace(self, namespace: Any) -> None:
-        """Make ``namespace`` the current one of the current key."""
-        self.spaces.row = self.spaces.row_in(namespace)
+        """Make ``namespace`` the current one of the current key, as Flink's ``InternalKvState.setCurrentNamespace``.
 
-    def set_current(self, key: Any, namespace: Any) -> None:
-        """Make ``key`` and ``namespace`` the current ones, for all states and timers."""
-        self.key = key
-        self.row = self.rows[key] if self.slots else self.blank
+        Raises:
+            ProgramError: it is no int, text, or tuple of such.
+        """
         self.spaces.row = self.spaces.row_in(namespace)
 
     def select(self, key: Any, namespace: Any) -> None:
-        """Make ``key`` and ``namespace`` the current ones, for states and timers of namespaces alone."""
+        """Make ``key`` and ``namespace`` the current ones, for states and timers of namespaces alone.
+
+        That is :meth:`set_current_key` and :meth:`set_current_namespace` in one step, for loops over records.
+
+        Raises:
+            OperatorError: the key belongs to another subtask.
+            ProgramError: the namespace is no int, text, or tuple of such.
+        """
         self.key = key
         self.row = self.nowhere
         spaces = self.spaces
@@ -253,65 +269,6 @@ class HeapKeyedStateBackend(HeapRows):
         for timers in (*self.timers, *self.spaces.timers):
             timers.clear()
 
-    def _create_row(self, key: Any) -> Row:
-        """Create the row of a key; it stays only if it holds something when the epoch ends."""
-        if not self.slots:
-            return self.blank  # nothing can ever be in it
-        if self._owner is not None:
-            self.check_owner(key)
-        row = self.blank.copy()
-        self.rows[key] = row
-        self.dirty[key] = row
-        return row
-
-    def check_owner(self, key: Any) -> None:
-        """Check that a key may have state here.
-
-        Raises:
-            OperatorError: the key belongs to another subtask: the key function returned another one when the record was
-                routed. (Flink: "Key group ... is not in KeyGroupRange".)
-        """
-        if self._owner is not None:
-            subtask, parallelism, max_parallelism = self._owner
-            right = subtask_of(key_group(key, max_parallelism), max_parallelism, parallelism)
-            if right != subtask:
-                self.key = key
-                raise OperatorError(
-                    f"operator {self.operator!r}: the key {shorten(key)} belongs to subtask {right}, but a record with"
-                    f" it came to subtask {subtask} of {parallelism}: the key function returned another key when the"
-                    " record was sent; it has to return the same key each time (no random numbers, no clock, no"
-                    " changing object)"
-                )
-
-    def touch(self) -> None:
-        """Note that the current row, unchanged so far in this epoch, is being changed."""
-        row = self.row
-        row[0] = -2 - row[0]  # (the stale entry, in line: each key that an epoch touches comes by here)
-        self.dirty[self.key] = row
-
-    def touch_row_of(self, key: Any, row: Row) -> None:
-        """Note that a key's row is being changed, whatever it has been so far in this epoch."""
-        if row[0] >= 0:
-            row[0] = stale_entry(row[0])
-            self.dirty[key] = row
-
-    def every_row(self) -> Iterable[Row]:
-        """Return all rows of keys."""
-        return self.rows.values()
-
-    def rewrite(self) -> None:
-        """Have all rows written with this epoch, also those of namespaces."""
-        for key, row in self.rows.items():
-            self.touch_row_of(key, row)
-        self.spaces.rewrite()
-        self.is_renamed = self.spaces.is_renamed = False
-
-    def allow_undo(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> StateUndo:
-        """Return what undoes what is done to states and timers that are declared from now on."""
-        assert not self.is_declared and self._undo is None
-        self._undo = undo = Undo(appended, unchanged)
-        return undo
-
     # -- looking at it, for metrics and harnesses --
 
     @property
@@ -327,7 +284,13 @@ class HeapKeyedStateBackend(HeapRows):
                 yield key
 
     def keys_with(self, descriptor: StateDescriptor) -> list[Any]:
-        """Return the keys that have something in a state of keys, in an order that depends on the keys alone."""
+        """Return the keys that have something in a state of keys, in an order that depends on the keys alone.
+
+        So it is the same in each worker, whatever its memory has seen. Flink's ``getKeys(state, namespace)``.
+
+        Raises:
+            ProgramError: the state is not declared.
+        """
         state = self.declare(descriptor)
         keys = [key for key, row in self.rows.items() if state.is_readable(row)]
         known, ordered = self._ordered_keys
@@ -337,20 +300,24 @@ class HeapKeyedStateBackend(HeapRows):
         return ordered
 
     def contents(self, key: Any, namespace: Any = None) -> dict[str, Any]:
-        """Return the contents of states that are not empty, by name: the very objects, to be looked at only."""
-        rows, row = self._look(key, namespace)
-        return rows.contents_of(row)
+        """Return the contents of states that are not empty, by name: the very objects, to be looked at only.
+
+        Args:
+            namespace: whose states they are; None: the key's own.
+        """
+        table, row = self._look(key, namespace)
+        return table.contents_of(row)
 
     def timestamps(self, key: Any, namespace: Any = None) -> dict[str, list[int]]:
         """Return the timestamps of a key's timers, or of those it has in a namespace, by the timers' name."""
-        rows, row = self._look(key, namespace)
-        return rows.timestamps_of(row)
+        table, row = self._look(key, namespace)
+        return table.timestamps_of(row)
 
-    def _look(self, key: Any, namespace: Any) -> tuple[HeapRows, Row]:
-        """Return the row of a key, or of a key in a namespace, and whose it is; none is made."""
-        if namespace is None:
-            return self, self.rows.get(key, self.blank)
-        return self.spaces, self.spaces.find(space_address(key, namespace)) or self.spaces.blank
+    def _look(self, key: Any, namespace: Any) -> tuple[RowTable, Row]:
+        """Return the row of a key, or of a key in a namespace, and the table; none is made."""
+        address = key if namespace is None else space_address(key, namespace)
+        table = self.table_of(address)
+        return table, table.find(address) or table.blank
 
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""
@@ -359,68 +326,54 @@ class HeapKeyedStateBackend(HeapRows):
 
     # -- writing and restoring whole rows (the state log's side) --
 
-    def find(self, address: Any) -> Row | None:
-        """Return the row of an address."""
-        row = self.rows.get(address)
-        return self.spaces.find(address) if row is None else row
+    @property
+    def tables(self) -> tuple[RowTable, RowTable]:
+        """The rows of keys, and those of namespaces."""
+        return self, self.spaces
 
-    def take_changes(self) -> tuple[dict[Any, Row], dict[Any, int]]:
+    def table_of(self, address: Any) -> RowTable:
+        """Return the rows that have an address."""
+        return self.spaces if is_space(address) else self
+
+    def take_all_changes(self) -> tuple[list[list[Row]], dict[Any, int]]:
         """Return the rows that changed in this epoch and hold something; and the stale entries of those that are gone.
 
-        Both are by address, those of keys first. Rows that hold nothing are dropped. The caller sets the marks of the
-        rows that it writes.
+        Rows that hold nothing are dropped. The caller sets the marks of the rows that it writes.
+
+        Returns:
+            the rows of each table; and entries by address.
         """
         if self._cleaner is not None:
             self._cleaner.clean()
-        changed, self.dirty = self.dirty, {}
-        nothing = self.blank[1:]
-        # By identity: a state may hold what does not compare to a bool, such as a numpy array.
-        empty = [key for key, row in changed.items() if all(map(is_, row[1:], nothing))]
-        removed = {key: stale_entry(changed[key][0]) for key in empty if changed[key][0] != NEW}
-        for key in empty:
-            del changed[key]
-            del self.rows[key]
-        self.spaces.take_changes(changed, removed)
+        removed: dict[Any, int] = {}
+        changed = [table.take_changes(removed) for table in self.tables]
         if self._undo is not None:
             self._undo.end_epoch()
-        self._timers_are_written()
+        for timers in (*self.timers, *self.spaces.timers):
+            timers.queue.end_epoch()
         return changed, removed
 
-    def count_rows(self) -> int:
-        """Return how many rows of keys there are."""
-        return len(self.rows)
-
-    def without_timers(self) -> list[str]:
-        """Return the names of the slots of keys' timers that no row has any timer in."""
-        return [timers.name for timers in self.timers if not timers.queue.size and timers.next_timestamp() is None]
+    def rewrite_all(self) -> None:
+        """Have all rows written with this epoch."""
+        for table in self.tables:
+            table.rewrite()
+            table.is_renamed = False
 
     def begin_loading(self, without_timers: Collection[str]) -> None:
         """Take note of the slots that no timers need to be looked for in: millions of rows may come."""
         self._without_timers = without_timers
 
-    def load(self, keys: list[Any], rows: list[Row]) -> None:
-        """Take over rows, each key's once, during a cold start; :meth:`end_loading` ends it."""
-        self.rows.update(zip(keys, rows))
-        # Now the rows are in the processor's cache; of millions, each would have to be fetched once more.
-        for timers in self.timers:
-            if timers.name not in self._without_timers:
-                timers.load(keys, rows)
-
     def end_loading(self) -> None:
         """Take note that all rows are there."""
         unused = [
             place
-            for place, slot in enumerate(self.slots, self._lead)
+            for place, slot in enumerate(self.slots, FIRST_SLOT)
             if slot.name.startswith(STAMPS) and slot.name not in self._declared
         ]
         if unused and self._cleaner is None:
             self._cleaner = TtlCleaner(self)
         if self._cleaner is not None:
             self._cleaner.restored(unused)
-
-    def _timers_are_written(self) -> None:
-        for timers in (*self.timers, *self.spaces.timers):
-            timers.queue.end_epoch()
 
 
 def _in_order(keys: list[Any]) -> list[Any]:

@@ -1,124 +1,72 @@
-"""Rows on the heap: what their slots hold, which one is current, and what a row's mark says.
+"""Rows on the heap: what their slots hold, which one is current, and which ones the epoch has changed.
 
-A *row* is a list: its mark, for rows of namespaces their address, then a slot for each state and each kind of timers.
+There are two tables of them: the rows of keys, and those of namespaces. Only the mailbox thread may touch them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from operator import is_
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Collection, Iterable
+from operator import is_, itemgetter
+from typing import Any, NoReturn
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
-from pillarbox._state.backend import SlotSpec
 from pillarbox._state.descriptors import StateDescriptor
-from pillarbox._state.heap.states import STATES
-from pillarbox._state.keys.addresses import LIST, UNION
+from pillarbox._state.heap.states import STATES, CurrentRow
+from pillarbox._state.heap.timers import HeapTimers
+from pillarbox._state.slots import FIRST_SLOT, KEPT, LATE, NEW, STAMPS, STATE, Row, SlotSpec, stale_entry, state_name
 
-if TYPE_CHECKING:
-    from pillarbox._state.heap.timers import HeapTimers
-
-__all__ = ["NEW", "STAMPS", "CurrentRow", "HeapRows", "Row", "stale_entry"]
-
-Row = list[Any]
-_Marks = TypeVar("_Marks", int, npt.NDArray[np.int64])
-
-# Marks of a row. At least 0: unchanged since the entry of that number was written to the log.
-NEW = -1  # changed; the log does not have it
-
-# Names of slots whose states may be asked for at any time, so also after a checkpoint with them was restored.
-_LATE = "late/"
-_STATE = "state/"
-# What leads the name of a slot of stamps: when a state with a time-to-live was last accessed. The state's own follows.
-STAMPS = "ttl/"
-# These are kept where the program does not declare them; stamps are cleared then.
-_KEPT = (_LATE, STAMPS, LIST, UNION)
-
-
-def stale_entry(mark: _Marks) -> _Marks:
-    """Return the number of the entry that holds an older value of a row, from its mark; negative: there is none.
-
-    It takes the marks of many rows in an array, too. It is its own inverse: a row that is being changed has the stale
-    entry of its mark so far as its mark.
-    """
-    return -2 - mark
+__all__ = ["RowTable"]
 
 
 class NoRow(list[Any]):
     """Stands for the current row as long as there is none."""
 
-    def __init__(self, rows: HeapRows) -> None:
-        self._rows = rows
+    def __init__(self, table: RowTable) -> None:
+        self._table = table
 
     def _refuse(self, slot: Any, value: Any = None) -> NoReturn:
-        name, kind = self._rows.spec_of(slot)
+        table = self._table
         raise ProgramError(
-            f"operator {self._rows.operator!r} uses the {kind} state {name.partition('/')[2]!r} where there is no"
-            f" current {self._rows.whose}"
+            f"operator {table.operator!r} uses {table.spec_of(slot).title} where there is no current"
+            f" {table.hint_without_row}"
         )
 
     __getitem__: Any = _refuse
     __setitem__: Any = _refuse
 
 
-class CurrentRow(Protocol):
-    """What a state knows of the rows that it is in."""
-
-    operator: str
-
-    @property
-    def row(self) -> Row:
-        """The current row."""
-        ...
-
-    @property
-    def current_key(self) -> Any:
-        """Whose it is, for errors."""
-
-    def touch(self) -> None:
-        """Note that the current row, unchanged so far in this epoch, is being changed."""
-
-    def row_in(self, namespace: Any) -> Row:
-        """Return the current key's row in a namespace, made where there is none."""
-        ...
-
-    def touch_row(self, row: Row) -> None:
-        """Note that a namespace's row, unchanged so far in this epoch, is being changed."""
-
-    def spec_of(self, slot: int) -> SlotSpec:
-        """Return what is in a place of the rows."""
-        ...
-
-
-class HeapRows:
+class RowTable:
     """The rows of keys, or those of namespaces.
 
     Attributes:
         operator: the operator's name.
         row: the current row.
+        dirty: the rows that were changed in this epoch.
         slots: what the slots of each row hold.
         blank: a row that holds nothing.
         timers: the timers in the slots.
         former: the names that slots have now, by those that they had.
         deleted: the names of slots of states that the program deletes.
         is_renamed: whether a state got another name since rows were restored: all are to be written anew then.
-        whose: whose rows they are, for errors.
+        is_namespaced: whether they are those of namespaces.
+        lead: what leads the names of slots where those of both tables stand together.
+        hint_without_row: what there is none of where there is no current row, for errors.
     """
 
-    whose = "key: open() only declares states, close() is too late; read and change them when a record or a timer comes"
-    # How many places there are before the slots.
-    _lead = 1
+    is_namespaced: bool = False
+    lead: str = ""
+    hint_without_row: str = (
+        "key: open() only declares states, close() is too late; read and change them when a record or a timer comes"
+    )
 
     def __init__(self, operator: str) -> None:
-        self.operator = operator
+        self.operator: str = operator
         self.slots: list[SlotSpec] = []
         self.timers: list[HeapTimers] = []
-        self.blank: Row = [NEW] + [None] * (self._lead - 1)
+        self.blank: Row = [NEW, None]
         self.nowhere: NoRow = NoRow(self)
         self.row: Row = self.nowhere
+        self.dirty: list[Row] = []
         self._states: dict[str, Any] = {}
         self._declared: dict[str, tuple[Any, ...]] = {}
         self._sealed = False
@@ -126,27 +74,84 @@ class HeapRows:
         self.former: dict[str, str] = {}
         self.is_renamed: bool = False
         self.deleted: set[str] = set()
+        # The slots that no timers need to be looked for in during a cold start.
+        self._without_timers: Collection[str] = ()
+
+    # -- rows --
 
     @property
     def current_key(self) -> Any:
         """The current key."""
         raise NotImplementedError
 
-    def touch(self) -> None:
-        """Note that the current row, unchanged so far in this epoch, is being changed."""
+    def every_row(self) -> Iterable[Row]:
+        """Return all rows."""
+        raise NotImplementedError
+
+    def count_rows(self) -> int:
+        """Return how many rows there are."""
+        raise NotImplementedError
+
+    def find(self, address: Any) -> Row | None:
+        """Return the row of an address of this table; None: there is none."""
+        raise NotImplementedError
+
+    def enter(self, address: Any) -> Row:
+        """Make the key, and the namespace, of an address the current ones; return its row, made where there is none."""
         raise NotImplementedError
 
     def row_in(self, namespace: Any) -> Row:
         """Return the current key's row in a namespace, made where there is none."""
         raise ProgramError(f"operator {self.operator!r}: a state of keys has no namespaces")
 
-    def touch_row(self, row: Row) -> None:
-        """Note that a namespace's row, unchanged so far in this epoch, is being changed."""
+    def _put(self, rows: Collection[Row]) -> None:
+        """Put rows into their places, which are empty or have other rows with the same addresses."""
         raise NotImplementedError
 
-    def every_row(self) -> Iterable[Row]:
-        """Return all rows."""
+    def _remove(self, row: Row) -> None:
+        """Take a row out of its place."""
         raise NotImplementedError
+
+    def touch(self) -> None:
+        """Note that the current row, unchanged so far in this epoch, is being changed."""
+        row = self.row
+        row[0] = -2 - row[0]  # (the stale entry, in line: each key that an epoch touches comes by here)
+        self.dirty.append(row)
+
+    def touch_row(self, row: Row) -> None:
+        """Note that a row, unchanged so far in this epoch, is being changed."""
+        row[0] = -2 - row[0]
+        self.dirty.append(row)
+
+    def rewrite(self) -> None:
+        """Have all rows written with this epoch."""
+        for row in sorted((row for row in self.every_row() if row[0] >= 0), key=itemgetter(0)):
+            self.touch_row(row)
+
+    def take_changes(self, removed: dict[Any, int]) -> list[Row]:
+        """Return the rows that changed in this epoch and hold something; those that hold nothing are dropped.
+
+        Args:
+            removed: gets the stale entries of those that are gone, by address.
+        """
+        dirty, self.dirty = self.dirty, []
+        nothing = self.blank[FIRST_SLOT:]
+        # By identity: a state may hold what does not compare to a bool, such as a numpy array.
+        changed = [row for row in dirty if not all(map(is_, row[FIRST_SLOT:], nothing))]
+        for row in dirty if len(changed) < len(dirty) else ():
+            if not self.holds_something(row):
+                self._remove(row)
+                if row[0] != NEW:
+                    removed[row[1]] = stale_entry(row[0])
+        return changed
+
+    def load(self, addresses: list[Any], rows: list[Row]) -> None:
+        """Take over rows, each once, during a cold start."""
+        self._put(rows)
+        # Now the rows are in the processor's cache; of millions, each would have to be fetched once more.
+        for timers in self.timers:
+            if timers.name not in self._without_timers:
+                timers.load(addresses, rows)
 
     # -- slots --
 
@@ -160,7 +165,7 @@ class HeapRows:
             current: tells which row it is in; by default the current one.
             lead: what leads the name of its slot; by default that says only whether it is late.
         """
-        lead = lead or (_LATE if late else _STATE)
+        lead = lead or (LATE if late else STATE)
         name = f"{lead}{descriptor.name}"
         state = self._states.get(name)
         self._take_former_names(lead, descriptor)
@@ -199,28 +204,24 @@ class HeapRows:
         kind = self._kind_of(former)
         if kind is None:
             return
-        slot = self.slots.index(SlotSpec(former, kind))
+        place = self.place_of(former)
         if self._kind_of(now.name) is not None:
             # It was renamed before, and there are still rows in the log that had nothing in it.
-            if any(row[slot + self._lead] is not None for row in self.every_row()):
+            if any(row[place] is not None for row in self.every_row()):
                 raise self._both(former, now.name)
             return
         if kind != now.kind:
             raise self._other_kind(SlotSpec(former, kind), now.kind)
-        self.slots[slot] = now
+        self.slots[place - FIRST_SLOT] = now
         self.is_renamed = True
 
-    def rewrite(self) -> None:
-        """Have all rows written with this epoch."""
-        raise NotImplementedError
-
-    def delete_if_exists(self, name: str, lead: str = _STATE) -> None:
-        """Delete the state that a checkpoint holds under a name, and its stamps.
+    def delete_if_exists(self, name: str) -> None:
+        """Delete the state of keys that a checkpoint holds under a name, and its stamps.
 
         Raises:
             ProgramError: the program declares it, or records are processed already.
         """
-        slot = f"{lead}{name}"
+        slot = f"{STATE}{name}"
         if slot in self._states or slot in self.former or slot in self.former.values() or self._sealed:
             why = "while records are processed" if self._sealed else "and declares it, or has renamed it"
             raise ProgramError(
@@ -255,7 +256,7 @@ class HeapRows:
         if kind is None:
             slot = self.add_slot(spec)
         elif kind == spec.kind:
-            slot = self.slots.index(spec) + self._lead
+            slot = self.place_of(spec.name)
         else:
             raise self._other_kind(SlotSpec(spec.name, kind), spec.kind)
         self._declared[spec.name] = declared
@@ -281,6 +282,12 @@ class HeapRows:
         self.blank = [*self.blank, None]
         return len(self.blank) - 1
 
+    def add_timers(self, name: str) -> HeapTimers:
+        """Return the timers of one time domain, in a slot of their own."""
+        timers = HeapTimers(name, self, self.add_slot(SlotSpec(name, "timers")))
+        self.timers.append(timers)
+        return timers
+
     def seal(self) -> None:
         """End the declaring of states, but for those that may come late."""
         self._sealed = True
@@ -289,46 +296,43 @@ class HeapRows:
         """Return what is declared of the types of states, as far as they were asked for: of maps two."""
         return [(slot, self._declared[slot.name]) for slot in self.slots if slot.name in self._declared]
 
-    def spec_of(self, slot: int) -> SlotSpec:
+    def spec_of(self, place: int) -> SlotSpec:
         """Return what is in a place of the rows."""
-        return self.slots[slot - self._lead]
+        return self.slots[place - FIRST_SLOT]
 
     def place_of(self, name: str) -> int:
         """Return the place of a slot in the rows."""
-        return next(place for place, slot in enumerate(self.slots, self._lead) if slot.name == name)
+        return next(place for place, slot in enumerate(self.slots, FIRST_SLOT) if slot.name == name)
 
     def _kind_of(self, name: str) -> str | None:
         return next((slot.kind for slot in self.slots if slot.name == name), None)
 
     def holds_something(self, row: Row) -> bool:
         """Return whether a row has any state or timer."""
-        # By identity: a state may hold what does not compare to a bool, such as a numpy array.
-        lead = self._lead
-        return not all(map(is_, row[lead:], self.blank[lead:]))
+        return not all(map(is_, row[FIRST_SLOT:], self.blank[FIRST_SLOT:]))
 
-    def contents_by_slot(self, row: Row) -> Iterable[tuple[str, Any]]:
-        """Return what a row holds, by the names of its slots."""
-        held = zip(self.slots, row[self._lead :])
-        return [(slot.name, value) for slot, value in held if value is not None]
+    def contents_by_slot(self, row: Row) -> Iterable[tuple[SlotSpec, Any]]:
+        """Return what a row holds, by its slots."""
+        return [(slot, value) for slot, value in zip(self.slots, row[FIRST_SLOT:]) if value is not None]
 
-    def is_asked_for(self, name: str) -> bool:
+    def declares(self, name: str) -> bool:
         """Return whether the program has asked for the state with this name of its slot."""
         return name in self._states
 
     def contents_of(self, row: Row) -> dict[str, Any]:
         """Return the states of a row that are not empty, by name."""
         return {
-            slot.name.partition("/")[2]: value
-            for slot, value in zip(self.slots, row[self._lead :])
-            if slot.kind != "timers" and value is not None and not slot.name.startswith(STAMPS)
+            state_name(slot.name): value
+            for slot, value in self.contents_by_slot(row)
+            if slot.kind != "timers" and not slot.name.startswith(STAMPS)
         }
 
     def timestamps_of(self, row: Row) -> dict[str, list[int]]:
         """Return the timestamps of the timers of a row, in order, by the timers' name."""
         return {
             slot.name: sorted(value) if type(value) is set else [value]
-            for slot, value in zip(self.slots, row[self._lead :])
-            if slot.kind == "timers" and value is not None
+            for slot, value in self.contents_by_slot(row)
+            if slot.kind == "timers"
         }
 
     # -- restoring --
@@ -354,7 +358,7 @@ class HeapRows:
                     raise self._both(slot.name, now.name)
                 changed = True
             kind = self._kind_of(now.name)
-            if kind is None and now.name.startswith(_KEPT):
+            if kind is None and now.name.startswith(KEPT):
                 self.add_slot(now)
             elif kind is None:
                 raise self._undeclared(slot)
@@ -365,9 +369,9 @@ class HeapRows:
     def _undeclared(self, slot: SlotSpec) -> CheckpointMismatchError:
         name, ways = slot.name, "run the program that wrote it"
         if slot.kind != "timers":
-            name = slot.name.partition("/")[2]
+            name = state_name(slot.name)
             ways += f"; if it has another name now, say so with renamed_from({name!r}) of its descriptor"
-            if slot.name.startswith(_STATE):
+            if slot.name.startswith(STATE):
                 ways += f"; if it may go, call runtime_context.delete_if_exists({name!r}) in open()"
         return CheckpointMismatchError(
             f"the checkpoint holds {slot.kind} {name!r} of operator {self.operator!r}, which the program does not"
@@ -385,7 +389,7 @@ class HeapRows:
 
     def _other_kind(self, written: SlotSpec, declared: str) -> CheckpointMismatchError:
         return CheckpointMismatchError(
-            f"the checkpoint holds {written.name.partition('/')[2]!r} of operator {self.operator!r} as"
+            f"the checkpoint holds {state_name(written.name)!r} of operator {self.operator!r} as"
             f" {written.kind} state, the program declares it as {declared} state: give it another name, and delete the"
             " old one with runtime_context.delete_if_exists()"
         )

@@ -10,23 +10,27 @@ Only the mailbox thread may touch any of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pillarbox._state.backend import SlotSpec
-from pillarbox._state.heap.folded_windows import FOLDED_WINDOWS
-from pillarbox._state.heap.rows import NEW, Row, stale_entry
-from pillarbox._state.heap.spaces import HeapSpaces
+from pillarbox._state.descriptors import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+)
+from pillarbox._state.heap.key_rows import KeyRows
+from pillarbox._state.heap.namespace_rows import NamespaceRows
+from pillarbox._state.heap.states import folded_none
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.keys.addresses import check_namespace, is_space, space_address
+from pillarbox._state.slots import FIRST_SLOT, NEW, Row, SlotSpec, stale_entry
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-if TYPE_CHECKING:
-    from pillarbox._state.heap.backend import HeapKeyedStateBackend
-
-__all__ = ["HeapWindows", "Window"]
+__all__ = ["SharedWindows", "Window"]
 
 _MARK = itemgetter(0)
 # Windows that hold more than this in all are not searched for the number of different keys: it is asked for each epoch.
@@ -60,61 +64,155 @@ class Window:
         return len(self.fresh) + len(self.kept)
 
 
-class HeapWindows(HeapSpaces):
+# Is called with each key that is new in a window, and the window, before its element is folded in.
+Begun = Callable[[Any, Window], None]
+Fold = Callable[[Iterable[Any], Iterable[Any], Iterable[Window], "Begun | None"], None]
+
+
+class SharedWindows(NamespaceRows):
     """The rows of (key, namespace), by namespace. There is one state that folds, and its timers are the namespace's.
+
+    It is that state as well, as operators see it: elements are added by whole runs, with one look-up for each.
 
     Attributes:
         by_namespace: the namespaces in which any key has something.
         contents: the place of what is folded in a row; 0: there is no such state yet.
         clock: the timers that windows have: those of event time or of processing time; None: there are none yet.
         quiet: whether there may be a timer that does not call for all keys of its window.
+        fold: called with values, the key and the window of each, and what is called with each key that is new in a
+            window, or None. It folds each value in. If one fails, its key is the current one; a ``ProgramError`` says
+            that the function that folds returned None.
     """
 
-    def __init__(self, backend: HeapKeyedStateBackend) -> None:
-        super().__init__(backend)
+    fold: Fold
+
+    def __init__(self, keys: KeyRows) -> None:
+        super().__init__(keys)
         self.by_namespace: dict[Any, Window] = {}
         self.contents: int = 0
         self.clock: _WindowTimers | None = None
         self.quiet: bool = False
         # The entries of rows that went with their windows in this epoch.
-        self._gone: dict[Any, int] = {}
+        self._dropped_entries: dict[Any, int] = {}
 
     # -- declaring --
 
     def _class_of(self, kind: str, *, late: bool) -> Any:
         # What is asked for late is of the window function.
-        return super()._class_of(kind, late=True) if late else FOLDED_WINDOWS[kind]
+        return super()._class_of(kind, late=True) if late else self._folding
 
-    def create_timers(self, name: str) -> HeapTimers:
+    def _folding(self, _: Any, slot: int, descriptor: StateDescriptor) -> SharedWindows:
+        assert not self.contents, "windows of all keys fold one state"
+        self.contents = slot
+        if isinstance(descriptor, ReducingStateDescriptor):
+            self.fold = partial(self._reduce, descriptor.reduce_function)
+        else:
+            assert isinstance(descriptor, AggregatingStateDescriptor)
+            self.fold = partial(self._aggregate, descriptor.agg_function)
+        return self
+
+    def add_timers(self, name: str) -> HeapTimers:
         """Return the timers of one time domain."""
-        timers = _WindowTimers(name, self._backend, self.add_slot(SlotSpec(name, "timers")), self)
+        timers = _WindowTimers(name, self, self.add_slot(SlotSpec(name, "timers")))
         self.timers.append(timers)
         return timers
 
-    def set_key(self, key: Any) -> None:
-        """Make ``key`` the current one, for errors."""
-        self._backend.key = key
+    # -- folding --
+
+    def _reduce(
+        self,
+        reduce: Callable[[Any, Any], Any],
+        values: Iterable[Any],
+        keys: Iterable[Any],
+        windows: Iterable[Window],
+        begun: Begun | None,
+    ) -> None:
+        thaw = self._thaw
+        key = None
+        try:
+            for value, key, window in zip(values, keys, windows):
+                fresh = window.fresh
+                folded = fresh.get(key)
+                if folded is None and window.kept:
+                    folded = thaw(window, key)
+                if folded is not None:
+                    folded = reduce(folded, value)
+                else:
+                    if begun is not None:
+                        begun(key, window)
+                    folded = value
+                if folded is None:
+                    raise folded_none(self, self.contents, key)
+                fresh[key] = folded
+        except BaseException:
+            self._keys.key = key
+            raise
+
+    def _aggregate(
+        self,
+        function: AggregateFunction[Any, Any, Any],
+        values: Iterable[Any],
+        keys: Iterable[Any],
+        windows: Iterable[Window],
+        begun: Begun | None,
+    ) -> None:
+        thaw, create, add = self._thaw, function.create_accumulator, function.add
+        key = None
+        try:
+            for value, key, window in zip(values, keys, windows):
+                fresh = window.fresh
+                folded = fresh.get(key)
+                if folded is None:
+                    if window.kept:
+                        folded = thaw(window, key)
+                    if folded is None:
+                        if begun is not None:
+                            begun(key, window)
+                        folded = create()
+                fresh[key] = folded = add(value, folded)
+                if folded is None:
+                    raise folded_none(self, self.contents, key)
+        except BaseException:
+            self._keys.key = key
+            raise
 
     # -- windows --
 
-    def begin(self, namespace: Any) -> Window:
-        """Return a new window, in its place."""
+    def namespaces(self) -> list[Any]:
+        """Return the windows in which any key has something."""
+        return list(self.by_namespace)
+
+    def get_window(self, namespace: Any) -> Window | None:
+        """Return a window, for :attr:`fold`; None: no key has anything in it."""
+        return self.by_namespace.get(namespace)
+
+    def open_window(self, namespace: Any) -> Window:
+        """Return a new window, in its place. Its timers are registered with its namespace, once for all keys."""
         check_namespace(namespace, self.operator)
         window = self.by_namespace[namespace] = Window(namespace)
         return window
 
-    def end(self, namespace: Any) -> None:
-        """Remove a window with all that is in it."""
+    def drop_window(self, namespace: Any) -> None:
+        """Remove a window with all that keys have in it, and its timers."""
         window = self.by_namespace.pop(namespace, None)
         if window is None:
             return
-        gone = self._gone
-        for row in window.kept.values():
-            gone[row[1]] = row[0]
-        for row in window.rows.values():
-            if row[0] != NEW:
-                gone[row[1]] = stale_entry(row[0])
+        for row in (*window.kept.values(), *window.rows.values()):
+            self._drop_entry(row)
         self.row = self.nowhere
+
+    def _drop_entry(self, row: Row) -> None:
+        """Take note that a row goes, and with it its entry in the log, if it has one."""
+        if row[0] != NEW:
+            self._dropped_entries[row[1]] = row[0] if row[0] >= 0 else stale_entry(row[0])
+
+    def folded(self, namespace: Any, key: Any) -> Any:
+        """Return what is folded for a key in a window; None: nothing."""
+        window = self.by_namespace.get(namespace)
+        if window is None:
+            return None
+        row = window.kept.get(key)
+        return window.fresh.get(key) if row is None else row[self.contents]
 
     def quieten(self, namespace: Any, timestamp: int) -> None:
         """Have a timer of a window that was restored call for no key whose row has timers, and this one no more."""
@@ -133,8 +231,8 @@ class HeapWindows(HeapSpaces):
             if window.quiet is not None:
                 window.quiet[1].discard(key)
 
-    def take(self, window: Window, key: Any) -> Any:
-        """Return what is folded for a key, which this epoch has not changed so far, and will; None: nothing."""
+    def _thaw(self, window: Window, key: Any) -> Any:
+        """Mark a key's row as changed, and return what is folded in it; None: there is no unchanged row."""
         row = window.kept.pop(key, None)
         if row is None:
             return None
@@ -143,25 +241,23 @@ class HeapWindows(HeapSpaces):
         window.fresh[key] = folded = row[self.contents]
         return folded
 
-    def remove(self, namespace: Any, key: Any) -> None:
-        """Remove what a key has in a window."""
-        window = self.by_namespace[namespace]
-        row = window.kept.pop(key, None)
-        if row is not None:
-            self._gone[row[1]] = row[0]
-            return
-        window.fresh.pop(key, None)
-        row = window.rows.pop(key, None)
-        if row is not None and row[0] != NEW:
-            self._gone[row[1]] = stale_entry(row[0])
-
-    def take_all(self, namespace: Any) -> None:
-        """Have all rows of a window written again: its timers have changed."""
+    def thaw_all(self, namespace: Any) -> None:
+        """Have all rows of a window written with this epoch: its timers have changed."""
         window = self.by_namespace[namespace]
         for row in sorted(window.kept.values(), key=_MARK):
-            self.take(window, row[1][0])
+            self._thaw(window, row[1][0])
 
-    def each(self, namespace: Any, timestamp: int | None = None) -> Iterator[tuple[Any, Any]]:
+    def remove(self, namespace: Any, key: Any) -> None:
+        """Remove what a key has in a window that there is."""
+        window = self.by_namespace[namespace]
+        row = window.kept.pop(key, None)
+        if row is None:
+            window.fresh.pop(key, None)
+            row = window.rows.pop(key, None)
+        if row is not None:
+            self._drop_entry(row)
+
+    def items(self, namespace: Any, timestamp: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Return the keys of a window with what is folded for them; taking one makes its key the current one.
 
         Those are left out for whom the timer at ``timestamp`` does not call.
@@ -169,11 +265,11 @@ class HeapWindows(HeapSpaces):
         First those that the epoch has not changed, in the order of the log, then the others in the order in which they
         came: the same in a task that was resident, and in one that has just been restored.
         """
-        window, backend, contents = self.by_namespace[namespace], self._backend, self.contents
+        window, table, contents = self.by_namespace[namespace], self._keys, self.contents
         kept = sorted(window.kept.values(), key=_MARK)
         # (States of the window that the caller asks for meanwhile may move keys from one to the other.)
         fresh = zip(list(window.fresh), list(window.fresh.values()))
-        backend.row = backend.blank
+        table.row = table.blank
         self.row = self.nowhere
         quiet: set[Any] | tuple[()] = ()
         if window.quiet is not None and window.quiet[0] == timestamp:
@@ -181,17 +277,17 @@ class HeapWindows(HeapSpaces):
         for key, folded in chain([(row[1][0], row[contents]) for row in kept], fresh):
             if quiet and key in quiet:
                 continue
-            if backend.slots:
-                backend.set_current_key(key)
+            if table.slots:
+                table.enter(key)
             else:
-                backend.key = key
+                table.key = key
             if folded is not None:
                 yield key, folded
 
     def drop_keys(self) -> None:
         """Drop what all keys have."""
         self.by_namespace.clear()
-        self._gone.clear()
+        self._dropped_entries.clear()
         self.row = self.nowhere
 
     # -- rows --
@@ -218,14 +314,14 @@ class HeapWindows(HeapSpaces):
 
     def row_in(self, namespace: Any) -> Row:
         """Return the current key's row in a namespace, made where there is none."""
-        key = self._backend.key
+        key = self._keys.key
         window = self.by_namespace.get(namespace)
         if window is None:
-            window = self.begin(namespace)
+            window = self.open_window(namespace)
         row = window.kept.get(key)
         if row is None:
             if key not in window.fresh:
-                self._backend.check_owner(key)
+                self._keys.check_owner(key)
                 window.fresh[key] = None
             row = self._row_of(window, namespace, key)
         return row
@@ -278,17 +374,22 @@ class HeapWindows(HeapSpaces):
     def touch_row(self, row: Row) -> None:
         """Note that a row, unchanged so far in this epoch, is being changed."""
         key, namespace, _ = row[1]
-        self.take(self.by_namespace[namespace], key)
+        self._thaw(self.by_namespace[namespace], key)
+
+    def touch(self) -> None:
+        """Note that the current row, unchanged so far in this epoch, is being changed."""
+        self.touch_row(self.row)
 
     # -- writing and restoring whole rows (the state log's side) --
 
-    def take_changes(self, changed: dict[Any, Row], removed: dict[Any, int]) -> None:
-        """Add the rows that changed in this epoch, and the stale entries of those that are gone, by address."""
-        gone, self._gone = self._gone, {}
+    def take_changes(self, removed: dict[Any, int]) -> list[Row]:
+        """Return the rows that changed in this epoch and hold something; those that hold nothing are dropped."""
+        gone, self._dropped_entries = self._dropped_entries, {}
         removed.update(gone)
-        contents, blank, lead = self.contents, self.blank, self._lead
+        changed: list[Row] = []
+        contents, blank = self.contents, self.blank
         timers = {each.slot for each in self.timers}
-        late = [slot for slot in range(lead, len(blank)) if slot not in timers and slot != contents]
+        late = [slot for slot in range(FIRST_SLOT, len(blank)) if slot not in timers and slot != contents]
         for namespace, window in list(self.by_namespace.items()):
             fresh, rows, kept = window.fresh, window.rows, window.kept
             window.fresh, window.rows = {}, {}
@@ -303,17 +404,18 @@ class HeapWindows(HeapSpaces):
                     continue
                 self._fill(window, key, row, folded)
                 # (By the key object that the row has, and not that of a record.)
-                changed[row[1]] = kept[row[1][0]] = row
+                kept[row[1][0]] = row
+                changed.append(row)
             if not kept:
                 del self.by_namespace[namespace]
         self.row = self.nowhere
+        return changed
 
     def count_rows(self) -> int:
         """Return how many rows of keys in windows the log has."""
         return sum(len(window.kept) for window in self.by_namespace.values())
 
-    def load(self, addresses: list[Any], rows: list[Row]) -> None:
-        """Take over rows, each once, during a cold start."""
+    def _put(self, rows: Collection[Row]) -> None:
         by_namespace = self.by_namespace
         for row in rows:
             key, namespace, _ = row[1]
@@ -334,8 +436,8 @@ class _WindowTimers(HeapTimers):
 
     __slots__ = ("_windows",)
 
-    def __init__(self, name: str, backend: HeapKeyedStateBackend, slot: int, windows: HeapWindows) -> None:
-        super().__init__(name, backend, slot)
+    def __init__(self, name: str, windows: SharedWindows, slot: int) -> None:
+        super().__init__(name, windows, slot)
         self._windows = windows
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._state.descriptors import (
@@ -23,13 +23,13 @@ from pillarbox._state.descriptors import (
     ValueState,
     ValueStateDescriptor,
 )
-
-if TYPE_CHECKING:
-    from pillarbox._state.heap.rows import CurrentRow
+from pillarbox._state.slots import Row, SlotSpec, state_name
 
 __all__ = [
     "STATES",
+    "CurrentRow",
     "HeapAggregatingState",
+    "HeapFoldingState",
     "HeapListState",
     "HeapMapState",
     "HeapReducingState",
@@ -42,9 +42,42 @@ _EMPTY: dict[Any, Any] = {}
 _IS_NONE = partial(is_, None)
 
 
+class CurrentRow(Protocol):
+    """What a state knows of the rows that it is in.
+
+    Attributes:
+        operator: the operator's name.
+    """
+
+    operator: str
+
+    @property
+    def row(self) -> Row:
+        """The current row."""
+        ...
+
+    @property
+    def current_key(self) -> Any:
+        """Whose it is, for errors."""
+
+    def touch(self) -> None:
+        """Note that the current row, unchanged so far in this epoch, is being changed."""
+
+    def row_in(self, namespace: Any) -> Row:
+        """Return the current key's row in a namespace, made where there is none."""
+        ...
+
+    def touch_row(self, row: Row) -> None:
+        """Note that a row, unchanged so far in this epoch, is being changed."""
+
+    def spec_of(self, place: int) -> SlotSpec:
+        """Return what is in a place of the rows."""
+        ...
+
+
 def folded_none(rows: CurrentRow, slot: int, key: Any) -> ProgramError:
     """Return the error of a function that folds elements, and returned nothing."""
-    name = rows.spec_of(slot).name.partition("/")[2]
+    name = state_name(rows.spec_of(slot).name)
     return ProgramError(
         f"operator {rows.operator!r}, key {shorten(key)}: the function that folds the state {name!r} returned None,"
         " which would empty it: does it return its result?"
@@ -87,7 +120,7 @@ class HeapState:
 
     def _refuse_none(self) -> NoReturn:
         backend = self._backend
-        name = backend.spec_of(self._slot).name.partition("/")[2]
+        name = state_name(backend.spec_of(self._slot).name)
         raise ProgramError(
             f"operator {backend.operator!r}, key {shorten(backend.current_key)}: None cannot be put into the list state"
             f" {name!r}: leave it out, or put in a value that stands for it"
@@ -102,12 +135,7 @@ class HeapValueState(HeapState, ValueState[Any]):
     def value(self) -> Any:
         return self._backend.row[self._slot]
 
-    def update(self, value: Any) -> None:
-        backend = self._backend
-        row = backend.row
-        row[self._slot] = value
-        if row[0] >= 0:
-            backend.touch()
+    update = HeapState._set
 
 
 class _HeapValueStateWithDefault(HeapValueState):
@@ -257,7 +285,27 @@ class HeapMapState(HeapState, MapState[Any, Any]):
         return not self._backend.row[self._slot]
 
 
-class HeapReducingState(HeapMergingState, ReducingState[Any]):
+class HeapFoldingState(HeapMergingState):
+    """A state into which values are folded, one by one."""
+
+    __slots__ = ()
+
+    def accumulator(self) -> Any:
+        """Return what is folded so far; None: nothing."""
+        return self._backend.row[self._slot]
+
+    def add(self, value: Any) -> None:
+        if value is None:
+            self.clear()
+            return
+        self.fold(value)
+
+    def fold(self, value: Any) -> bool:
+        """Fold a value in, also None; return whether it is the first."""
+        raise NotImplementedError
+
+
+class HeapReducingState(HeapFoldingState, ReducingState[Any]):
     """ReducingState on the heap."""
 
     __slots__ = ("_reduce",)
@@ -272,16 +320,7 @@ class HeapReducingState(HeapMergingState, ReducingState[Any]):
     def get(self) -> Any:
         return self._backend.row[self._slot]
 
-    accumulator = get
-
-    def add(self, value: Any) -> None:
-        if value is None:
-            self.clear()
-            return
-        self.fold(value)
-
     def fold(self, value: Any) -> bool:
-        """Fold a value in, also None; return whether it is the first."""
         backend, slot = self._backend, self._slot
         row = backend.row
         present = row[slot]
@@ -293,7 +332,7 @@ class HeapReducingState(HeapMergingState, ReducingState[Any]):
         return present is None
 
 
-class HeapAggregatingState(HeapMergingState, AggregatingState[Any, Any]):
+class HeapAggregatingState(HeapFoldingState, AggregatingState[Any, Any]):
     """AggregatingState on the heap."""
 
     __slots__ = ("_function",)
@@ -309,18 +348,7 @@ class HeapAggregatingState(HeapMergingState, AggregatingState[Any, Any]):
         accumulator = self._backend.row[self._slot]
         return None if accumulator is None else self._function.get_result(accumulator)
 
-    def accumulator(self) -> Any:
-        """Return the accumulator itself; None: there is none."""
-        return self._backend.row[self._slot]
-
-    def add(self, value: Any) -> None:
-        if value is None:
-            self.clear()
-            return
-        self.fold(value)
-
     def fold(self, value: Any) -> bool:
-        """Add a value, also None; return whether it is the first."""
         backend, slot = self._backend, self._slot
         row = backend.row
         present = row[slot]

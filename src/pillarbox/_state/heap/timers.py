@@ -7,40 +7,53 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
-from pillarbox._state.heap.rows import NEW, stale_entry
+from pillarbox._state.heap.states import CurrentRow
 from pillarbox._state.heap.timer_queue import TimerQueue
 from pillarbox._state.keys.addresses import said
+from pillarbox._state.slots import NEW, Row, stale_entry
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
 
-if TYPE_CHECKING:
-    from pillarbox._state.heap.backend import HeapKeyedStateBackend
-    from pillarbox._state.heap.rows import Row
-
-__all__ = ["HeapTimers", "NamespaceTimers"]
-
+__all__ = ["HeapTimers"]
 
 # Fewer entries than this are compared faster by Python than by numpy.
 _FEW = 64
 
 
+class RowsOfTimers(CurrentRow, Protocol):
+    """What timers know of the rows that they are in.
+
+    Attributes:
+        is_namespaced: whether the rows are those of namespaces.
+    """
+
+    is_namespaced: bool
+
+    def find(self, address: Any) -> Row | None:
+        """Return the row of an address; None: there is none."""
+
+    def enter(self, address: Any) -> Row:
+        """Make the key, and the namespace, of an address the current ones; return its row, made where there is none."""
+        ...
+
+
 class HeapTimers:
-    """One time domain of a timer service: the queue, and the slot of the keys' rows that it indexes.
+    """One time domain of a timer service: the queue, and the slot of the rows that it indexes.
 
     A row's slot holds None, one timestamp, or a set of them: most keys have one timer, and a set costs 200 bytes.
     """
 
-    __slots__ = ("_backend", "name", "queue", "slot")
+    __slots__ = ("_table", "name", "queue", "slot")
 
-    def __init__(self, name: str, backend: HeapKeyedStateBackend, slot: int) -> None:
+    def __init__(self, name: str, table: RowsOfTimers, slot: int) -> None:
         self.name: str = name
-        self._backend = backend
+        self._table = table
         self.queue: TimerQueue = TimerQueue()
         self.slot: int = slot
 
@@ -52,49 +65,50 @@ class HeapTimers:
         return self.queue.next_timestamp()
 
     def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Add a timer of the current key, unless it has it.
+        """Add a timer of the current key, or of the current key in a namespace, unless it has it.
 
         Raises:
             ProgramError: the timestamp is not an int of 64 bits: in the queue and in the checkpoint it would do harm
-                long after the record that brought it.
+                long after the record that brought it; or the namespace is no plain value.
         """
         if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
             timestamp = self._checked(timestamp)
-        backend = self._backend
-        row = backend.row
+        table = self._table
+        row = table.row if namespace is VOID_NAMESPACE else table.row_in(namespace)
         slot = self.slot
         if row[slot] is None:
             row[slot] = timestamp
         elif not self._add(row, timestamp):
             return
         if row[0] >= 0:
-            backend.touch()
-        self.queue.add(timestamp, backend.key)
+            table.touch_row(row)
+        self.queue.add(timestamp, row[1])
 
     def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Remove a timer of the current key, if it has it.
+        """Remove a timer of the current key, or of the current key in a namespace, if it has it.
 
         Raises:
-            ProgramError: the timestamp is not an int of 64 bits.
+            ProgramError: the timestamp is not an int of 64 bits, or the namespace no plain value.
         """
         if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
             timestamp = self._checked(timestamp)
-        backend = self._backend
-        if self._forget(backend.row, timestamp):
-            self.queue.discard(timestamp, backend.key)
+        row = self.row_for(namespace)
+        if self._forget(row, timestamp):
+            self.queue.discard(timestamp, row[1])
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
-        """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
-        queue = self.queue
-        backend = self._backend
+        """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile.
+
+        When a timer fires, its key, and its namespace, are the current ones.
+        """
+        queue, enter, namespaced = self.queue, self._table.enter, self._table.is_namespaced
         while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
             # One by one: a timer that is registered meanwhile for an earlier time comes before the rest.
-            for key in queue.pop(timestamp, self._in_order):
-                backend.set_current_key(key)
+            for address in queue.pop(timestamp, self._in_order):
                 # A timer that was called before, at the same timestamp, may have deleted this one.
-                if self._forget(backend.row, timestamp):
+                if self._forget(enter(address), timestamp):
                     queue.size -= 1
-                    trigger(timestamp, VOID_NAMESPACE)
+                    trigger(timestamp, address[1] if namespaced else VOID_NAMESPACE)
                 if queue.overtaken:
                     break
 
@@ -111,8 +125,8 @@ class HeapTimers:
             )
         domain = "a processing-time" if self.name.endswith("/processing") else "an event-time"
         raise ProgramError(
-            f"operator {self._backend.operator!r}, key {shorten(self._backend.key)}: {domain} timer cannot be set or"
-            f" deleted at {shorten(timestamp)} ({type(timestamp).__name__}): {hint}"
+            f"operator {self._table.operator!r}, key {shorten(self._table.current_key)}: {domain} timer cannot be set"
+            f" or deleted at {shorten(timestamp)} ({type(timestamp).__name__}): {hint}"
         )
 
     def _in_order(self, owners: list[Any]) -> list[Any]:
@@ -121,7 +135,7 @@ class HeapTimers:
         So a task that was restored fires them in the same order as one that was resident.
         """
         # Of a row that is being changed, the entry with its older value: where the log has it.
-        found = [NEW if row is None else row[0] for row in self._rows_of(owners)]
+        found = [NEW if row is None else row[0] for row in map(self._table.find, owners)]
         if len(found) < _FEW:  # mostly: timers to the millisecond
             places = [mark if mark >= 0 else stale_entry(mark) for mark in found]
             places = [place if place >= 0 else MAX_WATERMARK for place in places]
@@ -135,24 +149,21 @@ class HeapTimers:
             return owners
         return list(map(owners.__getitem__, np.argsort(entries, kind="stable").tolist()))
 
-    def _rows_of(self, owners: list[Any]) -> Iterable[Row | None]:
-        return map(self._backend.rows.get, owners)
-
     # -- undoing --
 
-    def place(self, namespace: Any) -> tuple[Row, Any]:
-        """Return the row that has the current key's timers in a namespace, and its address."""
-        return self._backend.row, self._backend.key
+    def row_for(self, namespace: Any) -> Row:
+        """Return the row that has the current key's timers in a namespace."""
+        return self._table.row if namespace is VOID_NAMESPACE else self._table.row_in(namespace)
 
-    def put_back(self, row: Row, address: Any, timestamp: int) -> None:
+    def put_back(self, row: Row, timestamp: int) -> None:
         """Add a timer to a row that has changed."""
         self._add(row, timestamp)
-        self.queue.add(timestamp, address)
+        self.queue.add(timestamp, row[1])
 
-    def take_away(self, row: Row, address: Any, timestamp: int) -> None:
+    def take_away(self, row: Row, timestamp: int) -> None:
         """Remove a timer from a row that has changed."""
         self._forget(row, timestamp)
-        self.queue.discard(timestamp, address)
+        self.queue.discard(timestamp, row[1])
 
     def clear(self) -> None:
         """Drop all timers, the rows that they are in being dropped."""
@@ -194,11 +205,8 @@ class HeapTimers:
         else:
             return False
         if row[0] >= 0:
-            self._touch(row)
+            self._table.touch_row(row)
         return True
-
-    def _touch(self, row: Row) -> None:
-        self._backend.touch()
 
     # -- restoring --
 
@@ -230,69 +238,13 @@ class HeapTimers:
             for timestamp in _stamps_in(row[self.slot]):
                 if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
                     raise CheckpointMismatchError(
-                        f"operator {self._backend.operator!r}: the checkpoint holds a timer of key {said(address)} at"
+                        f"operator {self._table.operator!r}: the checkpoint holds a timer of key {said(address)} at"
                         f" {shorten(timestamp)} ({type(timestamp).__name__}), which is no 64-bit integer: it is"
                         " damaged; start from an older copy of it, or from a new one"
                     )
                 timestamps.append(timestamp)
                 owners.append(address)
         return owners, timestamps
-
-
-class NamespaceTimers(HeapTimers):
-    """The same of the rows of namespaces. When a timer fires, its key and namespace are the current ones."""
-
-    __slots__ = ()
-
-    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Add a timer of the current key in a namespace, unless it has it.
-
-        Raises:
-            ProgramError: the timestamp is not an int of 64 bits, or the namespace no plain value.
-        """
-        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
-            timestamp = self._checked(timestamp)
-        row = self._backend.spaces.row_in(namespace)
-        if self._add(row, timestamp):
-            if row[0] >= 0:
-                self._touch(row)
-            self.queue.add(timestamp, row[1])
-
-    def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Remove a timer of the current key in a namespace, if it has it.
-
-        Raises:
-            ProgramError: the timestamp is not an int of 64 bits, or the namespace no plain value.
-        """
-        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
-            timestamp = self._checked(timestamp)
-        row = self._backend.spaces.row_in(namespace)
-        if self._forget(row, timestamp):
-            self.queue.discard(timestamp, row[1])
-
-    def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
-        """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
-        queue = self.queue
-        backend = self._backend
-        while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
-            for key, namespace, _ in queue.pop(timestamp, self._in_order):
-                backend.set_current(key, namespace)
-                if self._forget(backend.spaces.row, timestamp):
-                    queue.size -= 1
-                    trigger(timestamp, namespace)
-                if queue.overtaken:
-                    break
-
-    def place(self, namespace: Any) -> tuple[Row, Any]:
-        """Return the row that has the current key's timers in a namespace, and its address."""
-        row = self._backend.spaces.row_in(namespace)
-        return row, row[1]
-
-    def _rows_of(self, owners: list[Any]) -> Iterable[Row | None]:
-        return map(self._backend.spaces.find, owners)
-
-    def _touch(self, row: Row) -> None:
-        self._backend.spaces.touch_row(row)
 
 
 def _packed(stamps: list[Any]) -> npt.NDArray[np.int64] | None:

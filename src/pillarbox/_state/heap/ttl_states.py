@@ -11,80 +11,45 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from itertools import compress
-from typing import Any, Protocol
+from typing import Any
 
 from pillarbox._state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateDescriptor,
     ValueStateDescriptor,
 )
-from pillarbox._state.heap.rows import Row
+from pillarbox._state.heap.key_rows import KeyRows
 from pillarbox._state.heap.states import (
     HeapAggregatingState,
+    HeapFoldingState,
     HeapListState,
     HeapMapState,
     HeapReducingState,
     HeapState,
     HeapValueState,
 )
+from pillarbox._state.slots import Row
 from pillarbox._state.ttl import StateTtlConfig
 
-__all__ = ["TTL_STATES", "TimedRows", "TtlState"]
+__all__ = ["TTL_STATES", "TtlState"]
 
 _EMPTY: dict[Any, Any] = {}
 
 
-class TimedRows(Protocol):
-    """What a state with a time-to-live knows of the rows that it is in, beyond others.
-
-    Attributes:
-        operator: the operator's name.
-        row: the current row.
-        now: the processing time of the epoch, in epoch milliseconds.
-    """
-
-    operator: str
-    row: Row
-    now: int
-
-    def touch(self) -> None:
-        """Note that the current row, unchanged so far in this epoch, is being changed."""
-
-
-class TtlState(Protocol):
-    """A state with a time-to-live, as the cleaner knows it.
+class TtlState(HeapState):
+    """A state with a time-to-live, and where its stamps are.
 
     Attributes:
         ttl: the time-to-live.
     """
 
-    ttl: StateTtlConfig
-
-    def size(self, row: Row) -> int:
-        """Return the number of elements in a row."""
-        ...
-
-    def clean(self, row: Row) -> bool:
-        """Clear what has expired in a row, and stamp what has no stamp; return whether it was changed."""
-        ...
-
-    def stamp_missing(self, row: Row) -> bool:
-        """Stamp what has no stamp in a row; return whether there was any."""
-        ...
-
-    def is_readable(self, row: Row) -> bool:
-        """Return whether there is something in a row that may be read."""
-        ...
-
-
-class _Timed(HeapState):
-    """A state with a time-to-live, and where its stamps are."""
-
-    def __init__(self, rows: Any, slot: int, descriptor: Any, stamps: int) -> None:
+    def __init__(self, rows: KeyRows, slot: int, descriptor: StateDescriptor, stamps: int) -> None:
         super().__init__(rows, slot, descriptor)
-        self._rows: TimedRows = rows
+        assert descriptor.ttl_config is not None
+        self._rows = rows
         self._stamps = stamps
         self.ttl: StateTtlConfig = descriptor.ttl_config
         self._limit = self.ttl.millis
@@ -104,15 +69,24 @@ class _Timed(HeapState):
             super().clear()
 
     def size(self, row: Row) -> int:
+        """Return the number of elements in a row."""
         elements = row[self._slot]
         return 0 if elements is None else len(elements)
+
+    def clean(self, row: Row) -> bool:
+        """Clear what has expired in a row, and stamp what has no stamp; return whether it was changed."""
+        raise NotImplementedError
+
+    def stamp_missing(self, row: Row) -> bool:
+        """Stamp what has no stamp in a row; return whether there was any."""
+        raise NotImplementedError
 
     def _touch(self, row: Row) -> None:
         if row[0] >= 0:
             self._rows.touch()
 
 
-class _TimedAsOne(_Timed):
+class _TimedAsOne(TtlState):
     """One whose content has one stamp."""
 
     def _read(self) -> Any:
@@ -179,10 +153,7 @@ class _TtlValueState(_TimedAsOne, HeapValueState):
         self._rows.row[self._stamps] = None if value is None else self._rows.now
 
 
-class _TtlReducingState(_TimedAsOne, HeapReducingState):
-    def get(self) -> Any:
-        return self._read()
-
+class _TtlFoldingState(_TimedAsOne, HeapFoldingState):
     def fold(self, value: Any) -> bool:
         self._forget_expired()
         first = super().fold(value)
@@ -190,19 +161,18 @@ class _TtlReducingState(_TimedAsOne, HeapReducingState):
         return first
 
 
-class _TtlAggregatingState(_TimedAsOne, HeapAggregatingState):
+class _TtlReducingState(_TtlFoldingState, HeapReducingState):
+    def get(self) -> Any:
+        return self._read()
+
+
+class _TtlAggregatingState(_TtlFoldingState, HeapAggregatingState):
     def get(self) -> Any:
         accumulator = self._read()
         return None if accumulator is None else self._function.get_result(accumulator)
 
-    def fold(self, value: Any) -> bool:
-        self._forget_expired()
-        first = super().fold(value)
-        self._rows.row[self._stamps] = self._rows.now
-        return first
 
-
-class _TtlListState(_Timed, HeapListState):
+class _TtlListState(TtlState, HeapListState):
     def get(self) -> tuple[Any, ...]:
         rows, slot = self._rows, self._slot
         row = rows.row
@@ -278,7 +248,7 @@ class _TtlListState(_Timed, HeapListState):
         return bool(max(stamps) > self._rows.now - self._limit)
 
 
-class _TtlMapState(_Timed, HeapMapState):
+class _TtlMapState(TtlState, HeapMapState):
     def _find(self, key: Any) -> dict[Any, Any]:
         """Return a map in which an entry is, if it may be read; remove what has expired, and note the access."""
         rows = self._rows

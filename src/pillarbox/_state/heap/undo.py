@@ -6,13 +6,12 @@ It is noted step by step, so it costs what is done, whatever a key has besides. 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from operator import delitem, setitem
+from typing import Any
 
 from pillarbox._copies import ATOMS, deep_copy
 from pillarbox._state.chunks.large_collection import LiveMap
-
-if TYPE_CHECKING:
-    from pillarbox._state.heap.rows import Row
+from pillarbox._state.slots import Row
 
 __all__ = ["Undo"]
 
@@ -37,7 +36,7 @@ class Undo:
         self.unchanged = frozenset(unchanged)
         self._active = False
         self._steps: list[Step] = []
-        # What was copied, and need not be once more; with what has its id, so that nothing else comes to have it.
+        # Copies made so far, by id; the object is kept so that its id stays unique.
         self._copied: dict[Any, Any] = {}
         # By the id of a map; and those into which something was put back that was removed.
         self._orders: dict[int, _Order] = {}
@@ -82,7 +81,7 @@ class Undo:
     def slot(self, row: Row, slot: int) -> None:
         """Note a slot that will hold another object."""
         if self._active:
-            self._steps.append((_set_slot, (row, slot, row[slot])))
+            self._steps.append((setitem, (row, slot, row[slot])))
 
     def content(self, row: Row, slot: int) -> None:
         """Note a slot that will hold another object, or whose object may be changed in place."""
@@ -95,21 +94,21 @@ class Undo:
                 return
             self._copied[name] = row
             value = _copy(value)
-        self._steps.append((_set_slot, (row, slot, value)))
+        self._steps.append((setitem, (row, slot, value)))
 
     # -- lists --
 
     def length(self, elements: list[Any] | None) -> None:
         """Note a list to which elements will be appended."""
         if self._active and elements is not None:
-            self._steps.append((_cut, (elements, len(elements))))
+            self._steps.append((delitem, (elements, slice(len(elements), None))))
 
     def elements(self, elements: list[Any] | None) -> None:
         """Note a list whose elements may be changed in place."""
         if self._active and elements is not None and id(elements) not in self._copied:
             self._copied[id(elements)] = elements
             if not _all_fixed(elements):
-                self._steps.append((_set_elements, (elements, _copy(elements))))
+                self._steps.append((setitem, (elements, slice(None), _copy(elements))))
 
     # -- maps --
 
@@ -129,7 +128,7 @@ class Undo:
             self._copied[id(entries)] = entries
             changing = {key: _copy(value) for key, value in entries.items() if not _is_fixed(value)}
             if changing:
-                self._steps.append((_set_values, (entries, changing)))
+                self._steps.append((dict.update, (entries, changing)))
 
     def put(self, entries: dict[Any, Any] | None, key: Any) -> None:
         """Note a key that will get a value."""
@@ -203,22 +202,6 @@ class _Order:
         if isinstance(entries, LiveMap):
             # New ones are written in this order.
             entries.changed = dict.fromkeys(sorted(entries.changed, key=lambda key: places[key][0]))
-
-
-def _set_slot(row: Row, slot: int, value: Any) -> None:
-    row[slot] = value
-
-
-def _cut(elements: list[Any], length: int) -> None:
-    del elements[length:]
-
-
-def _set_elements(elements: list[Any], copies: list[Any]) -> None:
-    elements[:] = copies
-
-
-def _set_values(entries: dict[Any, Any], values: dict[Any, Any]) -> None:
-    dict.update(entries, values)
 
 
 def _put_back(entries: dict[Any, Any], key: Any, value: Any) -> None:

@@ -21,22 +21,22 @@ from pillarbox._state.descriptors import (
     ValueState,
     ValueStateDescriptor,
 )
-from pillarbox._state.heap.rows import Row
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.heap.undo import Undo
+from pillarbox._state.slots import Row
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 
-__all__ = ["NotingTimers", "noting"]
+__all__ = ["UndoableTimers", "undoable"]
 
 
-def noting(state: Any, descriptor: StateDescriptor, undo: Undo) -> Any:
+def undoable(state: Any, descriptor: StateDescriptor, undo: Undo) -> Any:
     """Return a state before a state, which notes what is to be undone."""
     if descriptor.name in undo.unchanged:
         return state
     return _STATES[descriptor.kind](state, undo, descriptor.name)
 
 
-class _Noting:
+class _Undoable:
     """What all of them have in common.
 
     Args:
@@ -51,7 +51,7 @@ class _Noting:
         # The slot of its content, and that of its stamps if it has a time-to-live.
         self._slots: tuple[int, ...] = state.slots
         self._slot = self._slots[0]
-        self._looks = name not in undo.appended
+        self._copies_elements = name not in undo.appended
 
     def clear(self) -> None:
         self._note()
@@ -70,7 +70,7 @@ class _Noting:
             self._undo.content(row, slot)
 
 
-class _NotingValueState(_Noting, ValueState[Any]):
+class _UndoableValueState(_Undoable, ValueState[Any]):
     def value(self) -> Any:
         self._note_content(self._rows.row)
         return self._state.value()
@@ -80,7 +80,7 @@ class _NotingValueState(_Noting, ValueState[Any]):
         self._state.update(value)
 
 
-class _NotingMerging(_Noting):
+class _UndoableMerging(_Undoable):
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         merged = list(sources)
         for namespace in (target, *merged):
@@ -91,10 +91,10 @@ class _NotingMerging(_Noting):
         raise NotImplementedError
 
 
-class _NotingListState(_NotingMerging, ListState[Any]):
+class _UndoableListState(_UndoableMerging, ListState[Any]):
     def get(self) -> Iterable[Any]:
         row = self._note()
-        if self._looks:
+        if self._copies_elements:
             self._undo.elements(row[self._slot])
         return self._state.get()  # type: ignore[no-any-return]
 
@@ -120,7 +120,7 @@ class _NotingListState(_NotingMerging, ListState[Any]):
             self._undo.length(row[slot])
 
 
-class _NotingFoldingState(_NotingMerging):
+class _UndoableFoldingState(_UndoableMerging):
     def get(self) -> Any:
         self._note_content(self._rows.row)
         return self._state.get()
@@ -141,15 +141,15 @@ class _NotingFoldingState(_NotingMerging):
         self._note_content(row)
 
 
-class _NotingReducingState(_NotingFoldingState, ReducingState[Any]):
+class _UndoableReducingState(_UndoableFoldingState, ReducingState[Any]):
     pass
 
 
-class _NotingAggregatingState(_NotingFoldingState, AggregatingState[Any, Any]):
+class _UndoableAggregatingState(_UndoableFoldingState, AggregatingState[Any, Any]):
     pass
 
 
-class _NotingMapState(_Noting, MapState[Any, Any]):
+class _UndoableMapState(_Undoable, MapState[Any, Any]):
     def get(self, key: Any) -> Any:
         self._note_look(key)
         return self._state.get(key)
@@ -220,16 +220,16 @@ class _NotingMapState(_Noting, MapState[Any, Any]):
                 self._undo.put(stamps, key)
 
 
-_STATES: dict[str, type[_Noting]] = {
-    ValueStateDescriptor.kind: _NotingValueState,
-    ListStateDescriptor.kind: _NotingListState,
-    MapStateDescriptor.kind: _NotingMapState,
-    ReducingStateDescriptor.kind: _NotingReducingState,
-    AggregatingStateDescriptor.kind: _NotingAggregatingState,
+_STATES: dict[str, type[_Undoable]] = {
+    ValueStateDescriptor.kind: _UndoableValueState,
+    ListStateDescriptor.kind: _UndoableListState,
+    MapStateDescriptor.kind: _UndoableMapState,
+    ReducingStateDescriptor.kind: _UndoableReducingState,
+    AggregatingStateDescriptor.kind: _UndoableAggregatingState,
 }
 
 
-class NotingTimers:
+class UndoableTimers:
     """Timers before timers."""
 
     def __init__(self, timers: HeapTimers, undo: Undo) -> None:
@@ -246,11 +246,11 @@ class NotingTimers:
         before = len(timers)
         timers.register(timestamp, namespace)
         if len(timers) > before:
-            self._undo.step(timers.take_away, *timers.place(namespace), int(timestamp))
+            self._undo.step(timers.take_away, timers.row_for(namespace), int(timestamp))
 
     def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
         timers = self._timers
         before = len(timers)
         timers.delete(timestamp, namespace)
         if len(timers) < before:
-            self._undo.step(timers.put_back, *timers.place(namespace), int(timestamp))
+            self._undo.step(timers.put_back, timers.row_for(namespace), int(timestamp))

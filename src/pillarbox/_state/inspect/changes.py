@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pillarbox._state.chunks.head import LogHead
-from pillarbox._state.keys.addresses import LIST, UNION
-from pillarbox._state.log.layouts import state_name
+from pillarbox._state.slots import LIST, UNION, state_name
 from pillarbox._state.types.type_names import TypeName, parse, refusal
 
 __all__ = ["StateChanges", "compare_states"]

@@ -6,7 +6,9 @@ holds one chunk at a time, and the large maps and lists. It is a pure function o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -17,11 +19,12 @@ from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._state.chunks.checks import check_rows
 from pillarbox._state.chunks.chunk import Chunk, read_large
 from pillarbox._state.chunks.head import META, Layout, LogHead, LogIdentity, damaged, open_head
-from pillarbox._state.chunks.large_collection import Parts
-from pillarbox._state.chunks.scan import Scanned, scan
+from pillarbox._state.chunks.large_collection import FoundCollections
+from pillarbox._state.chunks.scan import scan
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._state.keys.addresses import is_space, whose
 from pillarbox._state.log.layouts import layout_at
+from pillarbox._state.slots import Row, state_name
 from pillarbox._state.types.opaque import AnyNames
 from pillarbox._unpickle import loads_allowed
 
@@ -49,10 +52,8 @@ class ViewedRows(NamedTuple):
 class _Apart(NamedTuple):
     """A row with large maps and lists, whose elements may lie in any chunk."""
 
-    address: Any
     layout: Layout
     row: list[Any]
-    counts: dict[int, int]
     size: float
 
 
@@ -108,107 +109,66 @@ class LogView:
         Raises:
             CheckpointMismatchError: something is missing, or is not what was written, or cannot be read.
         """
-        waiting: list[_Apart] = []
-        parts: dict[tuple[Any, str], Parts] = {}
-        sizes_of_parts: dict[tuple[Any, str], float] = {}
-        for scanned in scan(self._store, self.head, self._identity, self._layouts, self._names):
-            chunk, current = scanned.chunk, scanned.current
-            layout, space_layout = self._layouts(scanned.number)
-            sizes = _sizes(scanned)
-            alone = current[: len(chunk.keys)].copy()
-            for index, (number, mark) in chunk.large.items():
-                if not current[index]:
-                    continue
-                is_row = index < len(chunk.keys)
-                content = read_large(self._store, number, mark, self._identity, self._names, of_row=is_row)
+        apart: dict[Any, _Apart] = {}
+        collections = FoundCollections()
+        sizes_of_elements: defaultdict[Any, float] = defaultdict(float)
+        for chunk in scan(self._store, self.head, self._identity, self._layouts, self._names):
+            layouts, sizes = self._layouts(chunk.number), _sizes(chunk)
+            fit = partial(_with_slots, chunk, layouts)
+            for index, _, mark in read_large(chunk, self._store, self._identity, self._names, fit):
                 sizes[index] += mark.size
-                if not is_row:
-                    chunk.put(index, content["element"])
-                    continue
-                alone[index] = False
-                # Cleaning moves the entry, never the value: the slots of that may be others than those of the chunk.
-                of = space_layout if chunk.is_space(index) else layout
-                places = {name: place for place, (name, _) in enumerate(content["slots"], 1)}
-                counts = {places[of[slot - 1][0]]: count for slot, count in chunk.apart.get(index, {}).items()}
-                waiting.append(_Apart(chunk.keys[index], content["slots"], content["row"], counts, sizes[index]))
-                if not counts:
-                    yield from self._completed([waiting.pop()], parts, sizes_of_parts)
-            check_rows(list(compress(chunk.rows, alone.tobytes())), scanned.number, self._identity)
+            alone = chunk.current[: len(chunk.keys)].copy()
             for index, counts in chunk.apart.items():
-                if current[index] and index not in chunk.large:
+                if alone[index]:
                     alone[index] = False
-                    of = space_layout if chunk.is_space(index) else layout
-                    waiting.append(_Apart(chunk.keys[index], of, chunk.rows[index], counts, sizes[index]))
-            at = len(chunk.keys)
-            for found in chunk.elements:
-                part = slice(at, at := at + len(found.values))
-                if current[part].any():
-                    of = space_layout if is_space(found.address) else layout
-                    whose = found.address, of[found.slot - 1][0]
-                    entries = np.arange(scanned.start + part.start, scanned.start + part.stop)
-                    parts.setdefault(whose, Parts(found.keys is None)).add(found, entries, current[part])
-                    size = float(sizes[part][current[part]].sum())
-                    sizes_of_parts[whose] = sizes_of_parts.get(whose, 0.0) + size
-            yield from _of_each_kind(chunk, alone, layout, space_layout, sizes)
-        yield from self._completed(waiting, parts, sizes_of_parts)
-        for (address, name), unclaimed in parts.items():
-            raise self._wrong(address, name, 0, len(unclaimed.values))
+                    address, of = chunk.keys[index], layouts[chunk.is_space(index)]
+                    apart[address] = _Apart(of, chunk.rows[index], sizes[index])
+                    for slot, count in counts.items():
+                        collections.expect((address, of[slot - 1]), count)
+            check_rows(list(compress(chunk.rows, alone.tobytes())), chunk.number, self._identity)
+            for found, entries in chunk.current_elements():
+                spec = layouts[is_space(found.address)][found.slot - 1]
+                collections.find((found.address, spec), found, entries)
+                sizes_of_elements[found.address] += float(sizes[entries - chunk.start].sum())
+            for part, layout in zip(chunk.parts, layouts):
+                yield from _chosen(chunk, part, alone[part], layout, sizes[part])
+        for (address, spec), count, elements in collections.take_all():
+            if not count or count != len(elements):
+                state = f"the state {state_name(spec[0])!r} of {whose(address)}"
+                what = f"{state} has not its {count} elements, but {len(elements)}"
+                raise damaged(self._identity, "the state", what)
+            apart[address].row[1 + apart[address].layout.index(spec)] = elements.content()
+        for address, (layout, row, size) in apart.items():
+            yield _viewed([address], layout, [row], np.array([size + sizes_of_elements[address]]))
 
     def _layouts(self, number: int) -> tuple[Layout, Layout]:
         return layout_at(self.head.layouts, number), layout_at(self.head.space_layouts, number)
 
-    def _completed(
-        self, waiting: list[_Apart], parts: dict[tuple[Any, str], Parts], sizes: dict[tuple[Any, str], float]
-    ) -> Iterator[ViewedRows]:
-        """Return rows with their large maps and lists."""
-        for address, layout, row, counts, own in waiting:
-            size = own
-            for slot, count in counts.items():
-                name, kind = layout[slot - 1]
-                found = parts.pop((address, name), None)
-                if found is None or len(found.values) != count:
-                    raise self._wrong(address, name, count, 0 if found is None else len(found.values))
-                elements = found.sorted()
-                row[slot] = (
-                    [value for _, _, _, value in elements]
-                    if kind == "list"
-                    else {key: value for _, _, key, value in elements}
-                )
-                size += sizes.pop((address, name))
-            keys, namespaces = ([address[0]], [address[1]]) if is_space(address) else ([address], None)
-            yield ViewedRows(keys, namespaces, layout, [row], np.array([size]))
 
-    def _wrong(self, address: Any, name: str, count: int, found: int) -> CheckpointMismatchError:
-        state = f"the state {name.partition('/')[2]!r} of {whose(address)}"
-        return damaged(self._identity, "the state", f"{state} has not its {count} elements, but {found}")
+def _with_slots(chunk: Chunk, layouts: tuple[Layout, Layout], index: int, written: Layout, row: Row) -> Row:
+    """Return a large row with the slots of the others in its chunk."""
+    held = dict(zip(written, row[1:]))
+    return [row[0], *(held.get(slot) for slot in layouts[chunk.is_space(index)])]
 
 
-def _sizes(scanned: Scanned) -> npt.NDArray[np.float64]:
+def _sizes(chunk: Chunk) -> npt.NDArray[np.float64]:
     """Return about how many bytes each entry of a chunk takes."""
-    chunk = scanned.chunk
-    own = chunk.own(scanned.mark.size)
-    sizes = chunk.sizes(own)
-    return np.full(chunk.count, own / max(1, chunk.count)) if sizes is None else sizes.astype(np.float64)
+    sizes = chunk.sizes()
+    return np.full(chunk.count, chunk.own / max(1, chunk.count)) if sizes is None else sizes.astype(np.float64)
 
 
-def _of_each_kind(
-    chunk: Chunk,
-    chosen: npt.NDArray[np.bool_],
-    layout: Layout,
-    space_layout: Layout,
-    sizes: npt.NDArray[np.float64],
+def _chosen(
+    chunk: Chunk, part: slice, chosen: npt.NDArray[np.bool_], layout: Layout, sizes: npt.NDArray[np.float64]
 ) -> Iterator[ViewedRows]:
-    selected, own, count = chosen.tolist(), chunk.own_keys, len(chunk.keys)
-    rows = chunk.rows
-    if any(selected[:own]):
-        keys = list(compress(chunk.keys[:own], selected))
-        yield ViewedRows(keys, None, layout, list(compress(rows[:own], selected)), sizes[:own][chosen[:own]])
-    if any(selected[own:]):
-        addresses = list(compress(chunk.keys[own:], selected[own:]))
-        yield ViewedRows(
-            [address[0] for address in addresses],
-            [address[1] for address in addresses],
-            space_layout,
-            list(compress(rows[own:], selected[own:])),
-            sizes[own:count][chosen[own:]],
-        )
+    """Return the chosen ones of some rows, which are all of one kind."""
+    selected = chosen.tobytes()
+    addresses = list(compress(chunk.keys[part], selected))
+    if addresses:
+        yield _viewed(addresses, layout, list(compress(chunk.rows[part], selected)), sizes[chosen])
+
+
+def _viewed(addresses: list[Any], layout: Layout, rows: list[Row], sizes: npt.NDArray[np.float64]) -> ViewedRows:
+    if not is_space(addresses[0]):
+        return ViewedRows(addresses, None, layout, rows, sizes)
+    keys, namespaces = ([address[place] for address in addresses] for place in (0, 1))
+    return ViewedRows(keys, namespaces, layout, rows, sizes)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 
-__all__ = ["LIST", "OPERATOR", "UNION", "check_namespace", "is_plain", "is_space", "said", "space_address", "whose"]
+__all__ = ["OPERATOR", "check_namespace", "is_plain", "is_space", "said", "space_address", "whose"]
 
 
 class _Space:
@@ -26,12 +26,6 @@ def space_address(key: Any, namespace: Any) -> tuple[Any, Any, _Space]:
 
 #: The address of the operator's own row, which is of no key: stored as namespace "operator" of the key None.
 OPERATOR: tuple[Any, ...] = space_address(None, "operator")
-
-
-# In that row, what leads the names of slots of list states and of union list states. The operator's uid follows, then
-# the name.
-LIST = "list/"
-UNION = "union/"
 
 
 def is_space(address: Any) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pillarbox._state.chunks.large_collection import LargeCollection
 from pillarbox._state.chunks.store import ChunkStore
+from pillarbox._state.keys.addresses import is_space
 from pillarbox._state.log import limits
 from pillarbox._state.log.contents import LogContents
 from pillarbox._state.log.ledger import CLEANED
+from pillarbox._state.slots import Row
 
 __all__ = ["clean", "drop_stale"]
 
@@ -24,23 +24,23 @@ def drop_stale(contents: LogContents, store: ChunkStore) -> None:
 
 def clean(
     contents: LogContents, store: ChunkStore, added: float, gone: float
-) -> tuple[dict[Any, list[Any]], dict[LargeCollection, list[int]]]:
+) -> tuple[list[list[Row]], dict[LargeCollection, list[int]]]:
     """Clean the old end as far as an epoch lengthens the log, and return what is still current there, to be written.
 
     What is written again is bounded by what the epoch changes, so no epoch pays for another.
 
     Args:
         added: how many bytes of rows and elements the epoch adds.
-        gone: how many bytes it puts out of date.
+        gone: how many bytes become outdated by it.
 
     Returns:
-        rows by address, and places of elements by their maps and lists.
+        the rows of each table, and places of elements by their maps and lists.
     """
     ledger, collections = contents.ledger, contents.collections
-    rows, find = contents.backend.rows, contents.backend.find
-    spaces = bool(contents.backend.spaces.slots)
+    rows, spaces = contents.backend.rows, contents.backend.spaces
+    has_spaces = bool(spaces.slots)
     chunk_bytes, slack = limits.CHUNK_BYTES, limits.SLACK_BYTES
-    moved: dict[Any, list[Any]] = {}
+    moved: list[list[Row]] = [[], []]
     elements: dict[LargeCollection, list[int]] = {}
     changes = max(added, gone)
     # Also what is not written again takes its time to look at.
@@ -48,26 +48,26 @@ def clean(
     full = max(ledger.current // limits.CHUNK_ROWS, ledger.live_bytes // chunk_bytes)
     most_chunks = limits.SPARE_CHUNKS + limits.GATHERING * full
     # A little at a time as long as the log is hardly too long: epochs take about the same time.
-    excess = ledger.excess(added, contents.cleaned) - slack
+    excess = ledger.excess(added, contents.head.cleaned) - slack
     budget = min((1 + CLEANED) * changes - added, changes / 2 + max(0.0, excess))
     if len(ledger.chunks) > most_chunks:
         budget += chunk_bytes // limits.GATHERING
     while ledger.chunks and (len(ledger.chunks) > most_chunks or excess > 0):
         oldest = ledger.chunks[0]
         look = ledger.mean_of_oldest()
-        for address, slot, name in () if ledger.oldest_is_stale() else oldest.owners(contents.cleaned):
+        for address, slot, name in () if ledger.oldest_is_stale() else oldest.owners(contents.head.cleaned):
             if budget <= 0 or looks <= 0:
                 return moved, elements
             looks -= look
-            entry = oldest.start + contents.cleaned
-            contents.cleaned += 1
+            entry = oldest.start + contents.head.cleaned
+            contents.head.cleaned += 1
             if not slot:
                 row = rows.get(address)
-                if row is None and spaces:
-                    row = find(address)
+                if row is None and has_spaces:
+                    row = spaces.find(address)
                 if row is None or row[0] != entry:
                     continue
-                moved[address] = row
+                moved[is_space(address)].append(row)
             else:
                 collection = collections.get(address, slot)
                 place = None if collection is None else collection.place_of(name, entry)
@@ -79,5 +79,5 @@ def clean(
             added += size
         contents.drop_oldest()
         store.remove(oldest.number)
-        excess = ledger.excess(added, contents.cleaned) - slack
+        excess = ledger.excess(added, contents.head.cleaned) - slack
     return moved, elements

@@ -1,4 +1,4 @@
-"""The content of a state log, as the task that owns it knows it: its chunks and entries, and what the next ones are.
+"""The index of a state log, as the task that owns it knows it: its chunks, its entries, and the next numbers.
 
 Reading sets it, writing and cleaning go on from it. Only the mailbox thread may touch it.
 """
@@ -6,23 +6,21 @@ Reading sets it, writing and cleaning go on from it. Only the mailbox thread may
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from pillarbox._elements import dumps_by_name
-from pillarbox._state.backend import LoggedStateBackend
 from pillarbox._state.chunks.chunk import Chunk
-from pillarbox._state.chunks.head import META, LogHead, LogIdentity, Mark
-from pillarbox._state.chunks.large_collections import LargeCollections
+from pillarbox._state.chunks.head import LogHead, LogIdentity, Mark
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.log.large_collections import LargeCollections
 from pillarbox._state.log.layouts import Layouts
-from pillarbox._state.log.ledger import ChunkOnFile, Ledger, addresses_of
+from pillarbox._state.log.ledger import ChunkOnFile, Ledger
 from pillarbox._state.log.plain_states import PlainStates
 from pillarbox._state.types.class_names import Classes
 from pillarbox._unpickle import Allowed, loads_allowed
 
-__all__ = ["LogContents", "filed"]
+__all__ = ["LogContents"]
 
 
 class LogContents:
@@ -37,13 +35,8 @@ class LogContents:
         layouts: what the slots of rows hold, by chunk.
         ledger: the chunks.
         collections: the maps and lists whose elements are entries of their own.
-        entries: the number of entries.
-        entry: the number of the next entry: the first one in the log has the number ``entry - entries``.
-        cleaned: how many entries of the oldest chunk cleaning has looked at already.
-        following: the number of the next chunk.
-        newest: size and digest of the newest chunk; None where there is none.
-        large: where the large rows and elements lie, by their entries.
-        larges: how many of these have ever been written.
+        head: what the next head says of the log: how far it goes, and what its newest chunk is.
+        large_values: where the large rows and elements lie, by their entries.
         scale: how many bytes were written for each one that was reckoned with beforehand.
         rewrites: whether the next epoch writes all of it anew, since it has become other than it was written.
         orphans: the numbers of large elements of states that are deleted: they go then.
@@ -52,7 +45,7 @@ class LogContents:
     """
 
     def __init__(
-        self, identity: LogIdentity, backend: LoggedStateBackend, moved: Mapping[tuple[str, str], type] | None = None
+        self, identity: LogIdentity, backend: KeyedStateBackend, moved: Mapping[tuple[str, str], type] | None = None
     ) -> None:
         self.identity = identity
         self.backend = backend
@@ -62,13 +55,19 @@ class LogContents:
         self.layouts: Layouts = Layouts(backend)
         self.ledger: Ledger = Ledger()
         self.collections: LargeCollections = LargeCollections(backend)
-        self.entries: int = 0
-        self.entry: int = 0
-        self.cleaned: int = 0
-        self.following: int = META + 1
-        self.newest: Mark | None = None
-        self.large: dict[int, tuple[int, Mark]] = {}
-        self.larges: int = 0
+        self.head: LogHead = LogHead(
+            operator=identity.operator,
+            parallelism=identity.parallelism,
+            max_parallelism=identity.max_parallelism,
+            subtask=identity.subtask,
+            program=identity.program,
+            key=identity.key,
+            depends_on=identity.depends_on,
+            codes=identity.codes or 0,
+            layouts=[],
+            version=0,
+        )
+        self.large_values: dict[int, tuple[int, Mark]] = {}
         self.scale: float = 1.0
         self.rewrites: bool = False
         self.orphans: list[int] = []
@@ -76,39 +75,48 @@ class LogContents:
         self.dump: Callable[[Any], bytes] = dumps_by_name
 
     def take_over(self, head: LogHead) -> None:
-        """Take the numbers that a head says, when all that it knows of has been read."""
-        self.following = head.following
-        self.entry = head.entry
-        self.cleaned = head.cleaned
-        self.newest = head.newest
-        self.larges = head.large
+        """Take what a head says of the log, when all that it knows of has been read."""
+        mine = self.head
+        self.head = replace(
+            head, program=mine.program, key=mine.key, depends_on=mine.depends_on, codes=mine.codes, types={}
+        )
+
+    def written_head(self, stamp: tuple[int, int]) -> LogHead:
+        """Return the head of the log as it is now, with the stamp of its last epoch."""
+        chunks = self.ledger.chunks
+        self.head = head = replace(self.head, stamps=[stamp], first=chunks[0].number if chunks else self.head.following)
+        head.layouts = self.layouts.keys.written(head.first)
+        head.space_layouts = self.layouts.spaces.written(head.first)
+        head.former = self.layouts.former
+        head.without_timers = self.backend.without_timers()
+        return head
 
     # -- chunks --
 
-    def add(self, number: int, chunk: Chunk, size: int) -> None:
-        """Take account of a new chunk, which takes ``size`` bytes."""
-        own = chunk.own(size)
-        self.ledger.add(filed(number, self.entry, chunk, own, addresses_of(chunk.keys)), size, chunk.count, own)
-        self.entries += chunk.count
-        self.entry += chunk.count
+    def add(self, chunk: Chunk) -> None:
+        """Take account of a new chunk."""
+        self.ledger.add(chunk)
+        self.head.entries += chunk.count
+        self.head.entry += chunk.count
+        self.head.following += 1
 
     def drop_oldest(self) -> ChunkOnFile:
         """Forget the oldest chunk."""
         oldest = self.ledger.drop_oldest()
-        self.entries -= oldest.entries
-        self.cleaned = 0
+        self.head.entries -= oldest.entries
+        self.head.cleaned = 0
         return oldest
 
     # -- large rows and elements --
 
     def keep_large(self, entry: int, number: int, mark: Mark) -> None:
         """Take account of a row or an element that lies in a value of its own."""
-        self.large[entry] = number, mark
+        self.large_values[entry] = number, mark
         self.ledger.large += mark.size
 
     def forget_large(self, entry: int) -> int | None:
         """Forget the large value of an entry that is out of date; return its number, if it has one."""
-        found = self.large.pop(entry, None)
+        found = self.large_values.pop(entry, None)
         if found is None:
             return None
         number, mark = found
@@ -120,7 +128,7 @@ class LogContents:
     def rewrite(self) -> None:
         """Have the next epoch write all of it, and drop the chunks of before."""
         self.rewrites = True
-        self.backend.rewrite()
+        self.backend.rewrite_all()
         self.collections.rewrite()
 
     # -- types --
@@ -133,9 +141,3 @@ class LogContents:
     def loads(self, payload: bytes) -> Any:
         """Unpickle a value that may name what the state may."""
         return loads_allowed(payload, self.allowed)
-
-
-def filed(number: int, start: int, chunk: Chunk, own: float, rows: npt.NDArray[np.object_] | list[Any]) -> ChunkOnFile:
-    """Return what the ledger keeps of a chunk whose entries take ``own`` bytes, with the addresses of its rows."""
-    elements = [(found.address, found.slot, found.names()) for found in chunk.elements]
-    return ChunkOnFile(number, start, rows, elements, chunk.count, chunk.sizes(own))

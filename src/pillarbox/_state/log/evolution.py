@@ -1,4 +1,4 @@
-"""How what a log holds becomes what the program declares: classes that moved, fields that came and went, other types.
+"""Schema evolution: values of a log become values of the declared types, also where classes or their fields changed.
 
 It is for one cold start. If anything becomes another than was written, all state of the operator is written anew with
 the first epoch, and the chunks of before go: so all values in a log are of the types in its head, and a name of before
@@ -15,13 +15,14 @@ from typing import Any
 from uuid import UUID
 
 from pillarbox._errors import CheckpointMismatchError, shorten
-from pillarbox._state.backend import LoggedRows, SlotSpec
 from pillarbox._state.chunks.head import LogHead, LogIdentity, cannot_become
 from pillarbox._state.chunks.large_collection import Elements
+from pillarbox._state.heap.rows import RowTable
 from pillarbox._state.keys.addresses import OPERATOR
 from pillarbox._state.keys.key_groups import key_group, subtask_of
 from pillarbox._state.log.contents import LogContents
-from pillarbox._state.log.plain_states import PlainStates, slot_name
+from pillarbox._state.log.plain_states import PlainStates
+from pillarbox._state.slots import FIRST_SLOT, Row
 from pillarbox._state.types.class_names import Classes
 from pillarbox._state.types.opaque import Distinct, name_of_class
 from pillarbox._state.types.records import RecordError, fill, reader
@@ -54,11 +55,8 @@ class Evolution:
         """Take note that a value becomes another."""
         self.changes = True
 
-    def rows(self, rows: LoggedRows, addresses: list[Any], found: list[list[Any]], lead: int) -> None:
+    def rows(self, table: RowTable, rows: list[Row]) -> None:
         """Convert rows, and check them.
-
-        Args:
-            lead: how many places of a row are before its slots.
 
         Raises:
             CheckpointMismatchError: a value has no form in the program.
@@ -66,7 +64,7 @@ class Evolution:
         """
         raise NotImplementedError
 
-    def elements(self, spec: SlotSpec, found: Elements, lead: int) -> Elements:
+    def elements(self, table: RowTable, found: Elements) -> Elements:
         """Return elements of a large map or list, converted, and checked as rows are."""
         raise NotImplementedError
 
@@ -121,20 +119,22 @@ class _OfPickles(Evolution):
             self.note()
         return changed
 
-    def rows(self, rows: LoggedRows, addresses: list[Any], found: list[list[Any]], lead: int) -> None:
-        keys = addresses if lead == 1 else [address[0] for address in addresses if address != OPERATOR]
+    def rows(self, table: RowTable, rows: list[Row]) -> None:
+        keys = [row[1] for row in rows]
+        if table.is_namespaced:
+            keys = [address[0] for address in keys if address != OPERATOR]
         if not self._classes.records and not self._classes.has_moved:
             self.check_owners(keys)
             return
         self._fill(keys, "a key")
         self.check_owners(keys)
-        for slot, spec in enumerate(rows.slots, lead):
+        for slot, spec in enumerate(table.slots, FIRST_SLOT):
             if spec.kind != "timers":
-                self._fill(list(map(itemgetter(slot), found)), _said(spec))
+                self._fill(list(map(itemgetter(slot), rows)), spec.title)
 
-    def elements(self, spec: SlotSpec, found: Elements, lead: int) -> Elements:
+    def elements(self, table: RowTable, found: Elements) -> Elements:
         if self._classes.records or self._classes.has_moved:
-            self._fill([*(found.keys or ()), *found.values], _said(spec))
+            self._fill([*(found.keys or ()), *found.values], table.spec_of(found.slot).title)
         return found
 
     def end_chunk(self) -> Mapping[tuple[str, str], Sequence[str]]:
@@ -219,24 +219,25 @@ class _OfPlainValues(Evolution):
         self.note()
         return reader(record, fields, self.note)
 
-    def rows(self, rows: LoggedRows, addresses: list[Any], found: list[list[Any]], lead: int) -> None:
-        for slot, spec in enumerate(rows.slots, lead) if self._converters else ():
-            convert = self._converters.get(slot_name(lead, spec))
-            for row in found if convert is not None else ():
+    def rows(self, table: RowTable, rows: list[Row]) -> None:
+        for slot, spec in enumerate(table.slots, FIRST_SLOT) if self._converters else ():
+            convert = self._converters.get(table.lead + spec.name)
+            for row in rows if convert is not None else ():
                 if row[slot] is not None and convert is not None:
                     row[slot] = convert(row[slot])
         if self._unchecked:
-            self._plain.check(addresses, found, self._unchecked)
+            self._plain.check(table, rows, self._unchecked)
 
-    def elements(self, spec: SlotSpec, found: Elements, lead: int) -> Elements:
-        convert = self._converters.get(slot_name(lead, spec))
+    def elements(self, table: RowTable, found: Elements) -> Elements:
+        spec = table.spec_of(found.slot)
+        convert = self._converters.get(table.lead + spec.name)
         if convert is not None and found.keys is not None:
             changed = convert(dict(zip(found.keys, found.values)))
             found = found._replace(keys=list(changed), values=list(changed.values()))
         elif convert is not None:
             found = found._replace(values=convert(found.values))
-        if slot_name(lead, spec) in self._unchecked:
-            self._plain.check_elements(spec, found)
+        if table.lead + spec.name in self._unchecked:
+            self._plain.check_elements(table, spec, found)
         return found
 
 
@@ -254,10 +255,6 @@ class _PlainNames(Allowed):
         if found is None and ".".join(where) in self.gone:
             return partial(name_of_class, where, Distinct)
         return found
-
-
-def _said(spec: SlotSpec) -> str:
-    return f"the {spec.kind} state {spec.name.partition('/')[2]!r}"
 
 
 def evolution_of(contents: LogContents, head: LogHead) -> Evolution:

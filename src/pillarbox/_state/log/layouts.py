@@ -5,20 +5,19 @@ A program may get other states, and the order of its states may change: rows of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator
 from itertools import chain, compress, repeat
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from pillarbox._state.backend import LoggedRows, LoggedStateBackend, SlotSpec
 from pillarbox._state.chunks.chunk import Chunk
 from pillarbox._state.chunks.head import Layout, LogHead
-from pillarbox._state.heap.rows import STAMPS
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.rows import RowTable
 from pillarbox._state.keys.addresses import is_space
+from pillarbox._state.slots import FIRST_SLOT, STAMPS, Row, SlotSpec
 
-__all__ = ["DELETED", "Layouts", "SlotLayouts", "as_written", "layout_at", "state_name"]
+__all__ = ["DELETED", "Layouts", "SlotLayouts", "layout_at", "with_addresses"]
 
 
 # The place of a slot of a state that the program has deleted.
@@ -33,10 +32,10 @@ class Layouts:
         spaces: those of rows of namespaces.
     """
 
-    def __init__(self, backend: LoggedStateBackend) -> None:
-        self._backend = backend
+    def __init__(self, backend: KeyedStateBackend) -> None:
         self.keys: SlotLayouts = SlotLayouts(backend)
         self.spaces: SlotLayouts = SlotLayouts(backend.spaces)
+        self._both = (self.keys, self.spaces)
 
     def take_over(self, head: LogHead) -> bool:
         """Take what a head says, and have room for it in the program's rows.
@@ -53,83 +52,67 @@ class Layouts:
     def note(self, following: int) -> None:
         """Take the program's slots for the layout from a chunk on."""
         self.keys.note(following)
-        if self._backend.spaces.slots:
+        if self.spaces.table.slots:
             self.spaces.note(following)
 
     def at(self, number: int) -> tuple[Layout, Layout]:
         """Return the layouts of a chunk."""
         return self.keys.at(number), self.spaces.at(number)
 
-    def newest(self, *, of_space: bool) -> Layout:
-        """Return the layout of what is written now."""
-        return (self.spaces if of_space else self.keys).newest
-
     @property
     def former(self) -> dict[str, str]:
         """What the head says of states that the program has renamed or deleted."""
         return {
-            lead + name: now and lead + now
-            for lead, rows in (("", self._backend), ("space/", self._backend.spaces))
-            for name, now in chain(rows.former.items(), zip(rows.deleted, repeat("")))
+            table.lead + name: now and table.lead + now
+            for table in (self.keys.table, self.spaces.table)
+            for name, now in chain(table.former.items(), zip(table.deleted, repeat("")))
             if not name.startswith(STAMPS)
         }
 
-    def fit(self, chunk: Chunk, number: int) -> None:
-        """Bring the rows of a chunk into the shape of the program's."""
-        rows, own = chunk.rows, chunk.own_keys
-        positions = self.keys.positions(number)
-        if positions is not None:
-            rows[:own] = [row if row is None else _rearranged(row, positions) for row in rows[:own]]
-        space_positions = None
-        if chunk.spaces or chunk.elements:
-            space_positions = self.spaces.positions(number)
-        if chunk.spaces:
-            if space_positions is not None:
-                rows[own:] = [row if row is None else _rearranged(row, space_positions) for row in rows[own:]]
-            for address, row in zip(chunk.keys[own:], rows[own:]):
-                if row is not None:
-                    row.insert(1, address)
+    def fit(self, chunk: Chunk) -> None:
+        """Bring the slots of a chunk into the order of the program's."""
+        positions = [layouts.positions(chunk.number) for layouts in self._both]
+        for part, of in zip(chunk.parts, positions):
+            if of is not None:
+                chunk.rows[part] = [row if row is None else _rearranged(row, of) for row in chunk.rows[part]]
         if chunk.apart or chunk.elements:
-            slots, space_slots = _places(positions, 1), _places(space_positions, 2)
             for index, counts in chunk.apart.items():
-                of = space_slots if chunk.is_space(index) else slots
-                chunk.apart[index] = {of(slot): count for slot, count in counts.items() if of(slot) != DELETED}
+                places = [(_place(slot, positions[chunk.is_space(index)]), count) for slot, count in counts.items()]
+                chunk.apart[index] = {place: count for place, count in places if place != DELETED}
             chunk.elements = [
-                found._replace(slot=(space_slots if is_space(found.address) else slots)(found.slot))
-                for found in chunk.elements
+                found._replace(slot=_place(found.slot, positions[is_space(found.address)])) for found in chunk.elements
             ]
 
-    def fit_large(self, chunk: Chunk, index: int, content: dict[str, Any]) -> list[Any]:
-        """Return a large row of a chunk in the shape that the program's have; it has a layout of its own."""
-        of_space = chunk.is_space(index)
-        rows: LoggedRows = self._backend.spaces if of_space else self._backend
-        slots = _specs(content["slots"])
-        rows.adopt_slots(slots)
-        positions = rows.positions(slots)
-        row: list[Any] = content["row"] if positions is None else _rearranged(content["row"], positions)
-        if of_space:
-            row.insert(1, chunk.keys[index])
+    def fit_large(self, chunk: Chunk, index: int, layout: Layout, row: Row) -> Row:
+        """Return a large row of a chunk, which has a layout of its own, with the program's slots."""
+        table = self._both[chunk.is_space(index)].table
+        slots = _specs(layout)
+        table.adopt_slots(slots)
+        positions = table.positions(slots)
+        row = row if positions is None else _rearranged(row, positions)
+        row[0] = chunk.start + index
         return row
 
-    def of_each_kind(
-        self, chunk: Chunk, chosen: npt.NDArray[np.bool_]
-    ) -> Iterator[tuple[LoggedRows, list[Any], list[list[Any]]]]:
-        """Return the chosen rows of a chunk with their addresses: those of keys, and those of namespaces."""
+    def current_rows(self, chunk: Chunk) -> Iterator[tuple[RowTable, list[Any], list[Row]]]:
+        """Return the current rows of a chunk with their addresses, which are not in the rows: those of each table."""
         # (As bytes: a list of millions would take longer to make than to go through.)
-        selected, own = chosen.tobytes(), chunk.own_keys
-        if not chunk.spaces:
-            yield self._backend, list(compress(chunk.keys, selected)), list(compress(chunk.rows, selected))
-            return
-        for rows, part in ((self._backend, slice(own)), (self._backend.spaces, slice(own, None))):
+        selected = chunk.current.tobytes()
+        for layouts, part in zip(self._both, chunk.parts):
             those = selected[part]
-            yield rows, list(compress(chunk.keys[part], those)), list(compress(chunk.rows[part], those))
+            addresses = list(compress(chunk.keys[part], those))
+            if addresses:
+                yield layouts.table, addresses, list(compress(chunk.rows[part], those))
 
 
 class SlotLayouts:
-    """The slots of rows of one kind, and the chunk that they begin with."""
+    """The slots of rows of one kind, and the chunk that they begin with.
 
-    def __init__(self, rows: LoggedRows) -> None:
-        self._rows = rows
+    Attributes:
+        table: the program's rows.
+    """
+
+    def __init__(self, table: RowTable) -> None:
+        self.table: RowTable = table
         self._layouts: list[tuple[int, Layout]] = []
 
     def take_over(self, layouts: list[tuple[int, Layout]]) -> bool:
@@ -141,14 +124,9 @@ class SlotLayouts:
         Raises:
             CheckpointMismatchError: the program does not declare what there is.
         """
-        changed = [self._rows.adopt_slots(_specs(layout)) for _, layout in layouts]
+        changed = [self.table.adopt_slots(_specs(layout)) for _, layout in layouts]
         self._layouts = layouts
         return any(changed)
-
-    @property
-    def newest(self) -> Layout:
-        """The layout of what is written now."""
-        return self._layouts[-1][1]
 
     def at(self, number: int) -> Layout:
         """Return the layout of a chunk."""
@@ -156,12 +134,12 @@ class SlotLayouts:
 
     def positions(self, number: int) -> list[int] | None:
         """Return the position of each of the program's slots in the rows of a chunk; None: they are the same."""
-        return self._rows.positions(_specs(self.at(number)))
+        return self.table.positions(_specs(self.at(number)))
 
     def note(self, following: int) -> None:
         """Take the program's slots for the layout from a chunk on."""
-        layout = [(slot.name, slot.kind) for slot in self._rows.slots]
-        if not self._layouts or self.newest != layout:
+        layout = [(slot.name, slot.kind) for slot in self.table.slots]
+        if not self._layouts or self._layouts[-1][1] != layout:
             self._layouts = [*self._layouts, (following, layout)]
 
     def written(self, first: int) -> list[tuple[int, Layout]]:
@@ -177,28 +155,21 @@ def layout_at(layouts: list[tuple[int, Layout]], number: int) -> Layout:
     return next((layout for start, layout in reversed(layouts) if start <= number), first)
 
 
-def state_name(slot: str) -> str:
-    """Return the name of a state for people, from that of its slot; stamps of a time-to-live have one, too."""
-    lead, _, name = slot.partition("/")
-    return f"{name.partition('/')[2]}_last_access" if f"{lead}/" == STAMPS else name
-
-
 def _specs(layout: Layout) -> list[SlotSpec]:
     return [SlotSpec(*slot) for slot in layout]
 
 
-def as_written(row: list[Any]) -> list[Any]:
-    """Return a namespace's row without its address."""
-    return [row[0], *row[2:]]
+def with_addresses(rows: list[Row], addresses: list[Any]) -> None:
+    """Put addresses into rows as they are written, of which there may be millions."""
+    deque(map(list.insert, rows, repeat(1), addresses), 0)
 
 
-def _rearranged(row: list[Any], positions: Sequence[int]) -> list[Any]:
+def _rearranged(row: Row, positions: list[int]) -> Row:
     return [row[0], *(row[position] if position else None for position in positions)]
 
 
-def _places(positions: Sequence[int] | None, lead: int) -> Callable[[int], int]:
-    """Return what tells the place in the program's rows of a slot in written ones, which count from 1."""
+def _place(slot: int, positions: list[int] | None) -> int:
+    """Return the place in the program's rows of a slot in written ones, which count from 1."""
     if positions is None:
-        return lambda slot: slot + lead - 1
-    places = {written: place for place, written in enumerate(positions, lead)}
-    return lambda slot: places.get(slot, DELETED)
+        return slot + FIRST_SLOT - 1
+    return positions.index(slot) + FIRST_SLOT if slot in positions else DELETED

@@ -15,12 +15,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ChunkOnFile", "Ledger", "addresses_of"]
+from pillarbox._state.chunks.chunk import Chunk
+
+__all__ = ["ChunkOnFile", "Ledger"]
 
 # Of each byte that epochs change, cleaning may write this many again (CLEANED, of which the smallest rows' numbers in
 # the log take some), and one more where bytes only go; what is reckoned with beforehand is a little less.
 CLEANED = 1.7
 _RECKONED = 1.5
+
+
+# What is known of a chunk: its first entry; the bytes that it takes, and those of its current entries; how many of
+# these there are; and how many bytes an entry takes, in the mean.
+_FIGURES = np.dtype(
+    [("start", np.int64), ("bytes", np.float64), ("live", np.float64), ("current", np.int64), ("mean", np.float64)]
+)
 
 
 class ChunkOnFile(NamedTuple):
@@ -41,6 +50,12 @@ class ChunkOnFile(NamedTuple):
     elements: list[tuple[Any, int, Sequence[Any]]]
     entries: int
     sizes: npt.NDArray[np.float32] | None
+
+    @staticmethod
+    def of(chunk: Chunk, rows: npt.NDArray[np.object_] | list[Any]) -> ChunkOnFile:
+        """Return what is kept of a chunk."""
+        elements = [(found.address, found.slot, found.names()) for found in chunk.elements]
+        return ChunkOnFile(chunk.number, chunk.start, rows, elements, chunk.count, chunk.sizes())
 
     def owners(self, start: int) -> Iterator[tuple[Any, int, Any]]:
         """Return what the entries hold, from one on: addresses, each with slot 0 and None for its row.
@@ -64,14 +79,8 @@ class ChunkOnFile(NamedTuple):
         else:
             self.rows[indices] = None
 
-    def rows_at(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        """Return the addresses of some of its rows."""
-        if isinstance(self.rows, list):
-            return addresses_of([self.rows[index] for index in indices.tolist()])
-        return self.rows[indices]
 
-
-def addresses_of(rows: Sequence[Any] | npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:
+def _addresses(rows: Sequence[Any] | npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:
     """Return addresses of rows as an array, whose elements may be tuples."""
     return np.fromiter(rows, np.object_, len(rows))
 
@@ -87,13 +96,7 @@ class Ledger:
     def __init__(self) -> None:
         self.chunks: deque[ChunkOnFile] = deque()
         self.large = 0
-        # Of each chunk: its first entry; the bytes that it takes, and those of its current entries; how many of these
-        # there are; and how many bytes one takes, in the mean.
-        self._starts = np.zeros(0, np.int64)
-        self._bytes = np.zeros(0)
-        self._live = np.zeros(0)
-        self._rows = np.zeros(0, np.int64)
-        self._means = np.zeros(0)
+        self._figures: npt.NDArray[np.void] = np.zeros(0, _FIGURES)
         self._loading: list[tuple[int, int, float, int, float]] = []
         # Loaded chunks, newest first, that still hold keys of entries that were out of date: their numbers, and which
         # of their entries were not. The epoch that loaded them lets them be: its first rows wait for nothing.
@@ -103,46 +106,39 @@ class Ledger:
     @property
     def live_bytes(self) -> int:
         """About how many bytes a new log with the same state would take."""
-        return max(0, round(float(self._live.sum()))) + self.large
+        return max(0, round(float(self._figures["live"].sum()))) + self.large
 
     @property
     def current(self) -> int:
         """The number of current entries."""
-        return int(self._rows.sum())
+        return int(self._figures["current"].sum())
 
     @property
     def log_bytes(self) -> int:
         """How many bytes the log takes, without its head."""
-        return round(float(self._bytes.sum())) + self.large
+        return round(float(self._figures["bytes"].sum())) + self.large
 
-    def add(self, chunk: ChunkOnFile, size: int, current: int, own: float) -> None:
-        """Take account of a new chunk of ``size`` bytes, of which its current entries take ``own`` bytes."""
-        self.chunks.append(chunk)
-        self._starts = np.append(self._starts, chunk.start)
-        self._bytes = np.append(self._bytes, size)
-        self._live = np.append(self._live, own)
-        self._rows = np.append(self._rows, current)
-        self._means = np.append(self._means, own / max(1, current))
+    def add(self, chunk: Chunk) -> None:
+        """Take account of a new chunk, all of which is current."""
+        self.chunks.append(ChunkOnFile.of(chunk, _addresses(chunk.keys)))
+        figures = (chunk.start, chunk.size, chunk.own, chunk.count, chunk.own / max(1, chunk.count))
+        self._figures = np.append(self._figures, np.array([figures], _FIGURES))
 
-    def load(self, chunk: ChunkOnFile, size: int, own: float, current: npt.NDArray[np.bool_]) -> None:
-        """Take account of a chunk before the others; ``current`` says of each of its entries whether it is.
-
-        :meth:`end_loading` ends it.
-        """
-        rows = int(np.count_nonzero(current))
-        mean = own / max(1, len(current))
-        live = rows * mean if chunk.sizes is None else float(chunk.sizes[current].sum())
-        self.chunks.appendleft(chunk)
-        self._loading.append((chunk.start, size, live, rows, mean))
-        self._unsettled.append((chunk.number, current))
+    def load(self, chunk: Chunk) -> None:
+        """Take account of a chunk before the others; :meth:`end_loading` ends it."""
+        found = ChunkOnFile.of(chunk, chunk.keys)
+        rows = int(np.count_nonzero(chunk.current))
+        mean = chunk.own / max(1, chunk.count)
+        live = rows * mean if found.sizes is None else float(found.sizes[chunk.current].sum())
+        self.chunks.appendleft(found)
+        self._loading.append((chunk.start, chunk.size, live, rows, mean))
+        self._unsettled.append((chunk.number, chunk.current))
 
     def end_loading(self) -> None:
         """Compute the figures of the chunks that were loaded."""
-        starts, sizes, live, rows, means = zip(*reversed(self._loading)) if self._loading else ((),) * 5
+        self._figures = np.array(self._loading[::-1], _FIGURES)
         self._loading = []
         self._just_loaded = True
-        self._starts, self._rows = np.array(starts, np.int64), np.array(rows, np.int64)
-        self._bytes, self._live, self._means = np.array(sizes, float), np.array(live, float), np.array(means, float)
 
     def settle(self) -> None:
         """Let go of what one loaded chunk holds of entries that were out of date.
@@ -157,48 +153,31 @@ class Ledger:
             index = number - self.chunks[0].number
             if index >= 0:  # else the chunk is gone
                 chunk = self.chunks[index]
-                rows = addresses_of(chunk.rows)
+                rows = _addresses(chunk.rows)
                 rows[~current[: len(rows)]] = None
                 self.chunks[index] = chunk._replace(rows=rows)
                 return
 
     def replace(self, entries: npt.NDArray[np.int64]) -> float:
         """Take note that entries have gone out of date; return how many bytes these take."""
-        if not len(entries) or not len(self._starts):
+        if not len(entries) or not len(self._figures["start"]):
             return 0.0
-        entries = np.sort(entries[entries >= self._starts[0]])
-        places = np.searchsorted(self._starts, entries, "right") - 1
-        sizes = self._means[places]
+        entries = np.sort(entries[entries >= self._figures["start"][0]])
+        places = np.searchsorted(self._figures["start"], entries, "right") - 1
+        sizes = self._figures["mean"][places]
         for chunk, part in self._by_chunk(entries):
             indices = entries[part] - chunk.start
             chunk.forget(indices)
             if chunk.sizes is not None:
                 sizes[part] = chunk.sizes[indices]
-        count = len(self._starts)
-        self._live -= np.bincount(places, sizes, count)
-        self._rows -= np.bincount(places, minlength=count)
+        count = len(self._figures["start"])
+        self._figures["live"] -= np.bincount(places, sizes, count)
+        self._figures["current"] -= np.bincount(places, minlength=count)
         return float(sizes.sum())
-
-    def as_kept(self, addresses: Sequence[Any], entries: npt.NDArray[np.int64]) -> list[Any]:
-        """Return addresses of rows with the key objects that the rows have, by which the log has them so far.
-
-        Those of an epoch's records equal them, and go with the epoch.
-
-        Args:
-            entries: the entry of each row so far; negative: it has none.
-        """
-        found = addresses_of(addresses)
-        order = np.argsort(entries, kind="stable")
-        order = order[np.searchsorted(entries[order], 0) :]
-        written = entries[order]
-        for chunk, part in self._by_chunk(written):
-            found[order[part]] = chunk.rows_at(written[part] - chunk.start)
-        kept: list[Any] = found.tolist()
-        return kept
 
     def _by_chunk(self, entries: npt.NDArray[np.int64]) -> Iterator[tuple[ChunkOnFile, slice]]:
         """Return the chunks that have some of the entries, which are sorted, and which of them each has."""
-        bounds = np.searchsorted(entries, self._starts).tolist()
+        bounds = np.searchsorted(entries, self._figures["start"]).tolist()
         for chunk, start, stop in zip(self.chunks, bounds, [*bounds[1:], len(entries)]):
             if start < stop:
                 yield chunk, slice(start, stop)
@@ -206,20 +185,19 @@ class Ledger:
     def size_of(self, entry: int) -> float:
         """Return how many bytes an entry of the oldest chunk takes."""
         oldest = self.chunks[0]
-        return float(self._means[0] if oldest.sizes is None else oldest.sizes[entry - oldest.start])
+        return float(self._figures["mean"][0] if oldest.sizes is None else oldest.sizes[entry - oldest.start])
 
     def mean_of_oldest(self) -> float:
         """Return how many bytes of the oldest chunk there are for each of its entries."""
-        return float(self._bytes[0]) / max(1, self.chunks[0].entries)
+        return float(self._figures["bytes"][0]) / max(1, self.chunks[0].entries)
 
     def oldest_is_stale(self) -> bool:
         """Return whether the oldest chunk has no current entry."""
-        return not self._rows[0]
+        return not self._figures["current"][0]
 
     def drop_oldest(self) -> ChunkOnFile:
         """Forget the oldest chunk."""
-        self._starts, self._bytes = self._starts[1:], self._bytes[1:]
-        self._live, self._rows, self._means = self._live[1:], self._rows[1:], self._means[1:]
+        self._figures = self._figures[1:]
         return self.chunks.popleft()
 
     def excess(self, added: float, cleaned: int) -> float:
@@ -232,9 +210,9 @@ class Ledger:
             added: the bytes that the epoch adds.
             cleaned: how many entries of the oldest chunk have been looked at: that much of it is as good as gone.
         """
-        live = np.cumsum(self._live)
-        stale = np.cumsum(self._bytes) - live
+        live = np.cumsum(self._figures["live"])
+        stale = np.cumsum(self._figures["bytes"]) - live
         # (Behind the oldest chunk: else cleaning would come in bursts, one for each chunk.)
         ahead = float(np.max((live[1:] - live[:1]) / _RECKONED - stale[:-1], initial=0.0))
-        gone = float(self._bytes[0]) * cleaned / self.chunks[0].entries if cleaned else 0.0
+        gone = float(self._figures["bytes"][0]) * cleaned / self.chunks[0].entries if cleaned else 0.0
         return self.log_bytes - gone + added + ahead - 2 * (self.live_bytes + added)

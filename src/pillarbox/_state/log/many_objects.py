@@ -6,19 +6,18 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["many_new_objects"]
+__all__ = ["collector_paused"]
 
 # From this number of new objects on, the collector takes them for old ones.
 _MANY = 100_000
 
 
 @contextmanager
-def many_new_objects() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Let the cycle collector leave alone the objects that are made meanwhile.
 
     It would only walk over them, again and again; and once more for each generation that they pass, if freezing did not
-    make them old at once. Garbage that is there grows old with them, out of the collector's sight; so few objects,
-    which are no burden, stay young.
+    make them old at once. Freezing also hides garbage, so it is done only after many new objects.
     """
     collecting = gc.isenabled()
     gc.disable()

@@ -7,16 +7,16 @@ program alone, never from a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import compress
 from operator import itemgetter
 from typing import Any
 
 from pillarbox._errors import TypeMismatchError
-from pillarbox._state.backend import LoggedRows, LoggedStateBackend, SlotSpec
 from pillarbox._state.chunks.large_collection import Elements
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.rows import RowTable
 from pillarbox._state.keys.addresses import is_space, said, whose
 from pillarbox._state.keys.key_note import KeyNote, family_of
-from pillarbox._state.log.layouts import state_name
+from pillarbox._state.slots import FIRST_SLOT, Row, SlotSpec
 from pillarbox._state.types.plain_types import (
     ListOf,
     MapOf,
@@ -28,7 +28,7 @@ from pillarbox._state.types.plain_types import (
 )
 from pillarbox._unpickle import Allowed, loads_allowed
 
-__all__ = ["PlainStates", "reason_for_pickled_keys", "reason_for_pickles", "slot_name"]
+__all__ = ["PlainStates", "reason_for_pickled_keys", "reason_for_pickles"]
 
 
 class PlainStates:
@@ -40,7 +40,7 @@ class PlainStates:
         records: the classes in the types, by module and name.
     """
 
-    def __init__(self, backend: LoggedStateBackend) -> None:
+    def __init__(self, backend: KeyedStateBackend) -> None:
         self._backend = backend
         self._key = PlainKey()
         self._types: dict[str, PlainType] = {}
@@ -52,7 +52,7 @@ class PlainStates:
             self._specs[name] = spec
             self.allowed.update(found.allowed)
             self.records.update(found.records)
-        # States that are asked for late are not known when a checkpoint is read.
+        # States declared after the restore have no type yet.
         self._late = Readable(self.allowed)
 
     @property
@@ -69,23 +69,22 @@ class PlainStates:
         return any(self._present_name(name) != name for name in types)
 
     def _present_name(self, name: str) -> str:
-        if name.startswith(_SPACE):
-            plain = name.removeprefix(_SPACE)
-            return _SPACE + self._backend.spaces.former.get(plain, plain)
-        return self._backend.former.get(name, name)
+        table = self._backend.spaces if name.startswith(self._backend.spaces.lead) else self._backend
+        plain = name.removeprefix(table.lead)
+        return table.lead + table.former.get(plain, plain)
 
     def said(self, name: str) -> str:
         """Return a state for people, by the name of its slot."""
-        return f"the {self._specs[name].kind} state {state_name(self._specs[name].name)!r}"
+        return self._specs[name].title
 
-    def _type(self, lead: int, spec: SlotSpec) -> PlainType | None:
-        return None if spec.kind == "timers" else self._types.get(slot_name(lead, spec), self._late)
+    def _type(self, table: RowTable, spec: SlotSpec) -> PlainType | None:
+        return None if spec.kind == "timers" else self._types.get(table.lead + spec.name, self._late)
 
     def loads(self, payload: bytes) -> Any:
         """Unpickle what may name only what the declared types do."""
         return loads_allowed(payload, self.allowed)
 
-    def check(self, addresses: Iterable[Any], rows: Iterable[list[Any]], only: Iterable[str] | None = None) -> None:
+    def check(self, table: RowTable, rows: list[Row], only: Iterable[str] | None = None) -> None:
         """Check that keys and states of rows are of their types.
 
         Args:
@@ -94,39 +93,27 @@ class PlainStates:
         Raises:
             TypeMismatchError: one is not.
         """
-        addresses, rows = list(addresses), list(rows)
-        if not addresses:
+        if not rows:
             return
-        backend = self._backend
-        kinds = [is_space(address) for address in addresses] if backend.spaces.slots else [False]
-        if any(kinds):
-            others = [not kind for kind in kinds]
-            parts = [
-                (backend.spaces.slots, 2, list(compress(addresses, kinds)), list(compress(rows, kinds))),
-                (backend.slots, 1, list(compress(addresses, others)), list(compress(rows, others))),
-            ]
-        else:
-            parts = [(backend.slots, 1, addresses, rows)]
-        for slots, lead, of, found in parts:
-            if only is None:
-                keys = of if lead == 1 else list(map(itemgetter(0), of))
-                if not self._key.fits(keys):
-                    self._refuse_key(keys)
-            for slot, spec in enumerate(slots, lead):
-                declared = self._type(lead, spec)
-                if declared is None or (only is not None and slot_name(lead, spec) not in only):
-                    continue
-                column = list(map(itemgetter(slot), found))
-                if not declared.fits(column):
-                    self._refuse(spec, declared, of, column)
+        if only is None:
+            keys = [row[1][0] for row in rows] if table.is_namespaced else list(map(itemgetter(1), rows))
+            if not self._key.fits(keys):
+                self._refuse_key(keys)
+        for slot, spec in enumerate(table.slots, FIRST_SLOT):
+            declared = self._type(table, spec)
+            if declared is None or (only is not None and table.lead + spec.name not in only):
+                continue
+            column = list(map(itemgetter(slot), rows))
+            if not declared.fits(column):
+                self._refuse(spec, declared, [row[1] for row in rows], column)
 
-    def check_elements(self, spec: SlotSpec, elements: Elements) -> None:
+    def check_elements(self, table: RowTable, spec: SlotSpec, elements: Elements) -> None:
         """Check that elements of a large map or list are of their type.
 
         Raises:
             TypeMismatchError: one is not.
         """
-        declared = self._type(1 + is_space(elements.address), spec)
+        declared = self._type(table, spec)
         columns: list[tuple[PlainType, list[Any]]]
         if isinstance(declared, MapOf):
             columns = [(declared.key, elements.keys or []), (declared.value, elements.values)]
@@ -146,7 +133,7 @@ class PlainStates:
 
     def _error(self, address: Any, spec: SlotSpec, what: str) -> TypeMismatchError:
         error = TypeMismatchError(
-            f"operator {self._backend.operator!r}: the {spec.kind} state {spec.name.partition('/')[2]!r} of"
+            f"operator {self._backend.operator!r}: {spec.title} of"
             f" {whose(address)} does not fit its declared type: {what}; give such a value, or declare another type"
             " (Types.PICKLED_BYTE_ARRAY() takes all)"
         )
@@ -163,7 +150,7 @@ class PlainStates:
                 )
 
 
-def reason_for_pickles(key: KeyNote | None, backend: LoggedStateBackend) -> str | None:
+def reason_for_pickles(key: KeyNote | None, backend: KeyedStateBackend) -> str | None:
     """Return why the state of an operator is pickled; None: it is plain."""
     reason = reason_for_pickled_keys(key)
     if reason is not None:
@@ -172,7 +159,7 @@ def reason_for_pickles(key: KeyNote | None, backend: LoggedStateBackend) -> str 
         try:
             type_of_state(spec.kind, declared)
         except NotPlainError as error:
-            return f"the {spec.kind} state {spec.name.partition('/')[2]!r}: {error}"
+            return f"{spec.title}: {error}"
     return None
 
 
@@ -192,16 +179,7 @@ def _key_is_known(key: KeyNote) -> bool:
     return bool(types) and all(family_of(kind) or kind.startswith("struct<") for kind in types or ())
 
 
-def _declared(backend: LoggedStateBackend) -> Iterator[tuple[str, SlotSpec, tuple[Any, ...]]]:
-    kinds: tuple[tuple[int, LoggedRows], ...] = ((1, backend), (2, backend.spaces))
-    for lead, rows in kinds:
-        for spec, declared in rows.declared_types():
-            yield slot_name(lead, spec), spec, declared
-
-
-_SPACE = "space/"
-
-
-def slot_name(lead: int, spec: SlotSpec) -> str:
-    """Return the name of a slot among those of both kinds of rows."""
-    return spec.name if lead == 1 else _SPACE + spec.name
+def _declared(backend: KeyedStateBackend) -> Iterator[tuple[str, SlotSpec, tuple[Any, ...]]]:
+    for table in backend.tables:
+        for spec, declared in table.declared_types():
+            yield table.lead + spec.name, spec, declared

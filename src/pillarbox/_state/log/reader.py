@@ -5,19 +5,17 @@ Only the mailbox thread may do it.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from functools import partial
 
 from pillarbox._state.chunks.checks import check_rows
 from pillarbox._state.chunks.chunk import Chunk, check_keys, read_large
 from pillarbox._state.chunks.head import LogHead, cannot_become, damaged
 from pillarbox._state.chunks.scan import scan
 from pillarbox._state.chunks.store import ChunkStore
-from pillarbox._state.keys.addresses import is_space
-from pillarbox._state.log.contents import LogContents, filed
+from pillarbox._state.log.contents import LogContents
 from pillarbox._state.log.evolution import Evolution
-from pillarbox._state.log.layouts import DELETED
-from pillarbox._state.log.many_objects import many_new_objects
+from pillarbox._state.log.layouts import DELETED, with_addresses
+from pillarbox._state.log.many_objects import collector_paused
 
 __all__ = ["LogReader"]
 
@@ -27,17 +25,14 @@ class LogReader:
 
     Args:
         contents: what the task knows of its log so far: it is brought up to the head, and its backend with it.
-        evolution: what becomes of the values; None: they are those of this program.
+        evolution: what becomes of the values.
     """
 
-    def __init__(
-        self, contents: LogContents, store: ChunkStore, head: LogHead, evolution: Evolution | None = None
-    ) -> None:
+    def __init__(self, contents: LogContents, store: ChunkStore, head: LogHead, evolution: Evolution) -> None:
         self._contents = contents
         self._store = store
         self._head = head
         self._evolution = evolution
-        self._allowed = contents.allowed if evolution is None else evolution.allowed
 
     def load(self) -> None:
         """Read all of it, into a backend that is empty.
@@ -47,33 +42,34 @@ class LogReader:
         """
         head, contents, evolution = self._head, self._contents, self._evolution
         backend, identity, layouts = contents.backend, contents.identity, contents.layouts
-        if layouts.take_over(head) and evolution is not None:
+        if layouts.take_over(head):
             evolution.note()
         backend.begin_loading(head.without_timers)
-        with many_new_objects():
+        with collector_paused():
             loaded = 0
-            for number, chunk, written, start, chosen in scan(self._store, head, identity, layouts.at, self._allowed):
-                own = chunk.own(written.size)
-                if chosen.any():
-                    layouts.fit(chunk, number)
-                    self._forget_deleted(chunk, chosen)
-                contents.ledger.load(filed(number, start, chunk, own, chunk.keys), written.size, own, chosen)
-                self._read_large(chunk, start, chosen)
-                self._read_elements(chunk, start, chosen)
+            for chunk in scan(self._store, head, identity, layouts.at, evolution.allowed):
+                if chunk.current.any():
+                    layouts.fit(chunk)
+                    self._forget_deleted(chunk)
+                contents.ledger.load(chunk)
+                fit = partial(layouts.fit_large, chunk)
+                for index, number, mark in read_large(chunk, self._store, identity, evolution.allowed, fit):
+                    contents.keep_large(chunk.start + index, number, mark)
+                self._read_elements(chunk)
                 # Outdated rows are freed now, and their memory is used for the next chunk, while it is in the cache.
-                for rows, addresses, found in layouts.of_each_kind(chunk, chosen):
-                    check_rows(found, number, identity)
-                    if evolution is not None:
-                        evolution.rows(rows, addresses, found, 1 if rows is backend else 2)
-                    rows.load(addresses, found)
-                    loaded += len(found)
+                for table, addresses, rows in layouts.current_rows(chunk):
+                    check_rows(rows, chunk.number, identity)
+                    with_addresses(rows, addresses)
+                    evolution.rows(table, rows)
+                    table.load(addresses, rows)
+                    loaded += len(rows)
                 chunk.rows = []
-                fields = {} if evolution is None else evolution.end_chunk()
+                fields = evolution.end_chunk()
                 if fields:
-                    numbers = [number, *(number for number, _ in chunk.large.values())]
-                    check_keys(map(self._store.get, numbers), identity, layouts.at(number), fields)
+                    numbers = [chunk.number, *(number for number, _ in chunk.large.values())]
+                    check_keys(map(self._store.get, numbers), identity, layouts.at(chunk.number), fields)
             # (Operators may have made rows of namespaces before.)
-            equal = loaded - backend.count_rows() - backend.spaces.count_rows()
+            equal = loaded - sum(table.count_rows() for table in backend.tables)
             if equal > 0:
                 raise cannot_become(
                     identity,
@@ -86,54 +82,24 @@ class LogReader:
                 raise damaged(identity, "the state", wrong)
             contents.ledger.end_loading()
             backend.end_loading()
-            if evolution is not None and evolution.changes:
+            if evolution.changes:
                 contents.rewrite()
-        contents.entries = head.entries
         contents.take_over(head)
 
-    def _read_large(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
-        """Put the large rows and elements of a chunk, so far as they are current, into their places."""
-        contents = self._contents
-        for index, (number, mark) in chunk.large.items():
-            if not current[index]:
-                continue
-            content = read_large(
-                self._store, number, mark, contents.identity, self._allowed, of_row=index < len(chunk.keys)
-            )
-            contents.keep_large(start + index, number, mark)
-            if index >= len(chunk.keys):
-                chunk.put(index, content["element"])
-                continue
-            row = chunk.rows[index] = contents.layouts.fit_large(chunk, index, content)
-            row[0] = start + index
-
-    def _read_elements(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
+    def _read_elements(self, chunk: Chunk) -> None:
         """Take up the elements of a chunk, and how many its rows have, so far as they are current."""
-        collections, evolution = self._contents.collections, self._evolution
+        collections = self._contents.collections
         for index, counts in chunk.apart.items():
-            if current[index]:
+            if chunk.current[index]:
                 collections.expect(chunk.keys[index], counts)
-        at = len(chunk.keys)
-        for found in chunk.elements:
-            part = slice(at, at := at + len(found.values))
-            chosen = current[part]
-            if not chosen.any():
-                continue
-            entries = np.arange(start + part.start, start + part.stop)
-            if evolution is None:
-                collections.find(found, entries, chosen)
-                continue
-            spec, lead = collections.spec(found.address, found.slot), 1 + is_space(found.address)
-            evolved = evolution.elements(spec, found.chosen(chosen), lead)
-            collections.find(evolved, entries[chosen], np.ones(len(evolved.values), np.bool_))
+        for found, entries in chunk.current_elements():
+            table = self._contents.backend.table_of(found.address)
+            collections.find(self._evolution.elements(table, found), entries)
 
-    def _forget_deleted(self, chunk: Chunk, chosen: npt.NDArray[np.bool_]) -> None:
+    def _forget_deleted(self, chunk: Chunk) -> None:
         """Count elements of states that are deleted for what is out of date."""
-        at = len(chunk.keys)
-        for found in chunk.elements:
-            part = slice(at, at := at + len(found.values))
-            if found.slot != DELETED:
-                continue
-            gone = [index for index in chunk.large if part.start <= index < part.stop and chosen[index]]
-            self._contents.orphans += [chunk.large[index][0] for index in gone]
-            chosen[part] = False
+        for found, part in chunk.element_parts():
+            if found.slot == DELETED:
+                large = [index for index in chunk.large if part.start <= index < part.stop and chunk.current[index]]
+                self._contents.orphans += [chunk.large[index][0] for index in large]
+                chunk.current[part] = False

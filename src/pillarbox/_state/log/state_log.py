@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
 from pillarbox._elements import dumps_by_name
 from pillarbox._errors import OperatorError
-from pillarbox._state.backend import LoggedStateBackend
 from pillarbox._state.chunks.head import (
     META,
     LogHead,
@@ -31,6 +31,7 @@ from pillarbox._state.chunks.head import (
     write_head,
 )
 from pillarbox._state.chunks.store import ChunkStore
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_note import KeyNote, classes_of_keys
 from pillarbox._state.log import limits
 from pillarbox._state.log.contents import LogContents
@@ -63,7 +64,6 @@ class StateLog:
 
     Attributes:
         contents: what there is in the log.
-        version: the number of epochs in the log; the next epoch is ``version + 1``.
         task_state: small state besides the keys' rows (watermarks, operators' own), written with every epoch.
         former_program: the operators of the program that wrote it (uid, vertex number, level), if it was read, and
             they are others now; None: they are the same.
@@ -73,20 +73,17 @@ class StateLog:
     def __init__(
         self,
         identity: LogIdentity,
-        backend: LoggedStateBackend,
+        backend: KeyedStateBackend,
         *,
         own_state: bool = True,
         moved: Mapping[tuple[str, str], type] | None = None,
     ) -> None:
         self.contents: LogContents = LogContents(identity, backend, moved)
         self._own_state = own_state
-        # Of the epoch that this task wrote or read last; None: of none.
-        self._stamp: tuple[int, int] | None = None
         # Whether it was compared with the store before.
         self._has_begun = False
         # The head as this task wrote or read it last. Its stamp is random, so no other epoch has the same bytes.
         self._head_as_known: bytes | None = None
-        self.version: int = 0
         self.task_state: dict[str, Any] = {}
         self.former_program: list[tuple[str, int, int]] | None = None
         self._types_of_key: list[str] = []
@@ -110,7 +107,7 @@ class StateLog:
         if payload is not None and payload == self._head_as_known:
             return Sync.IN_STEP
         head = None if payload is None else read_head(payload, contents.identity)
-        if self._stamp == (None if head is None else head.stamps[-1]):
+        if contents.head.stamps == ([] if head is None else head.stamps[-1:]):
             return Sync.IN_STEP
         if has_begun or head is None:
             return Sync.OUT_OF_STEP
@@ -134,8 +131,6 @@ class StateLog:
             raise refused(contents.identity, "records that an operator had not finished", error) from error
         program = [(uid, number, level) for uid, number, level in head.program]
         self.former_program = None if program == [*contents.identity.program] else program
-        self.version = head.version
-        self._stamp = head.stamps[-1]
         self._head_as_known = payload
 
     def commit(self, store: ChunkStore, task_state: dict[str, Any]) -> None:
@@ -146,13 +141,12 @@ class StateLog:
             TypeMismatchError: a value does not fit its declared type.
         """
         backend = self.contents.backend
-        if backend.is_renamed or backend.spaces.is_renamed:
+        if any(table.is_renamed for table in backend.tables):
             self.contents.rewrite()
         writer = EpochWriter(self.contents, store, self.version + 1)
         writer.write_changes()
-        self.version += 1
+        self.contents.head.version += 1
         self.task_state = task_state
-        self._stamp = self.version, secrets.randbits(63)
         payload = write_head(self._head())
         if len(payload) > limits.VALUE_BYTES:
             raise OperatorError(
@@ -164,33 +158,12 @@ class StateLog:
         self.bytes_written = writer.bytes_written
 
     def _head(self) -> LogHead:
-        contents, mine = self.contents, self.contents.identity
-        chunks = contents.ledger.chunks
-        first = chunks[0].number if chunks else contents.following
-        return LogHead(
-            operator=mine.operator,
-            parallelism=mine.parallelism,
-            max_parallelism=mine.max_parallelism,
-            subtask=mine.subtask,
-            program=mine.program,
+        contents = self.contents
+        return replace(
+            contents.written_head((self.version, secrets.randbits(63))),
             key=self._written_key(),
-            depends_on=mine.depends_on,
-            layouts=contents.layouts.keys.written(first),
-            space_layouts=contents.layouts.spaces.written(first),
-            codes=mine.codes or 0,
-            version=self.version,
-            stamps=[] if self._stamp is None else [self._stamp],
-            first=first,
-            following=contents.following,
-            entry=contents.entry,
-            entries=contents.entries,
-            cleaned=contents.cleaned,
-            newest=contents.newest,
-            large=contents.larges,
             task=self._dump_task(),
             types={} if contents.plain is None else contents.plain.types,
-            former=contents.layouts.former,
-            without_timers=contents.backend.without_timers(),
         )
 
     def _written_key(self) -> KeyNote | None:
@@ -211,6 +184,11 @@ class StateLog:
         if self._own_state:
             return "an operator chained to it keeps records of its own, such as requests that are carried"
         return reason_for_pickles(self.contents.identity.key, self.contents.backend)
+
+    @property
+    def version(self) -> int:
+        """The number of epochs in the log; the next epoch is ``version + 1``."""
+        return self.contents.head.version
 
     @property
     def state_bytes(self) -> int:

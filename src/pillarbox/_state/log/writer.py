@@ -8,25 +8,23 @@ Only the mailbox thread may do it.
 
 from __future__ import annotations
 
-from itertools import compress
-from typing import Any
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from pillarbox._elements import ByValueError
 from pillarbox._errors import OperatorError, describe, shorten
-from pillarbox._state.chunks.chunk import Chunk, Entries, large_element, large_row
+from pillarbox._state.chunks.chunk import Chunk
 from pillarbox._state.chunks.head import Mark, check_classes_of_keys
-from pillarbox._state.chunks.large_collections import batch_of
 from pillarbox._state.chunks.store import ChunkStore
-from pillarbox._state.heap.rows import stale_entry
 from pillarbox._state.keys.addresses import OPERATOR, is_space, whose
 from pillarbox._state.log import limits
 from pillarbox._state.log.cleaner import clean, drop_stale
 from pillarbox._state.log.contents import LogContents
-from pillarbox._state.log.layouts import as_written
-from pillarbox._state.types.sizes import sizes_of
+from pillarbox._state.log.entries import Entries, RowSection
+from pillarbox._state.log.sections import ElementSection
+from pillarbox._state.slots import stale_entry
 
 __all__ = ["EpochWriter", "cannot_be_written"]
 
@@ -65,78 +63,65 @@ class EpochWriter:
             TypeMismatchError: a value does not fit its declared type.
         """
         contents = self._contents
-        backend, collections, ledger = contents.backend, contents.collections, contents.ledger
-        plain, scale = contents.plain, contents.scale
-        changed, removed = backend.take_changes()
+        collections, ledger, scale = contents.collections, contents.ledger, contents.scale
+        changed, removed = contents.backend.take_all_changes()
         if contents.classes_of_keys:
-            keys = [address[0] if is_space(address) else address for address in changed if address != OPERATOR]
+            of_keys, of_spaces = ([row[1] for row in rows] for rows in changed)
+            keys = of_keys + [address[0] for address in of_spaces if address != OPERATOR]
             check_classes_of_keys(keys, contents.classes_of_keys, contents.identity)
-        contents.layouts.note(contents.following)
-        elements_gone, batches = collections.take_changes(changed, removed, scale)
-        sizes = self._sizes_of(changed)
-        for index, address, grown in collections.grow(changed, sizes, scale):
-            batches += grown
-            sizes[index : index + 1] = self._sizes_of({address: changed[address]})
-        if plain is not None:
-            plain.check(changed, collections.slim(changed, changed.values()))
-            for batch in batches:
-                plain.check_elements(collections.spec(batch.elements.address, batch.elements.slot), batch.elements)
-        older = stale_entry(np.array([row[0] for row in changed.values()], np.int64))
-        addresses = ledger.as_kept([*changed], older)
+        contents.layouts.note(contents.head.following)
+        elements_gone, elements = collections.take_changes(chain(*changed), removed, scale)
+        sections = [RowSection(table, collections, scale) for table in contents.backend.tables]
+        for section, rows in zip(sections, changed):
+            section.add(rows, stale_entry(np.array([row[0] for row in rows], np.int64)))
+            elements += section.grow()
+        self._check(sections, elements)
         gone = np.array([*removed.values(), *elements_gone], np.int64)
-        stale = np.concatenate([older, gone, *(batch.older for batch in batches)])
-        stale = stale[stale >= 0]
+        stale = np.concatenate([gone, *(section.older for section in (*sections, *elements))])
+        bytes_gone = self._replace(stale[stale >= 0])
+        if contents.rewrites:
+            drop_stale(contents, self._store)
+            contents.rewrites = False
+        added = sum(float(section.sizes.sum()) for section in (*sections, *elements))
+        moved, moved_elements = clean(contents, self._store, added, bytes_gone)
+        for section, rows in zip(sections, moved):
+            # These are unchanged: it is the entry of their mark that goes out of date.
+            entries = np.array([row[0] for row in rows], np.int64)
+            ledger.replace(entries)
+            section.add(rows, entries)
+        for collection, places in moved_elements.items():
+            elements.append(collections.moved(collection, places, scale))
+            ledger.replace(elements[-1].older)
+        self._append(Entries([*sections, *elements]), gone)
+        ledger.settle()
+
+    def _check(self, sections: list[RowSection], elements: list[ElementSection]) -> None:
+        """Check that what is written is of its declared types, where state is plain."""
+        plain = self._contents.plain
+        if plain is not None:
+            for rows in sections:
+                plain.check(rows.table, self._contents.collections.slim(rows.rows))
+            for section in elements:
+                table = self._contents.backend.table_of(section.elements.address)
+                plain.check_elements(table, section.spec, section.elements)
+
+    def _replace(self, stale: npt.NDArray[np.int64]) -> float:
+        """Take note that entries have gone out of date; return how many bytes these take."""
+        contents, ledger = self._contents, self._contents.ledger
         large = ledger.large
-        for entry in stale.tolist() if contents.large else ():
+        for entry in stale.tolist() if contents.large_values else ():
             number = contents.forget_large(entry)
             if number is not None:
                 self._store.remove(number)
         # Large values go at once; what the log may take shrinks by twice as much, so cleaning has to make up for it.
-        bytes_gone = ledger.replace(stale) + large - ledger.large
-        if contents.rewrites:
-            drop_stale(contents, self._store)
-            contents.rewrites = False
-        added = float(sizes.sum()) + sum(float(batch.sizes.sum()) for batch in batches)
-        moved, elements = clean(contents, self._store, added, bytes_gone)
-        if moved:
-            # These are unchanged: it is the entry of their mark that goes out of date.
-            entries = np.array([row[0] for row in moved.values()], np.int64)
-            ledger.replace(entries)
-            older = np.concatenate([older, entries])
-            sizes = np.concatenate([sizes, self._sizes_of(moved)])
-            changed.update(moved)
-            addresses += moved
-        for collection, places in elements.items():
-            order = collection.in_order(places)
-            batches.append(batch_of(collection, order, [collection.entries[place] for place in order], scale))
-            ledger.replace(batches[-1].older)
-        self._append(
-            Entries(addresses, [*changed.values()], older, sizes, batches, spaces=bool(backend.spaces.slots)), gone
-        )
-        ledger.settle()
-
-    def _sizes_of(self, rows: dict[Any, list[Any]]) -> npt.NDArray[np.float64]:
-        """Return about how many bytes each row takes in the log."""
-        contents = self._contents
-        slim = contents.collections.slim(rows, rows.values())
-        if not contents.backend.spaces.slots:
-            return sizes_of(list(rows), slim) * contents.scale
-        sizes = np.zeros(len(rows))
-        of_spaces = np.fromiter(map(is_space, rows), np.bool_, len(rows))
-        for spaces in (False, True):
-            chosen = (of_spaces == spaces).tolist()
-            keys, found = list(compress(rows, chosen)), list(compress(slim, chosen))
-            if spaces:
-                keys, found = [key for key, *_ in keys], [[row[1][1], *row[2:]] for row in found]
-            sizes[of_spaces == spaces] = sizes_of(keys, found)
-        return sizes * contents.scale
+        return ledger.replace(stale) + large - ledger.large
 
     def _append(self, entries: Entries, removed: npt.NDArray[np.int64]) -> None:
         contents, chunk_bytes = self._contents, limits.CHUNK_BYTES
         # Entries that cleaning moves, and large ones, stay where they are.
-        for index, entry in enumerate(entries.so_far()) if contents.large else ():
-            if entry in contents.large:
-                entries.large[index] = contents.large.pop(entry)
+        for index, entry in enumerate(entries.so_far()) if contents.large_values else ():
+            if entry in contents.large_values:
+                entries.large[index] = contents.large_values.pop(entry)
         for index in np.flatnonzero(entries.sizes > chunk_bytes).tolist():
             if index not in entries.large:
                 entries.large[index] = self._write_large(entries, index)
@@ -172,41 +157,30 @@ class EpochWriter:
                 entries.large[start] = self._write_large(entries, start)
                 self._write_chunk(entries, start, stop, removed)
             return
-        self.put(contents.following, payload)
-        contents.newest = Mark.of(payload, self._epoch)
+        self.put(chunk.number, payload)
+        contents.head.newest = Mark.of(payload, self._epoch)
         for index, where in chunk.large.items():
-            contents.large[contents.entry + index] = where
-        contents.add(contents.following, chunk, len(payload))
-        contents.following += 1
+            contents.large_values[contents.head.entry + index] = where
+        chunk.size = len(payload)
+        contents.add(chunk)
 
     def _chunk(self, entries: Entries, start: int, stop: int, removed: npt.NDArray[np.int64]) -> Chunk:
-        """Return a chunk of some of the entries, whose rows and elements get the numbers of the next ones."""
+        """Return a chunk of some of the entries, which get the numbers of the next ones."""
         contents = self._contents
-        keys, rows = entries.keys[start:stop], entries.rows[start:stop]
-        for entry, row in enumerate(rows, contents.entry):
-            row[0] = entry
-        at = contents.entry + len(rows)
-        elements = []
-        for collection, places, found in entries.elements(start, stop):
-            for entry, place in enumerate(places, at):
-                collection.entries[place] = entry
-            at += len(places)
-            elements.append(found)
-        stale = np.concatenate([entries.stale[start:stop], removed])
-        own = min(max(entries.own_keys - start, 0), len(keys))
-        rows = contents.collections.slim(keys, rows)
+        stale = np.concatenate([entries.older[start:stop], removed])
         chunk = Chunk(
-            keys,
-            rows[:own] + list(map(as_written, rows[own:])),
-            contents.entry - stale[stale >= 0],
-            self._epoch,
-            contents.newest,
-            entries.weights(start, stop),
-            {index - start: where for index, where in entries.large.items() if start <= index < stop},
-            spaces=len(keys) - own,
-            elements=elements,
-            apart=contents.collections.apart(keys),
+            replaced=contents.head.entry - stale[stale >= 0],
+            epoch=self._epoch,
+            before=contents.head.newest,
+            number=contents.head.following,
+            start=contents.head.entry,
+            weights=entries.weights(start, stop),
+            large={index - start: where for index, where in entries.large.items() if start <= index < stop},
         )
+        entry = chunk.start
+        for section, part in entries.parts(start, stop):
+            section.put_into(chunk, part, entry)
+            entry += part.stop - part.start
         for index in chunk.large:
             chunk.put(index, None)
         return chunk
@@ -214,38 +188,26 @@ class EpochWriter:
     def _write_large(self, entries: Entries, index: int) -> tuple[int, Mark]:
         """Write a row or an element as a value of its own; return its number and its mark."""
         contents = self._contents
+        section, place = entries.section_of(index)
         try:
-            if index < len(entries.rows):
-                of_space = is_space(entries.keys[index])
-                layout = contents.layouts.newest(of_space=of_space)
-                (row,) = contents.collections.slim([entries.keys[index]], [entries.rows[index]])
-                payload = large_row(layout, as_written(row) if of_space else row, contents.dump)
-            else:
-                ((_, _, found),) = entries.elements(index, index + 1)
-                payload = large_element(found.values[0], contents.dump)
+            payload = section.dump(place, contents.dump)
         except Exception as error:
             raise self._unwritable(entries, index, index + 1, error) from error
         if len(payload) > limits.VALUE_BYTES:
             raise self._too_large(entries, index, len(payload))
-        contents.larges += 1
-        self.put(-contents.larges, payload)
+        contents.head.large += 1
+        self.put(-contents.head.large, payload)
         contents.ledger.large += len(payload)
-        return -contents.larges, Mark.of(payload, self._epoch)
+        return -contents.head.large, Mark.of(payload, self._epoch)
 
     def _too_large(self, entries: Entries, index: int, size: int) -> OperatorError:
         """Return the error that names the state that Spark cannot take."""
-        collections = self._contents.collections
-        if index < len(entries.rows):
-            address, row = entries.keys[index], entries.rows[index]
-            (slim,), lead = collections.slim([address], [row]), 1 + is_space(address)
-            sizes = {slot: len(self._contents.dump(value)) for slot, value in enumerate(slim[lead:], lead)}
-            slot, what = max(sizes, key=lambda slot: sizes[slot]), ""
-        else:
-            ((_, _, found),) = entries.elements(index, index + 1)
-            address, slot, what = found.address, found.slot, f"an element, {shorten(found.names()[0])}, of "
-        name, kind = collections.spec(address, slot)
+        section, place = entries.section_of(index)
+        values = section.values(slice(place, place + 1))
+        address, spec, value = max(values, key=lambda each: len(self._contents.dump(each[2])))
+        what = f"an element, {shorten(value[0])}, of " if isinstance(section, ElementSection) else ""
         return OperatorError(
-            f"operator {self._contents.backend.operator!r}: {what}the {kind} state {name.partition('/')[2]!r} of"
+            f"operator {self._contents.backend.operator!r}: {what}{spec.title} of"
             f" {whose(address)} cannot be written: it takes {size} bytes, and Spark takes no value of more than"
             f" {limits.VALUE_BYTES}: keep it in a map or list state, whose elements are written one by one, or"
             " under several keys"
@@ -253,22 +215,13 @@ class EpochWriter:
 
     def _unwritable(self, entries: Entries, start: int, stop: int, error: Exception) -> OperatorError:
         """Return the error that names the state that cannot be pickled."""
-        operator, collections = self._contents.backend.operator, self._contents.collections
-        addresses = entries.keys[start:stop]
-        parts: list[tuple[Any, int, Any]] = []
-        for address, row in zip(addresses, collections.slim(addresses, entries.rows[start:stop])):
-            lead = 1 + is_space(address)
-            parts += [(address, slot, value) for slot, value in enumerate(row[lead:], lead)]
-        for _, _, found in entries.elements(start, stop):
-            parts += [(found.address, found.slot, element) for element in zip(found.names(), found.values)]
-        for address, slot, value in parts:
+        operator = self._contents.backend.operator
+        for address, spec, value in chain(*(section.values(part) for section, part in entries.parts(start, stop))):
             try:
                 self._contents.dump((address[0] if is_space(address) else address, value))
             except Exception as its:
-                name, kind = collections.spec(address, slot)
                 return OperatorError(
-                    f"operator {operator!r}: the {kind} state {name.partition('/')[2]!r} of"
-                    f" {whose(address)} {cannot_be_written(its)}"
+                    f"operator {operator!r}: {spec.title} of {whose(address)} {cannot_be_written(its)}"
                 )
         # Each by itself can be written, now that it is tried again.
         return OperatorError(f"operator {operator!r}: the epoch's state cannot be written: {describe(error)}")

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._rows import batch_from_bytes, batch_to_bytes, column_to_list
-from pillarbox._state.heap.rows import NEW
 from pillarbox._state.inspect.view import LogView, ViewedRows
 from pillarbox._state.keys.key_groups import hashes_of_column, hashes_of_tuples, stable_hash
 from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, parts_slot
+from pillarbox._state.slots import NEW
 
 __all__ = [
     "ArrowRows",

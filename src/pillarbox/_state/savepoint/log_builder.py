@@ -9,50 +9,31 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._state.backend import LoggedStateBackend, SlotSpec
 from pillarbox._state.chunks.head import META, LogIdentity, write_head
 from pillarbox._state.chunks.store import ChunkStore
-from pillarbox._state.heap.backend import KeyOwner
-from pillarbox._state.heap.rows import NEW
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
+from pillarbox._state.heap.rows import RowTable
 from pillarbox._state.inspect.view import ViewedRows
 from pillarbox._state.keys.addresses import OPERATOR, said, space_address
 from pillarbox._state.keys.key_groups import hashes_of_keys, key_group_range
 from pillarbox._state.log.contents import LogContents
-from pillarbox._state.log.many_objects import many_new_objects
+from pillarbox._state.log.layouts import with_addresses
+from pillarbox._state.log.many_objects import collector_paused
 from pillarbox._state.log.writer import EpochWriter
 from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.savepoint.table import Loads, Table
+from pillarbox._state.slots import NEW, Row, SlotSpec
 from pillarbox._state.types.opaque import pickled
 from pillarbox._unpickle import loads as loads_anything
 
 __all__ = ["LogBuilder", "build_log"]
-
-
-class _Spaces:
-    def __init__(self, slots: list[SlotSpec]) -> None:
-        self.slots = slots
-
-
-class _NewRows:
-    """What a log needs of a backend to write rows that are all new."""
-
-    def __init__(self, operator: OperatorTable) -> None:
-        self.operator = operator.uid
-        self.slots = [SlotSpec(*slot) for slot in operator.layout]
-        self.spaces = _Spaces([SlotSpec(*slot) for slot in operator.space_layout])
-        self.rows: dict[Any, list[Any]] = {}
-
-    def find(self, address: Any) -> list[Any] | None:
-        return self.rows.get(address)
-
-    def take_changes(self) -> tuple[dict[Any, list[Any]], dict[Any, int]]:
-        return self.rows, {}
 
 
 def build_log(
@@ -77,7 +58,7 @@ def build_log(
     """
     builder = LogBuilder(store, table.operator, identity)
     owner = KeyOwner(identity.subtask, identity.parallelism, identity.max_parallelism)
-    with many_new_objects():
+    with collector_paused():
         for rows in table.rows(batches, owner, loads):
             builder.add(rows)
         builder.finish(own)
@@ -95,8 +76,11 @@ class LogBuilder:
         self._store = store
         self._operator = operator
         self._identity = identity
-        self._new = _NewRows(operator)
-        self._contents = LogContents(identity, cast("LoggedStateBackend", self._new))
+        self._backend = backend = KeyedStateBackend(operator.uid)
+        for table, layout in zip(backend.tables, (operator.layout, operator.space_layout)):
+            for slot in layout:
+                table.add_slot(SlotSpec(*slot))
+        self._contents = LogContents(identity, backend)
         self._contents.dump = pickled
         groups = key_group_range(identity.subtask, identity.max_parallelism, identity.parallelism)
         self._first, self._last = (groups[0], groups[-1]) if len(groups) else (0, -1)
@@ -105,27 +89,28 @@ class LogBuilder:
         """Add rows, which are the builder's from now on.
 
         Raises:
-            CheckpointMismatchError: a key is another subtask's, or comes twice.
+            CheckpointMismatchError: a key is another subtask's.
         """
-        addresses = rows.keys
         self._check(rows)
-        if rows.namespaces is not None:
-            addresses = list(map(space_address, rows.keys, rows.namespaces))
-            for address, row in zip(addresses, rows.rows):
-                row.insert(1, address)
-        self._put(addresses, rows.rows)
+        if rows.namespaces is None:
+            self._put(self._backend, rows.keys, rows.rows)
+        else:
+            self._put(self._backend.spaces, list(map(space_address, rows.keys, rows.namespaces)), rows.rows)
 
-    def _put(self, addresses: list[Any], rows: list[list[Any]]) -> None:
-        found = self._new.rows
-        twice = None if found.keys().isdisjoint(addresses) else next(each for each in addresses if each in found)
-        before = len(found)
-        found.update(zip(addresses, rows))
-        if twice is None and len(found) < before + len(addresses):
-            twice = Counter(addresses).most_common(1)[0][0]
-        if twice is not None:
-            raise CheckpointMismatchError(
-                f"{self._identity}: the savepoint has the state of {said(twice)} twice: it is damaged, or was edited"
-            )
+    def _put(self, table: RowTable, addresses: list[Any], rows: list[Row]) -> None:
+        with_addresses(rows, addresses)
+        table.load(addresses, rows)
+        table.dirty += rows
+
+    def _check_once(self) -> None:
+        """Check that no row has come twice."""
+        for table in self._backend.tables:
+            if table.count_rows() < len(table.dirty):
+                twice = Counter(row[1] for row in table.dirty).most_common(1)[0][0]
+                raise CheckpointMismatchError(
+                    f"{self._identity}: the savepoint has the state of {said(twice)} twice: it is damaged, or was"
+                    " edited"
+                )
 
     def _check(self, rows: ViewedRows) -> None:
         """Check that keys are the subtask's: a record of another one would never find its state."""
@@ -145,29 +130,21 @@ class LogBuilder:
         """Write the log.
 
         Raises:
+            CheckpointMismatchError: a key comes twice.
             OperatorError: a value cannot be pickled.
         """
         if own.row:
-            self._put([OPERATOR], [[NEW, OPERATOR, *(own.row.get(slot.name) for slot in self._new.spaces.slots)]])
-        contents, identity, operator = self._contents, self._identity, self._operator
-        version = max(1, operator.version)
+            spaces = self._backend.spaces
+            self._put(spaces, [OPERATOR], [[NEW, *(own.row.get(slot.name) for slot in spaces.slots)]])
+        self._check_once()
+        contents, operator = self._contents, self._operator
+        contents.head.version = version = max(1, operator.version)
         EpochWriter(contents, self._store, version).write_changes()
         head = replace(
-            operator.head(identity.subtask),
-            operator=identity.operator,
-            parallelism=identity.parallelism,
-            max_parallelism=identity.max_parallelism,
-            program=identity.program,
-            layouts=contents.layouts.keys.written(1),
-            space_layouts=contents.layouts.spaces.written(1),
-            codes=identity.codes or 0,
-            version=version,
-            stamps=[(version, secrets.randbits(63))],
-            following=contents.following,
-            entry=contents.entry,
-            entries=contents.entries,
-            newest=contents.newest,
-            large=contents.larges,
+            contents.written_head((version, secrets.randbits(63))),
+            key=operator.key,
+            depends_on=operator.depends_on,
             task=pickled(own.task) if own.task else b"",
+            types=dict(operator.types),
         )
         self._store.put(META, write_head(head))

@@ -19,8 +19,8 @@ from pillarbox._errors import CheckpointMismatchError, advice_on_version, descri
 from pillarbox._state.chunks.head import Layout, LogHead
 from pillarbox._state.keys.key_note import KeyNote, declared_key
 from pillarbox._state.keys.state_note import StateNote
-from pillarbox._state.log.layouts import state_name
 from pillarbox._state.savepoint.column_types import is_typed
+from pillarbox._state.slots import state_name
 from pillarbox._types.scalars import scalar_of_spark
 
 __all__ = [
@@ -202,11 +202,6 @@ class OperatorTable:
             subtask=subtask,
             layouts=[(1, list(self.layout))],
             version=self.version,
-            stamps=[],
-            first=1,
-            following=1,
-            entry=0,
-            entries=0,
             program=self.program,
             key=self.key,
             depends_on=self.depends_on,

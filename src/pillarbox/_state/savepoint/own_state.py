@@ -15,8 +15,8 @@ import pyarrow as pa
 from pillarbox._elements import channel_code, edge_of_channel, subtask_of_channel
 from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._state.inspect.view import LogView
-from pillarbox._state.keys.addresses import LIST, UNION
 from pillarbox._state.savepoint.manifest import OperatorTable
+from pillarbox._state.slots import LIST, UNION
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._unpickle import MissingGlobalError
 

@@ -22,9 +22,9 @@ from pillarbox._state.chunks.head import Layout, LogHead
 from pillarbox._state.inspect.changes import compare_states
 from pillarbox._state.inspect.summary import LogSummary
 from pillarbox._state.inspect.view import LogView
-from pillarbox._state.log.layouts import state_name
 from pillarbox._state.log.plain_states import reason_for_pickled_keys
 from pillarbox._state.savepoint.manifest import parts_slot, table_folder
+from pillarbox._state.slots import state_name
 from pillarbox._state.types.type_names import without_forms
 
 if TYPE_CHECKING:

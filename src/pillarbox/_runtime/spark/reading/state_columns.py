@@ -24,9 +24,9 @@ from pillarbox._rows import Row
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.inspect.view import ViewedRows
 from pillarbox._state.keys.key_note import declared_key
-from pillarbox._state.log.layouts import state_name
 from pillarbox._state.savepoint.manifest import unique_name
 from pillarbox._state.savepoint.timer_column import TIMERS, encode_timers
+from pillarbox._state.slots import state_name
 from pillarbox._state.types.opaque import pickled
 from pillarbox._state.types.opaque_records import with_fields
 from pillarbox._state.types.type_names import TypeName, or_none, parse

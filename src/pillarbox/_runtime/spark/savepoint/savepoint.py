@@ -24,7 +24,7 @@ from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
-from pillarbox._state.log.many_objects import many_new_objects
+from pillarbox._state.log.many_objects import collector_paused
 from pillarbox._state.savepoint.arrow_parts import schemas_of
 from pillarbox._state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources, parts_slot, table_folder
 from pillarbox._state.savepoint.own_state import TASKS, OwnState, is_drained, own_states, task_row
@@ -192,7 +192,7 @@ def _rows(operator: OperatorTable, batches: Iterable[pa.RecordBatch]) -> Iterato
 
     def rows(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
         view = LogView(store, code)
-        with many_new_objects():
+        with collector_paused():
             yield from table.encode(view.rows(), view.head.subtask)
 
     return each_log(rows, batches)

@@ -41,8 +41,8 @@ from pillarbox._runtime.spark.starting.source_positions import (
     stateful_steps,
 )
 from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST, STATE_SCHEMA, Router
-from pillarbox._state.keys.addresses import LIST
 from pillarbox._state.savepoint.own_state import OwnState
+from pillarbox._state.slots import LIST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -5,26 +5,25 @@ Only the mailbox thread may touch any of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 from pillarbox._errors import ProgramError
-from pillarbox._state.backend import SlotSpec
-from pillarbox._state.heap.rows import NEW, HeapRows, Row, stale_entry
-from pillarbox._state.heap.timers import HeapTimers, NamespaceTimers
+from pillarbox._state.heap.key_rows import KeyRows
+from pillarbox._state.heap.rows import RowTable
 from pillarbox._state.keys.addresses import OPERATOR, check_namespace, is_space, space_address
+from pillarbox._state.slots import Row, SlotSpec
 
-if TYPE_CHECKING:
-    from pillarbox._state.heap.backend import HeapKeyedStateBackend
-
-__all__ = ["HeapSpaces", "OperatorsRow"]
+__all__ = ["NamespaceRows", "OperatorsRow"]
 
 _OPERATORS_NAMESPACE = OPERATOR[1]
 
 
-class HeapSpaces(HeapRows):
-    """The rows of (key, namespace). ``row[1]`` is the row's address.
+class NamespaceRows(RowTable):
+    """The rows of (key, namespace).
+
+    Args:
+        keys: the rows of keys: which one is current is known there.
 
     Attributes:
         by_key: a key's only row, or its rows by namespace: many keys have one, and a dictionary costs 200 bytes.
@@ -32,16 +31,15 @@ class HeapSpaces(HeapRows):
         is_of_keys: whether there are states or timers of (key, namespace), and not only the operator's own row.
     """
 
-    row: Row
-    whose = "namespace"
-    _lead = 2
+    is_namespaced = True
+    lead = "space/"
+    hint_without_row = "namespace"
 
-    def __init__(self, backend: HeapKeyedStateBackend) -> None:
-        super().__init__(backend.operator)
-        self._backend = backend
+    def __init__(self, keys: KeyRows) -> None:
+        super().__init__(keys.operator)
+        self._keys = keys
         self.by_key: dict[Any, Row | dict[Any, Row]] = {}
-        self._dirty: list[Row] = []
-        self.is_of_keys = False
+        self.is_of_keys: bool = False
         self._checked: Any = object()  # the namespace that was looked at last
         self.operators_row: OperatorsRow = OperatorsRow(self)
 
@@ -58,17 +56,11 @@ class HeapSpaces(HeapRows):
     @property
     def current_key(self) -> Any:
         """The current key."""
-        return self._backend.key
+        return self._keys.key
 
-    def create_timers(self, name: str) -> HeapTimers:
-        """Return the timers of one time domain."""
-        timers = NamespaceTimers(name, self._backend, self.add_slot(SlotSpec(name, "timers")))
-        self.timers.append(timers)
-        return timers
-
-    def contents_by_key(self) -> Iterator[tuple[Any, Any]]:
+    def contents_by_key(self) -> Iterable[tuple[Any, Any]]:
         """Return all that is kept, with its keys, for a look at its size."""
-        return iter(self.by_key.items())
+        return self.by_key.items()
 
     # -- rows --
 
@@ -81,7 +73,7 @@ class HeapSpaces(HeapRows):
             ProgramError: the namespace is no plain value.
             OperatorError: the key belongs to another subtask.
         """
-        key = self._backend.key
+        key = self._keys.key
         found = self.by_key.get(key)
         if isinstance(found, list):
             if found[1][1] == namespace:
@@ -91,15 +83,23 @@ class HeapSpaces(HeapRows):
         if namespace is not self._checked:
             check_namespace(namespace, self.operator)
             self._checked = namespace  # keys that come to be in the same window bring the same one
-        self._backend.check_owner(key)
+        self._keys.check_owner(key)
         return self.new_row(space_address(key, namespace))
 
     def new_row(self, address: Any) -> Row:
         """Return a new row, in its place."""
         row = self.blank.copy()
         row[1] = address
-        self._put(row)
-        self._dirty.append(row)
+        self._put((row,))
+        self.dirty.append(row)
+        return row
+
+    def enter(self, address: Any) -> Row:
+        """Make the key and the namespace of an address the current ones; return its row, made where there is none."""
+        keys = self._keys
+        keys.key, namespace, _ = address
+        keys.row = keys.rows[keys.key] if keys.slots else keys.blank
+        self.row = row = self.row_in(namespace)
         return row
 
     def rows_of(self, key: Any) -> Iterator[Row]:
@@ -125,22 +125,23 @@ class HeapSpaces(HeapRows):
         if self.by_key:
             own = self.find(OPERATOR)
             self.by_key.clear()
-            self._dirty.clear()
+            self.dirty.clear()
             if own is not None:
-                self._put(own)
+                self._put((own,))
 
-    def _put(self, row: Row) -> None:
-        """Put a row in its place, which is empty or has another row with the same address."""
-        key, namespace, _ = row[1]
-        found = self.by_key.get(key)
-        if found is None:
-            self.by_key[key] = row
-        elif isinstance(found, dict):
-            found[namespace] = row
-        elif found[1][1] == namespace:
-            self.by_key[key] = row
-        else:
-            self.by_key[key] = {found[1][1]: found, namespace: row}
+    def _put(self, rows: Collection[Row]) -> None:
+        by_key = self.by_key
+        for row in rows:
+            key, namespace, _ = row[1]
+            found = by_key.get(key)
+            if found is None:
+                by_key[key] = row
+            elif isinstance(found, dict):
+                found[namespace] = row
+            elif found[1][1] == namespace:
+                by_key[key] = row
+            else:
+                by_key[key] = {found[1][1]: found, namespace: row}
 
     def _remove(self, row: Row) -> None:
         key, namespace, _ = row[1]
@@ -160,54 +161,22 @@ class HeapSpaces(HeapRows):
             else:
                 yield found
 
-    def touch(self) -> None:
-        """Note that the current row, unchanged so far in this epoch, is being changed."""
-        self.touch_row(self.row)
-
-    def touch_row(self, row: Row) -> None:
-        """Note that a row, unchanged so far in this epoch, is being changed."""
-        row[0] = stale_entry(row[0])
-        self._dirty.append(row)
-
-    def rewrite(self) -> None:
-        """Have all rows written with this epoch."""
-        kept = [row for row in self.every_row() if row[0] >= 0]
-        for row in sorted(kept, key=itemgetter(0)):
-            self.touch_row(row)
-
-    # -- writing and restoring whole rows (the state log's side) --
-
-    def take_changes(self, changed: dict[Any, Row], removed: dict[Any, int]) -> None:
-        """Add the rows that changed in this epoch, and the stale entries of those that are gone, by address."""
-        dirty, self._dirty = self._dirty, []
-        holds_something = self.holds_something
-        for row in dirty:
-            if holds_something(row):
-                changed[row[1]] = row
-                continue
-            self._remove(row)
-            if row[0] != NEW:
-                removed[row[1]] = stale_entry(row[0])
-        if dirty:
-            self.row = self.nowhere  # it may have gone
+    def take_changes(self, removed: dict[Any, int]) -> list[Row]:
+        """Return the rows that changed in this epoch and hold something; those that hold nothing are dropped."""
+        if self.dirty:
+            self.row = self.nowhere  # it may go
+        return super().take_changes(removed)
 
     def count_rows(self) -> int:
         """Return how many rows of namespaces there are."""
         found = self.by_key.values()
         return len(found) + sum(len(rows) - 1 for rows in found if type(rows) is dict)
 
-    def load(self, addresses: list[Any], rows: list[Row]) -> None:
-        """Take over rows, each once, during a cold start."""
-        for row in rows:
-            self._put(row)
-        for timers in self.timers:
-            timers.load(addresses, rows)
-
 
 class OperatorsRow:
     """The operator's own row: the current one of all states that are the operator's, whatever the current key is."""
 
-    def __init__(self, spaces: HeapSpaces) -> None:
+    def __init__(self, spaces: NamespaceRows) -> None:
         self._spaces = spaces
         self.operator: str = spaces.operator
 
