@@ -157,7 +157,8 @@ class LargeList(LargeCollection):
         return sorted(places)
 
     def plain(self) -> list[Any]:
-        return self.live
+        live: list[Any] = self.live
+        return live
 
     def load(self, parts: FoundElements) -> bool:
         elements = parts.sorted()

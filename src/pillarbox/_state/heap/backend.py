@@ -218,7 +218,9 @@ class KeyedStateBackend(KeyRows):
         spaces.row = spaces.nowhere
         return row
 
-    enter = set_current_key
+    def enter(self, address: Any) -> Row:
+        """Make the key of an address the current one; return its row, made where there is none."""
+        return self.set_current_key(address)
 
     def leave_key(self) -> None:
         """Make no key the current one: states of keys are refused."""

@@ -86,7 +86,7 @@ class RowSection(Section):
 
     def dump(self, index: int, dump: Callable[[Any], bytes]) -> bytes:
         (row,) = self._collections.slim([self.rows[index]])
-        return large_row([tuple(spec) for spec in self.table.slots], _as_written(row), dump)
+        return large_row([(spec.name, spec.kind) for spec in self.table.slots], _as_written(row), dump)
 
 
 def _as_written(row: Row) -> Row:
