@@ -97,7 +97,7 @@ class TumblingWindowOperator(SharedWindowOperator):
         self._state.wake((key,), places)
         self._state.fold((value,), (key,), places, self._check_owner)
         if window.max_timestamp() <= self._passed:
-            self._fire(*window, self._state.folded(tuple(window), key))
+            self._fire(window.start, window.end, self._state.folded(tuple(window), key))
 
     # -- firing --
 
