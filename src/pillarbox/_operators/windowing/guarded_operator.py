@@ -24,10 +24,9 @@ class GuardedWindowOperator(GuardedOperator):
 
     _guarded: WindowOperator
 
-    def open(self) -> None:
-        """Open the window operator, whose firings are guarded from then on."""
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
         self._guarded.guard = self._guard_firing
-        super().open()
 
     def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
         """Call what handles a timer of the current key and window."""
