@@ -47,7 +47,7 @@ def simulate(name: str, seed: int) -> Story:
         Disagreement: it came out other than without disturbances, or than plain Python says.
     """
     run = run_of(name, seed)
-    run.check()
+    run.verify()
     return run.story
 
 

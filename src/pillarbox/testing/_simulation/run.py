@@ -153,7 +153,7 @@ class Run:
                 read[vertex] = [cut(part) for part in parts]
         return read
 
-    def check(self) -> None:
+    def verify(self) -> None:
         """Run the program undisturbed and disturbed, and compare.
 
         Raises:

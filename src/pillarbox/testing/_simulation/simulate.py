@@ -184,7 +184,7 @@ def _run(programs: Programs, seed: int, inputs: Records, faults: Collection[str]
 def _failure(programs: Programs, seed: int, inputs: Records, faults: Collection[str]) -> Disagreement | None:
     """Run a program under a seed; return what is wrong with it."""
     try:
-        _run(programs, seed, inputs, faults).check()
+        _run(programs, seed, inputs, faults).verify()
     except Disagreement as error:
         return error
     return None
