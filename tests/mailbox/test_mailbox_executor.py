@@ -12,7 +12,9 @@ from pillarbox.mailbox import (
     MAX_PRIORITY,
     MIN_PRIORITY,
     MailboxClosedError,
+    MailboxController,
     MailboxExecutor,
+    MailboxProcessor,
     MailOptions,
     RejectedExecutionError,
     TaskMailbox,
@@ -117,6 +119,7 @@ def test_m9_yielding_leaves_deferrable_mails_alone(mailbox: TaskMailbox, priorit
     executor.execute(lambda: ran.append("now"), "now")
     assert executor.try_yield()
     assert ran == ["now", "now"]
+    assert executor.should_interrupt()
     mailbox.take(MIN_PRIORITY).run()
     assert ran == ["now", "now", "later"]
 
@@ -158,8 +161,39 @@ def test_m9_what_a_mail_raises_comes_out_of_the_yield(mailbox: TaskMailbox) -> N
         executor.try_yield()
 
 
-def test_m9_yielding_belongs_to_the_mailbox_thread(mailbox: TaskMailbox, threads) -> None:
+def test_m9_yielding_and_looking_belong_to_the_mailbox_thread(mailbox: TaskMailbox, threads) -> None:
     executor = MailboxExecutor(mailbox, 0)
-    for method in (executor.yield_, executor.try_yield):
+    for method in (executor.yield_, executor.try_yield, executor.should_interrupt):
         with pytest.raises(WrongThreadError):
             threads.call(method)
+
+
+def test_m9_should_interrupt_when_mail_waits(mailbox: TaskMailbox) -> None:
+    executor = MailboxExecutor(mailbox, 0)
+    assert not executor.should_interrupt()
+    executor.execute(lambda: None, "m")
+    assert executor.should_interrupt()
+
+
+def test_m9_is_idle_without_mail_and_default_action() -> None:
+    controllers: list[MailboxController] = []
+    processor = MailboxProcessor(controllers.append)
+    executor = processor.get_mailbox_executor(0)
+    assert not executor.is_idle()  # there is a default action to be called
+    processor.run_mailbox_step()
+    suspension = controllers[0].suspend_default_action()
+    assert executor.is_idle()
+    executor.execute(lambda: None, "m")
+    assert not executor.is_idle()
+    processor.run_mailbox_step()
+    assert executor.is_idle()
+    suspension.resume()
+    assert not executor.is_idle()
+    controllers[0].suspend_default_action()
+    processor.prepare_close()
+    assert not executor.is_idle()
+
+
+def test_m9_is_idle_needs_a_processor(mailbox: TaskMailbox) -> None:
+    with pytest.raises(RuntimeError, match="processor"):
+        MailboxExecutor(mailbox, 0).is_idle()

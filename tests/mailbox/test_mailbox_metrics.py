@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -54,96 +54,84 @@ def nothing() -> None:
     pass
 
 
-Script = Callable[[MailboxProcessor], Iterator[None]]
-
-
-def measured(time: ManualTime) -> MailboxProcessor:
-    return MailboxProcessor(idle, metrics=MailboxMetrics(time.schedule, clock=time.clock))
-
-
-def run(time: ManualTime, script: Script, interval: float = 1.0) -> MailboxProcessor:
-    """Run a script as the default action: where it yields, the loop runs the mails that are there."""
-
-    def action(controller: MailboxController) -> None:
-        if next(steps, "end") == "end":
-            controller.all_actions_completed()
-
-    processor = MailboxProcessor(action, metrics=MailboxMetrics(time.schedule, interval=interval, clock=time.clock))
-    steps = script(processor)
-    processor.run_mailbox_loop()
+def measured(time: ManualTime, interval: float = 1.0) -> MailboxProcessor:
+    metrics = MailboxMetrics(time.schedule, interval=interval, clock=time.clock)
+    processor = MailboxProcessor(idle, metrics=metrics)
+    processor.run_mailbox_step()
     return processor
 
 
 def test_m15_counts_mails(time: ManualTime) -> None:
-    def script(processor: MailboxProcessor) -> Iterator[None]:
-        executor = processor.get_main_mailbox_executor()
-        assert processor.metrics.mails_processed == 0
-        executor.execute(nothing, "m")
-        executor.execute(nothing, "m")
-        assert processor.metrics.mails_waiting == 2
-        yield
-        assert processor.metrics.mails_processed == 2
-        assert processor.metrics.mails_waiting == 0
-
-    run(time, script)
+    processor = measured(time)
+    executor = processor.get_main_mailbox_executor()
+    assert processor.metrics.mails_processed == 0
+    executor.execute(nothing, "m")
+    executor.execute(nothing, "m")
+    assert processor.metrics.mails_waiting == 2
+    processor.run_mailbox_step()
+    assert processor.metrics.mails_processed == 1
+    assert processor.metrics.mails_waiting == 1
+    processor.drain()
+    assert processor.metrics.mails_processed == 2
+    assert processor.metrics.mails_waiting == 0
 
 
 def test_m15_a_mail_that_fails_counts(time: ManualTime) -> None:
-    processor = MailboxProcessor(idle)
+    processor = measured(time)
     processor.report_throwable(LookupError())
     with pytest.raises(LookupError):
-        processor.run_mailbox_loop()
+        processor.run_mailbox_step()
     assert processor.metrics.mails_processed == 1
 
 
 def test_m15_latency_is_measured_from_the_first_real_mail(time: ManualTime) -> None:
-    def script(processor: MailboxProcessor) -> Iterator[None]:
-        assert time.scheduled == 0
-        for name in ("first real mail", "second"):
-            processor.get_main_mailbox_executor().execute(nothing, name)
-            yield
-            assert time.scheduled == 1
-            assert processor.metrics.latency is None
-
     processor = measured(time)
+    metrics = processor.metrics
+    executor = processor.get_main_mailbox_executor()
     processor.suspend()
     processor.run_mailbox_loop()  # a poison mail starts nothing
+    assert not metrics.is_latency_measurement_started
     assert time.scheduled == 0
-    run(time, script)
+
+    executor.execute(nothing, "first real mail")
+    processor.run_mailbox_step()
+    assert metrics.is_latency_measurement_started
+    assert time.scheduled == 1
+    executor.execute(nothing, "second")
+    processor.run_mailbox_step()
+    assert time.scheduled == 1
+    assert metrics.latency is None
 
 
 def test_m15_latency_is_the_time_a_probe_waits(time: ManualTime) -> None:
-    def script(processor: MailboxProcessor) -> Iterator[None]:
-        metrics = processor.metrics
-        processor.get_main_mailbox_executor().execute(nothing, "first real mail")
-        yield
+    processor = measured(time, interval=10.0)
+    metrics = processor.metrics
+    processor.get_main_mailbox_executor().execute(nothing, "first real mail")
+    processor.run_mailbox_step()
 
-        time.advance(10.0)  # the probe is put
-        assert metrics.mails_waiting == 1
-        time.advance(0.25)
-        yield
-        assert metrics.latency == LatencyStatistics(1, 0.25, 0.25, 0.25, 0.25)
+    time.advance(10.0)  # the probe is put
+    assert metrics.mails_waiting == 1
+    time.advance(0.25)
+    processor.run_mailbox_step()
+    assert metrics.latency == LatencyStatistics(1, 0.25, 0.25, 0.25, 0.25)
 
-        time.advance(9.0)
-        assert metrics.mails_waiting == 0  # the interval counts from the probe's execution
-        time.advance(1.0)
-        time.advance(0.75)
-        yield
-        assert metrics.latency == LatencyStatistics(2, 0.75, 0.25, 0.5, 0.75)
-
-    run(time, script, interval=10.0)
+    time.advance(9.0)
+    assert metrics.mails_waiting == 0  # the interval counts from the probe's execution
+    time.advance(1.0)
+    time.advance(0.75)
+    processor.run_mailbox_step()
+    assert metrics.latency == LatencyStatistics(2, 0.75, 0.25, 0.5, 0.75)
 
 
 def test_m15_latency_forgets_the_old(time: ManualTime) -> None:
-    def script(processor: MailboxProcessor) -> Iterator[None]:
-        processor.get_main_mailbox_executor().execute(nothing, "first real mail")
-        yield
-        for i in range(12):
-            time.advance(1.0)
-            time.now += i
-            yield
-
-    assert run(time, script).metrics.latency == LatencyStatistics(12, 11.0, 2.0, 6.5, 11.0)
+    processor = measured(time)
+    processor.get_main_mailbox_executor().execute(nothing, "first real mail")
+    processor.run_mailbox_step()
+    for i in range(12):
+        time.advance(1.0)
+        time.now += i
+        processor.run_mailbox_step()
+    assert processor.metrics.latency == LatencyStatistics(12, 11.0, 2.0, 6.5, 11.0)
 
 
 def test_m15_a_probe_that_meets_a_suspended_loop_is_not_counted(time: ManualTime) -> None:
@@ -162,11 +150,9 @@ def test_m15_a_probe_that_meets_a_suspended_loop_is_not_counted(time: ManualTime
 
 
 def test_m15_probes_end_with_the_mailbox(time: ManualTime) -> None:
-    def script(processor: MailboxProcessor) -> Iterator[None]:
-        processor.get_main_mailbox_executor().execute(nothing, "first real mail")
-        yield
-
-    processor = run(time, script)
+    processor = measured(time)
+    processor.get_main_mailbox_executor().execute(nothing, "first real mail")
+    processor.run_mailbox_step()
     processor.close()
     time.advance(1.0)
     assert time.due == []

@@ -13,6 +13,7 @@ import pytest
 
 from pillarbox.mailbox import (
     MAX_PRIORITY,
+    Mail,
     MailboxClosedError,
     MailboxController,
     MailboxProcessor,
@@ -40,25 +41,6 @@ def log() -> Log:
 
 def finish(controller: MailboxController) -> None:
     controller.all_actions_completed()
-
-
-def called_once() -> tuple[MailboxProcessor, list[MailboxController]]:
-    """Return a processor whose default action was called once, and the controllers that this one has got."""
-    controllers: list[MailboxController] = []
-
-    def action(controller: MailboxController) -> None:
-        controllers.append(controller)
-        processor.suspend()
-
-    processor = MailboxProcessor(action)
-    processor.run_mailbox_loop()
-    return processor, controllers
-
-
-def run_mails(processor: MailboxProcessor) -> None:
-    """Run the mails that are there, and no default action."""
-    processor.get_main_mailbox_executor().execute(processor.suspend, "suspend")
-    processor.run_mailbox_loop()
 
 
 # -- M10: the loop -------------------------------------------------------------------------------
@@ -134,6 +116,21 @@ def test_m10_deferrable_mails_are_run_by_the_loop(log: Log) -> None:
     assert log == ["deferrable"]
 
 
+def test_m10_a_mail_put_first_by_the_default_action_is_run_before_its_next_call(log: Log) -> None:
+    mailbox = TaskMailbox()
+
+    def action(controller: MailboxController) -> None:
+        log.append("action")
+        if log.count("action") == 2:
+            controller.all_actions_completed()
+        mailbox.put_first(Mail(log.note("mail"), 0, "mail"))
+
+    MailboxProcessor(action, mailbox).run_mailbox_loop()
+    # The mail of the second call stays: the poison mail is urgent.
+    assert log == ["action", "mail", "action"]
+    assert mailbox.size() == 1
+
+
 def test_m10_no_lock_in_a_round_without_mail() -> None:
     """M4 too: the hot path."""
     calls = 0
@@ -166,10 +163,35 @@ def test_m10_no_lock_in_a_round_without_mail() -> None:
     assert seen[0] == seen[-1]
 
 
+def test_m10_step_runs_one_mail_or_the_default_action(log: Log) -> None:
+    processor = MailboxProcessor(lambda _: log.append("action"))
+    executor = processor.get_main_mailbox_executor()
+    executor.execute(log.note("mail 1"), "m")
+    executor.execute(log.note("mail 2"), "m")
+    assert processor.run_mailbox_step()
+    assert log == ["mail 1"]
+    assert processor.run_mailbox_step()
+    assert processor.run_mailbox_step()
+    assert log == ["mail 1", "mail 2", "action"]
+
+
+def test_m10_step_does_nothing_where_there_is_nothing() -> None:
+    processor = MailboxProcessor(lambda controller: controller.suspend_default_action())
+    assert processor.run_mailbox_step()
+    assert not processor.is_default_action_available()
+    assert not processor.run_mailbox_step()
+    processor.all_actions_completed()
+    assert processor.run_mailbox_step()
+    assert not processor.is_mailbox_loop_running()
+    assert not processor.run_mailbox_step()
+
+
 def test_m10_the_loop_belongs_to_the_mailbox_thread(threads) -> None:
     processor = MailboxProcessor(finish)
     for method in (
         processor.run_mailbox_loop,
+        processor.run_mailbox_step,
+        processor.drain,
         processor.prepare_close,
         processor.close,
     ):
@@ -189,6 +211,8 @@ def test_m10_the_loop_does_not_run_within_itself() -> None:
     def action(controller: MailboxController) -> None:
         with pytest.raises(RuntimeError, match="already"):
             processor.run_mailbox_loop()
+        with pytest.raises(RuntimeError, match="already"):
+            processor.run_mailbox_step()
         controller.all_actions_completed()
 
     processor = MailboxProcessor(action)
@@ -231,7 +255,9 @@ def test_m11_not_called_until_resumed(threads, log: Log, how: str) -> None:
 
 
 def test_m11_an_old_suspension_does_not_end_a_new_one(threads) -> None:
-    processor, controllers = called_once()
+    controllers: list[MailboxController] = []
+    processor = MailboxProcessor(controllers.append)
+    processor.run_mailbox_step()
     old = controllers[0].suspend_default_action()
     old.resume()
     old.resume()
@@ -246,17 +272,21 @@ def test_m11_an_old_suspension_does_not_end_a_new_one(threads) -> None:
 
 
 def test_m11_a_late_resume_mail_does_not_end_a_new_suspension(threads) -> None:
-    processor, controllers = called_once()
+    controllers: list[MailboxController] = []
+    processor = MailboxProcessor(controllers.append)
+    processor.run_mailbox_step()
     old = controllers[0].suspend_default_action()
     threads.call(old.resume)  # a mail now
     old.resume()  # at once
     controllers[0].suspend_default_action()
-    run_mails(processor)
+    assert processor.run_mailbox_step()  # the mail
     assert not processor.is_default_action_available()
 
 
 def test_m11_suspending_twice_or_elsewhere_raises(threads) -> None:
-    _, controllers = called_once()
+    controllers: list[MailboxController] = []
+    processor = MailboxProcessor(controllers.append)
+    processor.run_mailbox_step()
     with pytest.raises(WrongThreadError):
         threads.call(controllers[0].suspend_default_action)
     controllers[0].suspend_default_action()
@@ -266,7 +296,9 @@ def test_m11_suspending_twice_or_elsewhere_raises(threads) -> None:
 
 @pytest.mark.parametrize("end", ["prepare_close", "close"])
 def test_m11_resume_after_the_end_does_no_harm(threads, end: str) -> None:
-    processor, controllers = called_once()
+    controllers: list[MailboxController] = []
+    processor = MailboxProcessor(controllers.append)
+    processor.run_mailbox_step()
     suspension = controllers[0].suspend_default_action()
     getattr(processor, end)()
     state = processor.mailbox.state
@@ -291,25 +323,28 @@ class FakeTimer:
 def test_m11_the_timer_measures_the_pause_without_the_mails_in_it(log: Log) -> None:
     timer = FakeTimer(log)
     assert isinstance(timer, PeriodTimer)
+    suspensions: list[Suspension] = []
 
     def action(controller: MailboxController) -> None:
         log.append("action")
-        if log.count("action") == 2:
-            controller.all_actions_completed()
-            return
-        suspension = controller.suspend_default_action(timer)
-
-        def mail() -> None:
-            log.append("mail")
-            for _ in range(2):
-                executor.execute(suspension.resume, "resume")
-
-        executor.execute(mail, "m")
+        suspensions.append(controller.suspend_default_action(timer))
 
     processor = MailboxProcessor(action)
     executor = processor.get_main_mailbox_executor()
-    processor.run_mailbox_loop()
-    assert log == ["action", "start", "end", "mail", "start", "end", "action"]
+    processor.run_mailbox_step()
+    assert log == ["action", "start"]
+    executor.execute(log.note("mail"), "m")
+    processor.run_mailbox_step()
+    assert log == ["action", "start", "end", "mail", "start"]
+    log.clear()
+    suspensions[0].resume()
+    suspensions[0].resume()
+    assert log == ["end"]
+    log.clear()
+    processor.run_mailbox_step()
+    executor.execute(suspensions[1].resume, "resume")
+    processor.run_mailbox_step()
+    assert log == ["action", "start", "end"]
 
 
 def test_m11_the_timer_stands_still_while_the_loop_is_suspended(threads, log: Log) -> None:
@@ -341,11 +376,13 @@ def test_m11_the_timer_stands_still_while_the_loop_is_suspended(threads, log: Lo
 
 
 def test_m11_the_timer_starts_once_when_a_mail_suspends_the_default_action(log: Log) -> None:
-    processor, controllers = called_once()
+    controllers: list[MailboxController] = []
+    processor = MailboxProcessor(controllers.append)
+    processor.run_mailbox_step()
     executor = processor.get_main_mailbox_executor()
     executor.execute(lambda: controllers[0].suspend_default_action(FakeTimer(log)), "suspend")
-    run_mails(processor)
-    assert log == ["start", "end"]
+    processor.run_mailbox_step()
+    assert log == ["start"]
 
 
 def test_m11_the_timer_ends_when_the_loop_fails(log: Log) -> None:
@@ -737,6 +774,40 @@ def test_m14_one_cancellation_that_fails_keeps_none_from_the_others() -> None:
     assert processor.mailbox.state is MailboxState.CLOSED
 
 
+def test_m14_closes_itself_as_a_context_manager() -> None:
+    with MailboxProcessor(finish) as processor:
+        future = processor.get_mailbox_executor(0).submit(lambda: None, "m")
+    assert future.cancelled()
+    assert processor.mailbox.state is MailboxState.CLOSED
+
+
+def test_m14_drain_runs_what_is_there(log: Log) -> None:
+    processor = MailboxProcessor(finish)
+    executor = processor.get_mailbox_executor(0)
+    executor.execute(log.note("1"), "m")
+    processor.mailbox.create_batch()
+    executor.execute(log.note("2"), "m")
+    executor.execute(lambda: executor.execute(log.note("bred"), "m"), "m")
+    processor.prepare_close()
+    with pytest.raises(RejectedExecutionError):
+        processor.drain()
+    assert log == ["1", "2"]
+    assert processor.mailbox.size() == 0
+
+
+def test_m14_drain_keeps_the_mails_behind_an_error(log: Log) -> None:
+    processor = MailboxProcessor(finish)
+    executor = processor.get_mailbox_executor(0)
+    executor.execute(lambda: 1 // 0, "m")
+    executor.execute(log.note("1"), "m")
+    executor.execute(log.note("2"), "m")
+    with pytest.raises(ZeroDivisionError):
+        processor.drain()
+    assert processor.mailbox.size() == 2
+    processor.drain()
+    assert log == ["1", "2"]
+
+
 # -- M1: changing the thread ---------------------------------------------------------------------
 
 
@@ -852,3 +923,17 @@ def test_all_threads_at_once_meet_only_in_the_mailbox_thread(threads) -> None:
     assert total == writers * each
     assert runs > 1
     assert calls >= 1
+
+
+def test_m14_a_drain_whose_mail_closes_the_mailbox_cancels_the_rest() -> None:
+    def close_and_raise() -> None:
+        processor.close()
+        raise ValueError("closed")
+
+    processor = MailboxProcessor(lambda controller: None)
+    executor = processor.get_main_mailbox_executor()
+    executor.execute(close_and_raise, "close and raise")
+    future = executor.submit(lambda: None, "never")
+    with pytest.raises(ValueError, match="closed"):
+        processor.drain()
+    assert future.cancelled()

@@ -1,4 +1,4 @@
-"""The task mailbox: M1, M3 to M5, M7 and M8."""
+"""The task mailbox: M1 and M3 to M8."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def mailbox() -> TaskMailbox:
 OWN: dict[str, Callable[[TaskMailbox], Any]] = {
     "take": lambda m: m.take(MIN_PRIORITY),
     "try_take": lambda m: m.try_take(MIN_PRIORITY),
+    "has_mail": lambda m: m.has_mail(),
     "create_batch": lambda m: m.create_batch(),
+    "try_take_from_batch": lambda m: m.try_take_from_batch(),
+    "drain": lambda m: m.drain(),
     "quiesce": lambda m: m.quiesce(),
     "close": lambda m: m.close(),
 }
@@ -72,8 +75,8 @@ def test_m1_what_belongs_to_the_mailbox_thread_raises_elsewhere(mailbox: TaskMai
 
 
 def test_m1_any_thread_may_put_and_look(mailbox: TaskMailbox, threads) -> None:
-    threads.call(mailbox.put, mail("a"))
     threads.call(mailbox.put, mail("b"))
+    threads.call(mailbox.put_first, mail("a"))
     assert threads.call(mailbox.size) == 2
     assert threads.call(mailbox.run_exclusively, lambda: 5) == 5
     assert threads.call(lambda: mailbox.state) is MailboxState.OPEN
@@ -98,7 +101,7 @@ def test_m1_another_thread_takes_over(mailbox: TaskMailbox, threads) -> None:
     threads.call(mailbox.bind_to_current_thread)
     assert not mailbox.is_mailbox_thread()
     with pytest.raises(WrongThreadError):
-        mailbox.try_take()
+        mailbox.has_mail()
     assert threads.call(take_all, mailbox) == ["a", "b"]
 
 
@@ -133,7 +136,8 @@ def test_m3_selects_within_the_batch_and_behind_it(mailbox: TaskMailbox) -> None
     mailbox.put(mail("in queue", 2))
     assert str(mailbox.take(2)) == "in batch"
     assert str(mailbox.take(2)) == "in queue"
-    assert str(mailbox.try_take()) == "low"
+    assert str(mailbox.try_take_from_batch()) == "low"
+    assert mailbox.try_take_from_batch() is None
     assert str(mailbox.try_take(1)) == "low too"
 
 
@@ -147,7 +151,8 @@ def test_m3_an_urgent_mail_of_too_low_priority_stays(mailbox: TaskMailbox) -> No
     mailbox.put(urgent("low", 1))
     mailbox.put(mail("high", 2))
     assert str(mailbox.try_take(2)) == "high"
-    assert mailbox.try_take(2) is None
+    assert str(mailbox.try_take(2)) == "None"
+    assert mailbox.has_mail()
     assert str(mailbox.try_take(1)) == "low"
 
 
@@ -157,9 +162,10 @@ def test_m4_batch_and_other_takes(mailbox: TaskMailbox) -> None:
     assert mailbox.create_batch()
     for i in range(3, 6):
         mailbox.put(mail(i))
-    assert str(mailbox.try_take()) == "0"
+    assert str(mailbox.try_take_from_batch()) == "0"
     assert str(mailbox.try_take(0)) == "1"
     assert str(mailbox.take(0)) == "2"
+    assert mailbox.try_take_from_batch() is None
     assert str(mailbox.try_take(0)) == "3"
     assert str(mailbox.take(0)) == "4"
     assert names(mailbox.close()) == ["5"]
@@ -170,11 +176,11 @@ def test_m4_an_unfinished_batch_is_carried_over(mailbox: TaskMailbox) -> None:
     mailbox.put(mail("a"))
     mailbox.put(mail("b"))
     assert mailbox.create_batch()
-    assert str(mailbox.try_take()) == "a"
+    assert str(mailbox.try_take_from_batch()) == "a"
     mailbox.put(mail("c"))
     assert mailbox.create_batch()
-    assert str(mailbox.try_take()) == "b"
-    assert str(mailbox.try_take()) == "c"
+    assert str(mailbox.try_take_from_batch()) == "b"
+    assert str(mailbox.try_take_from_batch()) == "c"
     assert not mailbox.create_batch()
 
 
@@ -194,17 +200,33 @@ class CountingLock:
 def test_m4_one_locking_per_batch_none_without_mail(mailbox: TaskMailbox) -> None:
     lock = CountingLock()
     mailbox._lock = lock  # type: ignore[assignment]
+    assert not mailbox.has_mail()
     assert not mailbox.create_batch()
+    assert mailbox.try_take_from_batch() is None
     assert mailbox.try_take(MIN_PRIORITY) is None
     assert lock.lockings == 0
 
     for i in range(10):
         mailbox.put(mail(i))
     lock.lockings = 0
+    assert mailbox.has_mail()
     assert mailbox.create_batch()
-    assert [str(mailbox.try_take()) for _ in range(10)] == [str(i) for i in range(10)]
-    assert mailbox.try_take() is None
+    assert [str(mailbox.try_take_from_batch()) for _ in range(10)] == [str(i) for i in range(10)]
+    assert mailbox.try_take_from_batch() is None
+    assert not mailbox.has_mail()
     assert lock.lockings == 1
+
+
+def test_m4_has_mail_sees_queue_and_batch(mailbox: TaskMailbox) -> None:
+    assert not mailbox.has_mail()
+    mailbox.put(mail("a"))
+    assert mailbox.has_new_mail
+    assert mailbox.has_mail()
+    mailbox.create_batch()
+    assert not mailbox.has_new_mail
+    assert mailbox.has_mail()
+    mailbox.take(0)
+    assert not mailbox.has_mail()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -215,10 +237,10 @@ def test_m5_urgent_mail_overtakes_a_batch(mailbox: TaskMailbox, threads, elsewhe
     put(mail("a"))
     put(mail("b"))
     assert mailbox.create_batch()
-    assert str(mailbox.try_take()) == "a"
+    assert str(mailbox.try_take_from_batch()) == "a"
     put(urgent("c"))
-    assert str(mailbox.try_take()) == "c"
-    assert str(mailbox.try_take()) == "b"
+    assert str(mailbox.try_take_from_batch()) == "c"
+    assert str(mailbox.try_take_from_batch()) == "b"
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -230,50 +252,89 @@ def test_m5_urgent_mails_keep_their_order(mailbox: TaskMailbox, threads, elsewhe
 
     put(mail(1), mail(2), mail(3), mail(4))
     assert mailbox.create_batch()
-    assert str(mailbox.try_take()) == "1"
+    assert str(mailbox.try_take_from_batch()) == "1"
     put(urgent("A"), urgent("B"), urgent("C"))
-    assert str(mailbox.try_take()) == "A"
+    assert str(mailbox.try_take_from_batch()) == "A"
     assert str(mailbox.try_take(0)) == "B"
     assert str(mailbox.take(0)) == "C"
-    assert str(mailbox.try_take()) == "2"
+    assert str(mailbox.try_take_from_batch()) == "2"
     put(mail(5), mail(6), mail(7))
-    assert str(mailbox.try_take()) == "3"
+    assert str(mailbox.try_take_from_batch()) == "3"
     put(urgent("D"), urgent("E"))
     assert mailbox.create_batch()
     put(urgent("F"), urgent("G"))
-    assert str(mailbox.try_take()) == "D"
+    assert str(mailbox.try_take_from_batch()) == "D"
     assert str(mailbox.try_take(0)) == "E"
     assert str(mailbox.take(0)) == "F"
-    assert str(mailbox.try_take()) == "G"
-    assert str(mailbox.try_take()) == "4"
+    assert str(mailbox.try_take_from_batch()) == "G"
+    assert str(mailbox.try_take_from_batch()) == "4"
     assert str(mailbox.try_take(0)) == "5"
     assert str(mailbox.take(0)) == "6"
     assert str(mailbox.try_take(0)) == "7"
-    assert mailbox.size() == 0
+    assert not mailbox.has_mail()
 
 
-def test_m5_a_mail_behind_an_urgent_one_is_not_lost(mailbox: TaskMailbox) -> None:
+@pytest.mark.parametrize("take", ["try_take_from_batch", "try_take"])
+def test_m5_a_mail_behind_an_urgent_one_is_not_lost(mailbox: TaskMailbox, take: str) -> None:
     # FLINK-39898: the second mail comes out of the batch although nobody called create_batch.
     mailbox.put(urgent("urgent"))
     mailbox.put(mail("behind"))
-    assert str(mailbox.try_take(0)) == "urgent"
-    mailbox.put(urgent("urgent too"))
-    mailbox.put(mail("later"))
-    assert [str(mailbox._poll_batch()) for _ in range(3)] == ["urgent too", "behind", "None"]
+    first = mailbox.try_take(0) if take == "try_take" else mailbox.try_take_from_batch()
+    assert str(first) == "urgent"
+    assert mailbox.has_mail()
+    assert str(mailbox.try_take_from_batch()) == "behind"
+    assert not mailbox.has_mail()
 
 
+def test_m5_an_urgent_mail_behind_one_put_first_is_seen(mailbox: TaskMailbox, threads) -> None:
+    mailbox.put(mail("batch"))
+    mailbox.create_batch()
+    mailbox.put(urgent("urgent"))
+    threads.call(mailbox.put_first, mail("first"))
+    assert str(mailbox.try_take_from_batch()) == "urgent"
+    assert take_all(mailbox) == ["batch", "first"]
+
+
+def test_m6_put_first_from_the_mailbox_thread_is_the_head_of_the_batch(
+    mailbox: TaskMailbox,
+) -> None:
+    mailbox.put(mail("a"))
+    mailbox.create_batch()
+    mailbox.put(mail("b"))
+    mailbox.put_first(mail("first"))
+    assert str(mailbox.try_take_from_batch()) == "first"
+    assert str(mailbox.try_take_from_batch()) == "a"
+    assert mailbox.try_take_from_batch() is None
+    mailbox.put_first(mail("first again"))
+    assert mailbox.has_mail()
+    assert mailbox.create_batch()
+    assert take_all(mailbox) == ["first again", "b"]
+
+
+def test_m6_put_first_from_another_thread_is_the_head_of_the_queue(mailbox: TaskMailbox, threads) -> None:
+    mailbox.put(mail("a"))
+    mailbox.create_batch()
+    mailbox.put(mail("b"))
+    threads.call(mailbox.put_first, mail("first"))
+    assert str(mailbox.try_take_from_batch()) == "a"
+    assert mailbox.create_batch()
+    assert str(mailbox.try_take_from_batch()) == "first"
+    assert str(mailbox.try_take_from_batch()) == "b"
+
+
+@pytest.mark.parametrize("put", ["put", "put_first"])
 @pytest.mark.parametrize("options", [MailOptions.DEFAULT, MailOptions.urgent()])
-def test_m7_a_put_wakes_a_waiting_take(mailbox: TaskMailbox, threads, options: MailOptions) -> None:
+def test_m6_a_put_wakes_a_waiting_take(mailbox: TaskMailbox, threads, put: str, options: MailOptions) -> None:
     def put_when_waiting() -> None:
         threads.until(lambda: mailbox._waiting)
-        mailbox.put(mail("a", 0, options))
+        getattr(mailbox, put)(mail("a", 0, options))
 
     putting = threads.start(put_when_waiting)
     assert str(mailbox.take(MIN_PRIORITY)) == "a"
     putting.result(threads.patience)
 
 
-def test_m3_a_take_goes_on_waiting_for_its_priority(mailbox: TaskMailbox, threads) -> None:
+def test_m6_a_take_goes_on_waiting_for_its_priority(mailbox: TaskMailbox, threads) -> None:
     def put_low_then_high() -> None:
         for m in [mail("low", 1), urgent("urgent", 1), mail("high", 2)]:
             threads.until(lambda: mailbox._waiting)
@@ -291,15 +352,16 @@ def test_m7_quiesced_takes_nothing_in_but_gives_out(mailbox: TaskMailbox, thread
     mailbox.put(mail("c"))
     mailbox.quiesce()
     assert mailbox.state is State.QUIESCED
-    for m in (mail("late"), urgent("late")):
-        with pytest.raises(MailboxClosedError, match="late"):
-            mailbox.put(m)
-        with pytest.raises(MailboxClosedError, match="late"):
-            threads.call(mailbox.put, m)
+    for put in (mailbox.put, mailbox.put_first):
+        for m in (mail("late"), urgent("late")):
+            with pytest.raises(MailboxClosedError, match="late"):
+                put(m)
+            with pytest.raises(MailboxClosedError, match="late"):
+                threads.call(put, m)
     assert str(mailbox.take(MIN_PRIORITY)) == "a"
     assert str(mailbox.try_take(MIN_PRIORITY)) == "b"
     assert mailbox.create_batch()
-    assert str(mailbox.try_take()) == "c"
+    assert str(mailbox.try_take_from_batch()) == "c"
     assert mailbox.try_take(MIN_PRIORITY) is None
 
 
@@ -314,16 +376,18 @@ def test_m7_a_take_that_can_never_end_raises(mailbox: TaskMailbox) -> None:
 def test_m7_closed_raises(mailbox: TaskMailbox, threads) -> None:
     assert mailbox.close() == []
     assert mailbox.state is MailboxState.CLOSED
-    with pytest.raises(MailboxClosedError):
-        mailbox.put(mail("late"))
-    with pytest.raises(MailboxClosedError):
-        threads.call(mailbox.put, mail("late"))
-    for operation in ("take", "try_take", "create_batch"):
+    for put in (mailbox.put, mailbox.put_first):
+        with pytest.raises(MailboxClosedError):
+            put(mail("late"))
+        with pytest.raises(MailboxClosedError):
+            threads.call(put, mail("late"))
+    for operation in ("take", "try_take", "create_batch", "try_take_from_batch"):
         with pytest.raises(MailboxClosedError):
             OWN[operation](mailbox)
     mailbox.quiesce()
     assert mailbox.state is MailboxState.CLOSED
     assert mailbox.size() == 0
+    assert not mailbox.has_mail()
 
 
 def test_m7_close_returns_what_it_drops_once(mailbox: TaskMailbox) -> None:
@@ -333,6 +397,18 @@ def test_m7_close_returns_what_it_drops_once(mailbox: TaskMailbox) -> None:
     mailbox.put(urgent("urgent"))
     assert names(mailbox.close()) == ["urgent", "a", "b"]
     assert mailbox.close() == []
+
+
+def test_m7_drain_empties_batch_and_queue(mailbox: TaskMailbox) -> None:
+    mailbox.put(mail("a"))
+    mailbox.create_batch()
+    mailbox.put(mail("b"))
+    mailbox.put(urgent("urgent"))
+    assert names(mailbox.drain()) == ["urgent", "a", "b"]
+    assert not mailbox.has_mail()
+    assert mailbox.drain() == []
+    mailbox.put(mail("c"))
+    assert take_all(mailbox) == ["c"]
 
 
 class PuttingLock(CountingLock):
@@ -351,7 +427,7 @@ class PuttingLock(CountingLock):
 
 @pytest.mark.parametrize("options", [MailOptions.DEFAULT, MailOptions.urgent()])
 @pytest.mark.parametrize("wait", ["take", "_await_new_mail"])
-def test_m7_a_mail_that_comes_just_before_the_wait_is_seen(threads, options: MailOptions, wait: str) -> None:
+def test_m6_a_mail_that_comes_just_before_the_wait_is_seen(threads, options: MailOptions, wait: str) -> None:
     def run() -> str:
         mailbox = TaskMailbox()
         mailbox._lock = PuttingLock(mailbox, mail("a", 0, options))  # type: ignore[assignment]
@@ -402,7 +478,7 @@ def test_ctrl_c_ends_a_waiting_take_and_does_no_harm(mailbox: TaskMailbox, threa
             assert str(mailbox.take(MIN_PRIORITY)) == "a"
     finally:
         signal.signal(signal.SIGINT, before)
-    test_m7_a_put_wakes_a_waiting_take(mailbox, threads, MailOptions.DEFAULT)
+    test_m6_a_put_wakes_a_waiting_take(mailbox, threads, "put", MailOptions.DEFAULT)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pthread_kill")
@@ -480,7 +556,7 @@ def test_many_writers_lose_and_reorder_nothing(mailbox: TaskMailbox, threads, ta
             m = mailbox.try_take(MIN_PRIORITY)
         else:
             mailbox.create_batch()
-            m = mailbox.try_take()
+            m = mailbox.try_take_from_batch()
         if m is not None:
             m.run()
             taken += 1

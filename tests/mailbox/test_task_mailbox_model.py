@@ -79,6 +79,23 @@ class MailboxMachine(RuleBasedStateMachine):
             assert self.state is MailboxState.OPEN
             (self.urgent if options.is_urgent else self.queue).append(mail)
 
+    @rule(priority=PRIORITIES, options=OPTIONS, elsewhere=st.booleans())
+    def put_first(self, priority: int, options: MailOptions, elsewhere: bool) -> None:
+        mail = self.new_mail(priority, options)
+        try:
+            if elsewhere:
+                self.other.submit(self.mailbox.put_first, mail).result(PATIENCE)
+            else:
+                self.mailbox.put_first(mail)
+        except MailboxClosedError:
+            assert self.state is not MailboxState.OPEN
+        else:
+            assert self.state is MailboxState.OPEN
+            if not elsewhere:
+                self.batch.insert(0, mail)
+            else:
+                (self.urgent if options.is_urgent else self.queue).insert(0, mail)
+
     @precondition(lambda self: self.state is not MailboxState.CLOSED)
     @rule(priority=PRIORITIES)
     def try_take(self, priority: int) -> None:
@@ -106,6 +123,23 @@ class MailboxMachine(RuleBasedStateMachine):
         self.batch_pulls_queue()
         assert self.mailbox.create_batch() == bool(self.urgent or self.batch)
 
+    @precondition(lambda self: self.state is not MailboxState.CLOSED)
+    @rule()
+    def try_take_from_batch(self) -> None:
+        expected = None
+        if self.urgent:
+            if not self.batch:
+                self.batch_pulls_queue()
+            expected = self.urgent.pop(0)
+        elif self.batch:
+            expected = self.batch.pop(0)
+        assert self.mailbox.try_take_from_batch() is expected
+
+    @rule()
+    def drain(self) -> None:
+        assert self.mailbox.drain() == self.urgent + self.batch + self.queue
+        self.urgent, self.batch, self.queue = [], [], []
+
     # A run that ends early tests little: so the end is rare.
     @precondition(lambda self: self.count > 12)
     @rule()
@@ -129,6 +163,7 @@ class MailboxMachine(RuleBasedStateMachine):
             lambda: self.mailbox.take(priority),
             lambda: self.mailbox.try_take(priority),
             self.mailbox.create_batch,
+            self.mailbox.try_take_from_batch,
         ):
             with pytest.raises(MailboxClosedError):
                 take()
@@ -140,6 +175,9 @@ class MailboxMachine(RuleBasedStateMachine):
         mailbox = self.mailbox
         assert mailbox.state is self.state
         assert mailbox.size() == len(self.urgent) + len(self.batch) + len(self.queue)
+        assert mailbox.has_mail() == bool(self.urgent or self.batch or self.queue)
+        assert mailbox.has_new_mail == bool(self.urgent or self.queue)
+        assert mailbox.has_new_urgent_mail == bool(self.urgent)
         assert not mailbox._waiting
         assert mailbox._wakeup.locked()
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 from pillarbox.mailbox._mail import Mail, MailOptions
 from pillarbox.mailbox._task_mailbox import MailboxClosedError, TaskMailbox
+
+if TYPE_CHECKING:
+    from pillarbox.mailbox._mailbox_processor import MailboxProcessor
 
 __all__ = ["MailboxExecutor", "RejectedExecutionError"]
 
@@ -65,14 +68,21 @@ class MailboxExecutor:
     Args:
         mailbox: where the mails go.
         priority: the priority of these mails, and the lowest one that yielding accepts.
+        processor: whose default action :meth:`is_idle` looks at.
     """
 
-    __slots__ = ("_mailbox", "_priority", "_put")
+    __slots__ = ("_mailbox", "_priority", "_processor", "_put")
 
-    def __init__(self, mailbox: TaskMailbox, priority: int) -> None:
+    def __init__(
+        self,
+        mailbox: TaskMailbox,
+        priority: int,
+        processor: MailboxProcessor | None = None,
+    ) -> None:
         self._mailbox = mailbox
         self._put = mailbox.put
         self._priority = priority
+        self._processor = processor
 
     @property
     def priority(self) -> int:
@@ -166,6 +176,29 @@ class MailboxExecutor:
 
     def _is_own(self, mail: Mail) -> bool:
         return mail.priority >= self._priority and not mail.options.is_deferrable
+
+    def should_interrupt(self) -> bool:
+        """Whether a long computation in the mailbox thread should pause, because mail waits.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+        """
+        return self._mailbox.has_mail()
+
+    def is_idle(self) -> bool:
+        """Whether nothing is left to do: no mail, no default action, but the mailbox is open.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            RuntimeError: the executor was created without a processor.
+        """
+        if self._processor is None:
+            raise RuntimeError("this executor does not know its processor")
+        return (
+            not self._processor.is_default_action_available()
+            and not self._mailbox.has_mail()
+            and self._mailbox.state.is_accepting_mails
+        )
 
     def __repr__(self) -> str:
         return f"<MailboxExecutor priority={self._priority} of {self._mailbox!r}>"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import final
 
 from pillarbox.mailbox._default_action import (
@@ -34,7 +36,8 @@ class MailboxProcessor:
     Because nothing else runs operators, nothing in them needs a lock: timers, checkpoints and
     asynchronous results arrive as mails and never meet a record half-way.
 
-    Life: *open*, then :meth:`prepare_close` (no new mails), then :meth:`close`.
+    Life: *open*, then :meth:`prepare_close` (no new mails), then :meth:`close`. As a context
+    manager it closes itself.
 
     Threads: ``suspend``, ``all_actions_completed``, ``report_throwable``, the two
     ``get_..._executor`` and the ``is_...`` may be called from any; all else belongs to the mailbox
@@ -103,7 +106,7 @@ class MailboxProcessor:
 
     def get_mailbox_executor(self, priority: int) -> MailboxExecutor:
         """Return an executor whose mails have ``priority``, the chain index of an operator."""
-        return MailboxExecutor(self._mailbox, priority)
+        return MailboxExecutor(self._mailbox, priority, self)
 
     def is_mailbox_thread(self) -> bool:
         """Whether the caller runs in the mailbox thread."""
@@ -186,6 +189,56 @@ class MailboxProcessor:
             self._stop_timer()
             mailbox._leave()
 
+    def run_mailbox_step(self) -> bool:
+        """Run one mail or, if there is none, the default action once. For tests.
+
+        Returns:
+            whether there was something to do.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            MailboxClosedError: the mailbox is not open.
+            RuntimeError: called from within the loop.
+        """
+        if not self._enter():
+            return False
+        try:
+            if self._mailbox.create_batch():
+                self._stop_timer()
+                self._run_mails(1)
+                self._start_timer()
+                return True
+            if self._suspended_default_action is None:
+                self._default_action(self._controller)
+                return True
+            return False
+        finally:
+            self._mailbox._leave()
+
+    def drain(self) -> None:
+        """Run all mails that are there now. Without concurrent writers none is left afterwards.
+
+        (Mails put by these mails are left.) If one raises, those behind it are kept; cancelled, if it has
+        closed the mailbox.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+        """
+        self._mailbox._check_is_mailbox_thread()
+        mails: deque[Mail] = deque()
+        try:
+            self._mailbox._drain_into(mails)
+            while mails:
+                self._metrics.mails_processed += 1
+                mails.popleft().run()
+        finally:
+            if mails and self._mailbox.state is MailboxState.CLOSED:
+                failure = _cancel(mails)
+                if failure is not None:
+                    _log.warning("could not cancel a mail of a closed mailbox", exc_info=failure)
+            elif mails:
+                self._mailbox._put_back(mails)
+
     # -- mailbox thread: the end -----------------------------------------------------------------
 
     def prepare_close(self) -> None:
@@ -211,6 +264,17 @@ class MailboxProcessor:
         first_error = _cancel(dropped)
         if first_error is not None:
             raise first_error
+
+    def __enter__(self) -> MailboxProcessor:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def rebind_to_current_thread(self) -> None:
         """Make the calling thread the mailbox thread, while the loop is not being run.
@@ -264,11 +328,11 @@ class MailboxProcessor:
         finally:
             metrics._idle_ended()
 
-    def _run_mails(self) -> None:
-        """Run the mails of the batch, until the loop is to be left."""
+    def _run_mails(self, limit: int = -1) -> None:
+        """Run the mails of the batch, at most ``limit``, until the loop is to be left."""
         poll = self._mailbox._poll_batch
         metrics = self._metrics
-        while not self._suspended:
+        while limit != 0 and not self._suspended:
             mail = poll()
             if mail is None:
                 return
@@ -277,6 +341,7 @@ class MailboxProcessor:
             # A mail that ends the loop is no reason to start measuring.
             if metrics.start_pending and not self._suspended:
                 metrics._start()
+            limit -= 1
 
     def _suspend_default_action(self, timer: PeriodTimer | None) -> Suspension:
         if not self._mailbox.is_mailbox_thread():

@@ -145,6 +145,11 @@ class MailboxMetrics:
             maximum=max(latencies),
         )
 
+    @property
+    def is_latency_measurement_started(self) -> bool:
+        """Whether the first real mail has set off the probes."""
+        return self._executor is not None and self._schedule is not None and not self.start_pending
+
     def statistics(self) -> MailboxStatistics:
         """All of it, at one moment."""
         return MailboxStatistics(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import repeat, starmap
 from typing import TypeVar, final
 
@@ -32,6 +32,11 @@ class MailboxState(enum.Enum):
     QUIESCED = "QUIESCED"
     #: Neither.
     CLOSED = "CLOSED"
+
+    @property
+    def is_accepting_mails(self) -> bool:
+        """Whether ``put`` works."""
+        return self is MailboxState.OPEN
 
 
 #: Flink's name for it.
@@ -67,8 +72,9 @@ class TaskMailbox:
        touches it;
     3. *queue*: all else that was put.
 
-    Threads: ``put``, ``size``, ``run_exclusively``, ``state`` and ``is_mailbox_thread`` may be called
-    from any; everything else raises :class:`WrongThreadError` outside the mailbox thread.
+    Threads: ``put``, ``put_first``, ``size``, ``run_exclusively``, ``state`` and
+    ``is_mailbox_thread`` may be called from any; everything else raises
+    :class:`WrongThreadError` outside the mailbox thread.
 
     Signal handlers and finalizers may put mails, also where they interrupt the mailbox itself, in
     whichever thread. They come between two steps of Python, and the lock, which is reentrant, does
@@ -141,6 +147,21 @@ class TaskMailbox:
         """
         return self._state
 
+    @property
+    def has_new_mail(self) -> bool:
+        """Whether something was put that is not in the batch. Takes no lock.
+
+        Outside the mailbox thread, and on a free-threaded build, it may be outdated. That delays
+        a mail to the next look and never loses it: the loop looks again every round, and a take
+        that would block looks once more when every put wakes it.
+        """
+        return bool(self._queue or self._urgent)
+
+    @property
+    def has_new_urgent_mail(self) -> bool:
+        """Whether an urgent mail waits. As :attr:`has_new_mail`."""
+        return bool(self._urgent)
+
     def size(self) -> int:
         """How many mails wait. Outside the mailbox thread it is a snapshot."""
         with self._lock:
@@ -162,6 +183,29 @@ class TaskMailbox:
             self._may_have_new_mail = True
             (self._urgent if mail.options.is_urgent else self._queue).append(mail)
 
+    def put_first(self, mail: Mail) -> None:
+        """Add ``mail`` at the head.
+
+        From the mailbox thread it becomes the head of the batch: the next mail to be taken, but for
+        urgent ones. From another thread it becomes the head of the queue, because the batch is not
+        theirs to touch (an urgent mail: the head of the urgent ones), and wakes a waiting take.
+
+        Raises:
+            MailboxClosedError: the mailbox is quiesced or closed.
+
+        Flink: ``TaskMailboxImpl.putFirst``.
+        """
+        with self._lock:
+            if self._state is not _OPEN:
+                raise self._rejected(mail)
+            if self._waiting:  # also in the mailbox thread: a signal handler's, beneath a take
+                self._wake()
+            if self.is_mailbox_thread():
+                self._batch.appendleft(mail)
+            else:
+                self._may_have_new_mail = True
+                (self._urgent if mail.options.is_urgent else self._queue).appendleft(mail)
+
     def run_exclusively(self, function: Callable[[], T]) -> T:
         """Run ``function`` under the mailbox lock and return its result.
 
@@ -175,13 +219,22 @@ class TaskMailbox:
 
     # -- mailbox thread only ---------------------------------------------------------------------
 
+    def has_mail(self) -> bool:
+        """Whether a mail waits, of any priority. Takes no lock.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+        """
+        self._check_is_mailbox_thread()
+        return bool(self._batch or self._queue or self._urgent)
+
     def create_batch(self) -> bool:
         """Move the mails that were put into the batch, in one locking (none if nothing was put).
 
         What an earlier batch left over stays in front.
 
         Returns:
-            whether there is a mail in it, or an urgent one.
+            whether :meth:`try_take_from_batch` will find a mail.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -192,6 +245,23 @@ class TaskMailbox:
         if self._may_have_new_mail:
             self._fill_batch()
         return bool(self._batch or self._urgent)
+
+    def try_take_from_batch(self) -> Mail | None:
+        """Return the next mail of the batch, or ``None`` if the batch is used up.
+
+        Urgent mails come first, whenever they were put. An urgent mail that finds the batch empty
+        pulls the queue behind it into the batch, as in Flink (FLINK-39898): else a steady flow of
+        urgent mails would leave the others behind.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            MailboxClosedError: the mailbox is closed.
+        """
+        self._check_is_mailbox_thread()
+        self._check_not_closed()
+        if self._urgent and not self._batch:
+            self._fill_batch()
+        return self._poll_batch()
 
     def try_take(self, priority: int = MIN_PRIORITY) -> Mail | None:
         """Return the first mail whose priority is at least ``priority``, or ``None``.
@@ -213,6 +283,17 @@ class TaskMailbox:
                 that none can ever come.
         """
         return self._take(lambda mail: mail.priority >= priority)
+
+    def drain(self) -> list[Mail]:
+        """Remove all mails and return them, in the order in which they would have been taken.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+        """
+        self._check_is_mailbox_thread()
+        mails: list[Mail] = []
+        self._drain_into(mails)
+        return mails
 
     def quiesce(self) -> None:
         """Take no more mails in. Those that are there can still be taken. No effect if closed.
@@ -243,10 +324,7 @@ class TaskMailbox:
             # A take can only be waiting here if a signal handler closes the mailbox beneath it.
             if self._waiting:
                 self._wake()
-            mails: list[Mail] = []
-            for source in (self._urgent, self._batch, self._queue):
-                _move(source, mails)
-            return mails
+            return self.drain()
 
     # -- changing the thread ---------------------------------------------------------------------
 
@@ -290,8 +368,14 @@ class TaskMailbox:
             if self._urgent:
                 self._may_have_new_mail = True
 
+    def _drain_into(self, mails: list[Mail] | deque[Mail]) -> None:
+        """Move all mails to the end of ``mails``, in the order in which they would be taken."""
+        with self._lock:
+            for source in (self._urgent, self._batch, self._queue):
+                _move(source, mails)
+
     def _poll_batch(self) -> Mail | None:
-        """Return the next urgent mail, or of the batch; None if both are used up. The loop has made the checks.
+        """As try_take_from_batch, with no checks: for the loop, which has made them once.
 
         It leaves the queue alone, so that mails which were put during a round wait for the next.
         """
@@ -302,6 +386,10 @@ class TaskMailbox:
         except IndexError:
             return None  # a signal handler has closed the mailbox just now
 
+    def _put_back(self, mails: Iterable[Mail]) -> None:
+        """Return mails that were taken but not run to the head of the batch, in their order."""
+        self._batch.extendleft(reversed(list(mails)))
+
     def _try_take(self, fits: Callable[[Mail], bool]) -> Mail | None:
         self._check_is_mailbox_thread()
         self._check_not_closed()
@@ -309,7 +397,6 @@ class TaskMailbox:
         if mail is None:
             return _remove_first(self._batch, fits) or _remove_first(self._queue, fits)
         if not self._batch:
-            # Else a steady flow of urgent mails would leave the others behind (FLINK-39898).
             self._fill_batch()
         return mail
 
