@@ -78,7 +78,6 @@ test-delta: setup ## Programs between tables of Delta Lake, on Spark 4.2, which 
 .PHONY: test-all
 test-all: MINUTES ?= 30
 test-all: export PILLARBOX_LONG = 1
-test-all: export PILLARBOX_BUDGETS = enforce
 test-all: test test-kafka test-delta simulate chaos ## Everything, and what takes longer: Kafka, Delta, 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate

@@ -1,0 +1,48 @@
+"""The plugin that compares what tests take with their budgets."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from tests.support.budgets import SPARK, UNIT, Budgets
+
+
+def budgets(tmp_path: Any, recorded: dict[str, float], *taken: tuple[str, float, bool, bool]) -> Budgets:
+    table = tmp_path / "budgets.json"
+    table.write_text(json.dumps({"fixed_work": 1.0, "tests": recorded}))
+    found = Budgets(table, scale=1.0)
+    for test, seconds, spark, slow in taken:
+        properties = [("taken", (seconds, spark, slow))]
+        report: Any = SimpleNamespace(nodeid=test, when="call", passed=True, user_properties=properties)
+        found.pytest_runtest_logreport(report)
+    return found
+
+
+def test_who_keeps_to_the_budget_is_not_mentioned(tmp_path):
+    assert budgets(tmp_path, {}, ("a", UNIT, False, False), ("b", SPARK, True, False)).complaints() == []
+
+
+def test_who_does_not_is_told_unless_there_is_a_mark_or_a_record(tmp_path):
+    taken = ("new", 1.0, False, False), ("marked", 1.0, False, True), ("known", 1.0, False, False)
+    (complaint,) = budgets(tmp_path, {"known": 0.6}, *taken).complaints()
+    assert complaint.startswith("new took 1.00 s of 0.25")
+
+
+def test_who_becomes_twice_as_slow_is_told_also_with_a_mark(tmp_path):
+    (complaint,) = budgets(tmp_path, {"known": 0.4}, ("known", 1.0, False, True)).complaints()
+    assert complaint == "known took 1.00 s, and 0.40 when recorded"
+
+
+def test_tests_that_are_marked_have_a_minute_together(tmp_path):
+    taken = [(str(number), 9.0, False, True) for number in range(7)]
+    (complaint,) = budgets(tmp_path, {}, *taken).complaints()
+    assert complaint == "unit tests that are marked as slow took 63 s of 60 together"
+
+
+def test_the_table_has_what_takes_a_good_part_of_its_budget(tmp_path):
+    found = budgets(tmp_path, {}, ("a", 1.0, False, True), ("b", 0.01, False, False))
+    found.record()
+    assert json.loads((tmp_path / "budgets.json").read_text())["tests"] == {"a": 1.0}
+    assert found.complaints() == []
