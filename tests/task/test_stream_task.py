@@ -172,9 +172,9 @@ class Answering(SourceStreamTask):
 
     def _emit_next(self):
         self.seen = [*getattr(self, "seen", []), threading.get_ident()]
-        if self.answers:
-            return self.answers.pop(0)
-        return self._end_epoch()
+        answer = self.answers.pop(0) if self.answers else DataInputStatus.END_OF_INPUT
+        # That there is no more input comes with the epoch's checkpoint.
+        return self._end_epoch() if answer is DataInputStatus.END_OF_INPUT else answer
 
 
 @pytest.mark.parametrize(
