@@ -18,6 +18,8 @@ from pillarbox import (
 )
 from pillarbox.testing import SimulationError, row, simulate
 
+pytestmark = pytest.mark.slow("each test runs a program under many schedules")
+
 CARDS = {"cards": [f"c{n % 3}" for n in range(12)]}
 COUNT = ValueStateDescriptor("count")
 
@@ -132,7 +134,8 @@ def test_without_faults_these_bugs_do_not_show():
 
 
 @pytest.mark.parametrize("fault", ["move", "fail", "retry", "kill", "restart", "rescale"])
-def test_each_kind_of_fault_alone_loses_what_is_in_a_field(fault):
+def test_each_kind_of_fault_alone_loses_what_is_in_a_field(fault, monkeypatch):
+    monkeypatch.setattr("pillarbox.testing._simulation.simulate._SHRINKING_RUNS", 20)
     with pytest.raises(SimulationError) as caught:
         simulate(by_card(CountInField), CARDS, seeds=200, faults=[fault])
     assert caught.value.faults == (fault,)

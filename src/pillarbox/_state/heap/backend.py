@@ -47,6 +47,9 @@ class KeyedStateBackend(KeyRows):
         spaces: the rows of namespaces.
     """
 
+    key: Any
+    row: Row
+
     def __init__(self, operator: str, owner: KeyOwner | None = None) -> None:
         super().__init__(operator, owner)
         self.spaces: NamespaceRows = NamespaceRows(self)

@@ -31,6 +31,7 @@ class NamespaceRows(RowTable):
         is_of_keys: whether there are states or timers of (key, namespace), and not only the operator's own row.
     """
 
+    row: Row
     is_namespaced = True
     lead = "space/"
     hint_without_row = "namespace"

@@ -32,8 +32,8 @@ class Undo:
     """
 
     def __init__(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> None:
-        self.appended = frozenset(appended)
-        self.unchanged = frozenset(unchanged)
+        self.appended: frozenset[str] = frozenset(appended)
+        self.unchanged: frozenset[str] = frozenset(unchanged)
         self._active = False
         self._steps: list[Step] = []
         # Copies made so far, by id; the object is kept so that its id stays unique.

@@ -98,7 +98,7 @@ class KeyGroupPartitioner(Partitioner):
 
     def __init__(self, keying: Keying) -> None:
         self.keying = keying
-        self.label = "key by " + (", ".join(keying.columns) if keying.columns else "function")
+        self.label: str = "key by " + (", ".join(keying.columns) if keying.columns else "function")
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what divides records by their keys."""
