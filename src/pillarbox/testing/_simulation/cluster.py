@@ -80,7 +80,7 @@ class Weather:
             repeat=rng.choice([0.0, 0.0, 0.1, 0.4]),
             leave=rng.choice([0.0, 0.0, 0.1, 0.3]),
             go_back=rng.choice([0.0, 0.1, 0.4]),
-            rescale=rng.choice([0.0, 0.5, 1.0]),
+            rescale=0.5,
             disorder=rng.choice([0.0, 0.5, 1.0]),
             tick=rng.choice([0, 0, 7, 40]),
             seeds=rng.random() < 0.5,

@@ -272,7 +272,7 @@ class _Disturbed:
         back = max(0, len(self._savepoints) - rng.choice([1, 1, 2, 3, 8]))
         parallelism, savepoint = self._savepoints[back]
         wanted = parallelism
-        if rng.random() < self._weather.rescale:
+        if self._weather.rescale and rng.random() < self._weather.rescale:
             wanted = rng.choice(run.program.parallelism)
         if wanted == self._parallelism == parallelism:
             stay = rng.random() < 0.8
