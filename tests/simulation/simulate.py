@@ -31,7 +31,7 @@ class TurnsWithService(Turns):
 
 
 # Programs with an output for each subtask, or that say where a record went.
-OF_SUBTASKS = ("rules-by-time", "spread")
+OF_SUBTASKS = ("broadcast-without-key", "rules-by-time", "spread")
 
 
 @cache
