@@ -87,11 +87,11 @@ class Weather:
         )
         if faults is None:
             return weather
-        without = {name: 0 for kind, names in FAULTS.items() if kind not in faults for name in names}
+        changed: dict[str, Any] = {name: 0 for kind, names in FAULTS.items() if kind not in faults for name in names}
         if "rescale" in faults and "restart" not in faults:  # a query has to start again to be rescaled
-            without["go_back"] = weather.go_back  # type: ignore[assignment]
-            without["rescale"] = 1
-        return replace(weather, **without)  # type: ignore[arg-type]
+            del changed["go_back"]
+            changed["rescale"] = 1
+        return replace(weather, **changed)
 
 
 @dataclass

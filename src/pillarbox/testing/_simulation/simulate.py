@@ -61,8 +61,8 @@ def simulate(
     A schedule is drawn from a seed: how the input is cut into epochs and dealt out to partitions, in which order
     buffers arrive, which tasks fail and where, which workers are lost, when the query is started again from an earlier
     epoch, and at which parallelism. Small limits make a few records fill what takes millions under Spark. All of it
-    runs in this thread, on the task runtime that Spark's workers run, without a JVM; a schedule takes some ten
-    milliseconds. The same seed repeats the same run.
+    runs in this thread, on the task runtime that Spark's workers run, without a JVM. The same seed repeats the same
+    run.
 
     Each disturbed run is compared with a run of the same epochs without any fault, and with ``oracle``, if there is
     one. A failure is made smaller, records and kinds of faults are left out as long as it is one, and then shown with
@@ -179,14 +179,10 @@ def _column(name: str) -> Callable[[Any], Any]:
     return lambda record: record[name]
 
 
-def _run(programs: Programs, seed: int, inputs: Records, faults: Collection[str]) -> Run:
-    return Run(programs, str(seed), faults=faults, inputs=inputs)
-
-
 def _failure(programs: Programs, seed: int, inputs: Records, faults: Collection[str]) -> Disagreement | None:
     """Run a program under a seed; return what is wrong with it."""
     try:
-        _run(programs, seed, inputs, faults).verify()
+        Run(programs, str(seed), faults=faults, inputs=inputs).verify()
     except Disagreement as error:
         return error
     return None
@@ -203,7 +199,7 @@ def _explained(
         f"seed {seed}: the program comes out other than it should.",
         f"Made smaller, from {before} records to {count}:",
         *(f"  {name} = {values!r}" for name, values in smaller.inputs.items()),
-        f"  kinds of faults: {', '.join(smaller.faults) or 'none'}; parallelism {smaller.parallelism}",
+        f"  kinds of faults: {', '.join(smaller.faults) or 'none'}",
         str(smaller.failure),
         f"To repeat it: simulate(..., inputs, seeds=[{seed}]), or with the smaller inputs: simulate(..., inputs,"
         f" seeds=[{smaller.seed}], faults={list(smaller.faults)!r}, parallelism={smaller.levels!r})",
@@ -236,25 +232,19 @@ class _Smaller:
         """The parallelisms that are tried."""
         return self.programs.simulated.parallelism
 
-    @property
-    def parallelism(self) -> int:
-        """The parallelism of the failing run."""
-        return _run(self.programs, self.seed, self.inputs, self.faults).parallelism
-
     def shrink(self) -> None:
-        """Leave out kinds of faults, then parallelisms, then records, as long as a run fails."""
-        for fault in self.faults:
-            self._try(faults=tuple(each for each in self.faults if each != fault))
+        """Leave out parallelisms, then kinds of faults and records, again and again, as long as a run fails."""
         if len(self.levels) > 1:
             for level in sorted(self.levels):
                 if self._try(levels=(level,)):
                     break
-        changed = True
-        while changed and self._runs > 0:
-            before = self.inputs
-            for name in before:
+        before = None
+        while before != (self.faults, self.inputs) and self._runs > 0:
+            before = self.faults, self.inputs
+            for fault in self.faults:
+                self._try(faults=tuple(each for each in self.faults if each != fault))
+            for name in self.inputs:
                 self._leave_out(name)
-            changed = self.inputs is not before
 
     def _leave_out(self, name: str) -> None:
         """Leave out stretches of a source's records, long ones first."""
