@@ -30,10 +30,6 @@ class TurnsWithService(Turns):
         return service.times_of_answers()
 
 
-# Programs with an output for each subtask, or that say where a record went.
-OF_SUBTASKS = ("broadcast-without-key", "rules-by-time", "spread")
-
-
 @cache
 def compiled(name: str) -> Programs:
     return Programs(PROGRAMS[name])
@@ -43,7 +39,7 @@ def run_of(name: str, seed: int) -> Run:
     """Return a program's run under a seed."""
     program = PROGRAMS[name]
     # How far event time is in a subtask, and which of them are idle, is another matter at another parallelism.
-    rescales = program.cut_free and not program.timed and not program.event_time and name not in OF_SUBTASKS
+    rescales = program.cut_free and not program.timed and not program.event_time and program.rescales
     faults = [kind for kind in FAULTS if rescales or kind != "rescale"]
     return Run(compiled(name), f"{name} {seed}", faults=faults, turns=TurnsWithService)
 

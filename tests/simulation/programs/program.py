@@ -42,11 +42,13 @@ class SimulatedProgram(program.SimulatedProgram):
         batch_view: as ``view``, in batch mode.
         sorted_in_batch: whether batch mode sorts records by key, so that those of a key come without others between
             them; it does not where functions can have no state.
+        rescales: whether its outcome is the same for any number of subtasks: not if each of them emits something.
     """
 
     batch_oracle: Callable[[Inputs], Mapping[str, Any]] | str | None = None
     batch_view: Callable[[str, Sequence[Any]], Sequence[Any]] | None = None
     sorted_in_batch: bool = True
+    rescales: bool = True
 
 
 def keyed_events(rng: random.Random, *, most: int = 60, keys: str = LETTERS, until: int = 1500) -> list[Any]:
