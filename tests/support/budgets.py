@@ -16,6 +16,7 @@ import json
 import os
 import time
 from collections.abc import Generator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ _SHOWN = 20
 
 
 class Taken(NamedTuple):
-    """What a test took (seconds, as on the machine of the table), and what it may take."""
+    """What a test took (seconds), and what it may take."""
 
     test: str
     seconds: float
@@ -47,22 +48,28 @@ class Budgets:
         self.taken: list[Taken] = []
         self._path = table
         self._table: dict[str, Any] = json.loads(table.read_text()) if table.exists() else {}
-        work = fixed_work()
-        self._scale = scale if scale is not None else self._table.get("fixed_work", work) / work
-        self._work = work
+        self._given_scale = scale
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         taken: Any = dict(report.user_properties).get("taken")
         if report.when == "call" and report.passed and taken is not None:
             seconds, spark, slow = taken
-            self.taken.append(Taken(report.nodeid, seconds * self._scale, SPARK if spark else UNIT, slow))
+            self.taken.append(Taken(report.nodeid, seconds, SPARK if spark else UNIT, slow))
+
+    @cached_property
+    def _scale(self) -> float:
+        """What a second here was where the table was recorded; only a run that is compared with it needs to know."""
+        if self._given_scale is not None or not self._table:
+            return self._given_scale or 1.0
+        return float(self._table["fixed_work"]) / fixed_work()
 
     def complaints(self) -> list[str]:
         """Return what is over its budget, or has become much slower than it was."""
         found = []
         recorded = self._table.get("tests", {})
-        for each in sorted(self.taken, key=lambda one: one.budget / one.seconds if one.seconds else 0):
+        taken = [each._replace(seconds=each.seconds * self._scale) for each in self.taken]
+        for each in sorted(taken, key=lambda one: one.seconds / one.budget, reverse=True):
             before = recorded.get(each.test)
             if before is not None and each.seconds > _SLOWER * max(before, each.budget):
                 found.append(f"{each.test} took {each.seconds:.2f} s, and {before:.2f} when recorded")
@@ -71,7 +78,7 @@ class Budgets:
                     f"{each.test} took {each.seconds:.2f} s of {each.budget:g}: make it faster, or mark it as slow"
                     " with the reason"
                 )
-        together = sum(each.seconds for each in self.taken if each.slow and each.budget == UNIT)
+        together = sum(each.seconds for each in taken if each.slow and each.budget == UNIT)
         if together > SLOW_UNIT_TESTS:
             found.append(f"unit tests that are marked as slow took {together:.0f} s of {SLOW_UNIT_TESTS:g} together")
         return found
@@ -79,11 +86,11 @@ class Budgets:
     def record(self) -> None:
         """Write the table anew: the tests that need a good part of their budget, or more."""
         tests = {
-            each.test: round(each.seconds / self._scale, 2)
+            each.test: round(each.seconds, 2)
             for each in sorted(self.taken)
             if each.seconds > _RECORDED_FROM * each.budget
         }
-        table = {"fixed_work": round(self._work, 4), "tests": tests}
+        table = {"fixed_work": round(fixed_work(), 4), "tests": tests}
         self._path.write_text(json.dumps(table, indent=1) + "\n")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
