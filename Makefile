@@ -48,7 +48,8 @@ test: export HYPOTHESIS_PROFILE := $(or $(HYPOTHESIS_PROFILE),$(if $(filter test
 test: export SPARK_VERSIONS ?= 4.1
 test: PROCESSES ?= 2
 test: setup ## Everything: lint, types and all tests (what CI runs), in PROCESSES=2 (0: in one, as they come)
-	@{ scripts/setup.sh spark $(SPARK_VERSIONS) && scripts/setup.sh worker; } & places=$$!; \
+	@{ $(RUN) PYTHONPATH=src $(BIN)/python -m tests.support.class_archive; \
+	  scripts/setup.sh spark $(SPARK_VERSIONS) && scripts/setup.sh worker; } & places=$$!; \
 	  $(MAKE) lint types && wait $$places
 	@$(RUN) $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 25 $(ARGS)
 

@@ -9,24 +9,30 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+from tests.support.budgets import LONG
+from tests.support.class_archive import java_options
 from tests.support.connect import ConnectClient
 from tests.support.forked_python import forked_python
 from tests.support.sessions import only_session
 
 pytest_plugins = ["tests.support.budgets"]
 
-# "ci": the same examples in every run. "dev": new ones each time, failures kept in .hypothesis/.
-# Neither has a deadline: on a busy machine a slow example is no bug.
-_patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", _patient, derandomize=True, database=None, print_blob=True)
-settings.register_profile("dev", _patient)
+# Profiles of hypothesis. "ci": the same examples in every run. "dev": new ones each time; failures in .hypothesis/.
+# Tests set no number of their own: each has 20 examples, and 300 in `make test-all`. None has a deadline: on a busy
+# machine a slow example is no bug. A fixture that a test shares between its examples only sets things up.
+_both = settings(
+    deadline=None,
+    max_examples=300 if LONG else 20,
+    stateful_step_count=30,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)
+settings.register_profile("ci", _both, derandomize=True, database=None, print_blob=True)
+settings.register_profile("dev", _both)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
-# Java processes of tests do not live for long, or run hundreds of small queries: to compile well, or to collect garbage
-# in several threads, would take longer than it saves. Java's launcher reads the variable, whoever starts it.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JDK_JAVA_OPTIONS", java_options())
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -183,11 +182,3 @@ class MailboxMachine(RuleBasedStateMachine):
 
 
 TestMailboxModel = MailboxMachine.TestCase
-TestMailboxModel.settings = settings(
-    max_examples=150,
-    stateful_step_count=60,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)

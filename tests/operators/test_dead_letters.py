@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -235,7 +235,6 @@ LIVES = [
 ]
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.lists(steps, max_size=14), st.sampled_from(LIVES))
 def test_what_a_failed_record_or_timer_did_is_undone(steps, ttl):
     guarded, oracle = Runs(raises=True, ttl=ttl), Runs(raises=False, ttl=ttl)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import ProgramError, Row, StreamExecutionEnvironment
@@ -54,7 +54,6 @@ RECORDS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(-5, 5), st.text(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", ["sum", "min", "max", "min_by", "max_by"])
-@settings(max_examples=20)  # of each kind and method
 @given(fields=RECORDS, cut=st.integers(0, 20))
 def test_equal_to_plain_python(kind, method, fields, cut):
     make, field, key_of, amount_of = KINDS[kind]

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -106,7 +106,6 @@ def by_key(history):
 
 
 @given(st.lists(st.integers(0, 100), max_size=40), CUTS, PARALLELISM, st.integers(0, 6))
-@settings(max_examples=50)
 def test_two_levels(numbers, places, parallelism, disaster):
     expected, sums = two_levels_in_python(numbers, [])
     with ProgramTestHarness(two_levels, parallelism=parallelism) as harness:

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import OperatorError
@@ -89,13 +89,11 @@ def small():
 
 
 @given(RUNS)
-@settings(max_examples=60)
 def test_spilled(small, runs):
     check(runs)
 
 
 @given(RUNS, st.integers(1, 3))
-@settings(max_examples=60)
 def test_keys_that_share_a_hash(small, runs, hashes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_sorter, "stable_hash", lambda key: hash(key) % hashes)

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import KeyTypeError
@@ -28,7 +28,6 @@ COLUMNS = {
 }
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_several_columns_are_routed_as_tuples(data):
     names = data.draw(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=2, max_size=4, unique=True))

@@ -8,7 +8,6 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -132,7 +131,6 @@ class TimerServiceMachine(RuleBasedStateMachine):
 
 
 TestTimerServiceModel = TimerServiceMachine.TestCase
-TestTimerServiceModel.settings = settings(max_examples=80, stateful_step_count=30)
 
 
 def test_t3_the_same_timer_fires_once(timers):

@@ -7,7 +7,6 @@ import weakref
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
@@ -303,9 +302,6 @@ class ManualMachine(RuleBasedStateMachine):
         assert self.service.num_active_timers == len(self.waiting)
         assert self.service.active_timer_timestamps() == sorted(e[0] for e in self.waiting)
         assert self.service.current_processing_time() == self.now
-
-
-ManualMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 TestManualAgainstItsModel = ManualMachine.TestCase

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -324,5 +323,4 @@ class ValveMachine(RuleBasedStateMachine):
             assert statuses == (["idle", "active"] * len(statuses))[: len(statuses)]
 
 
-ValveMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestValveAgainstItsModel = ValveMachine.TestCase

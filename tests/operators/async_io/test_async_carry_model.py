@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -147,4 +146,3 @@ class CarryMachine(RuleBasedStateMachine):
 
 
 TestCarry = CarryMachine.TestCase
-TestCarry.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)

@@ -6,7 +6,6 @@ import copy
 from itertools import repeat
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -256,4 +255,3 @@ class AsyncWaitMachine(RuleBasedStateMachine):
 
 
 TestAsyncWait = AsyncWaitMachine.TestCase
-TestAsyncWait.settings = settings(max_examples=600, stateful_step_count=30)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -235,7 +235,6 @@ assigners = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     assigners,
     st.lists(st.lists(st.lists(rows, max_size=25), min_size=1, max_size=3), min_size=1, max_size=5),
@@ -318,7 +317,6 @@ class Sessions:
         ]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.lists(rows, max_size=20), min_size=1, max_size=8),
     st.sampled_from([10, 40, 100]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -270,7 +270,6 @@ def test_a_window_function_with_state_of_its_operator_has_no_letters():
 events = st.lists(st.tuples(st.sampled_from("kj"), st.integers(0, 60), st.sampled_from(["a", "b", "bad"])), max_size=12)
 
 
-@settings(max_examples=25, deadline=None)
 @given(events, st.sampled_from(["tumbling", "sliding", "sessions"]), st.integers(0, 2))
 def test_a_program_that_never_saw_the_records_that_could_not_be_added(events, kind, restart_after):
     assigner: Any = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import OutputTag, ProcessWindowFunction, TumblingEventTimeWindows
@@ -53,7 +53,6 @@ epochs: st.SearchStrategy[list[Any]] = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=500 if LONG else 12)
 @given(epochs, st.integers(0, 30), st.sampled_from([50, 120]), st.sampled_from([50, 90, 90, None]), st.integers(1, 2))
 def test_windows_close_as_the_model_says(epochs, bound, timeout, other, parallelism):
     def build(env, one, two):

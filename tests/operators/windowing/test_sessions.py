@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -326,7 +326,6 @@ def as_columns(rows: list[tuple[Any, int, int]], keys: list[str]) -> ArrowRecord
     return ArrowRecords(pa.RecordBatch.from_pydict(parts), np.array([row[2] for row in rows], np.int64))
 
 
-@settings(deadline=None)
 @given(RUNS, st.integers(1, 12), st.integers(0, 10), st.sampled_from([["key"], ["key", "more"]]))
 def test_columnar_runs_are_folded_as_rows_are(steps, gap, lateness, keys):
     def open_one(snapshot=None):

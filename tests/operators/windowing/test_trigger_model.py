@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -484,7 +484,6 @@ def plain(results: list[Any], how: str, kind: Kind) -> list[Any]:
     return sorted((key, span, sorted(values)) for key, span, values, *_ in results)
 
 
-@settings(deadline=None, max_examples=3_000 if LONG else 40)
 @given(
     kinds,
     st.one_of(st.none(), triggers, triggers, triggers),

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -239,7 +239,6 @@ class Whole(Contents):
         yield key, tuple(context.window()), [value for _, value, _ in elements]
 
 
-@settings(deadline=None)
 @given(kinds, st.sampled_from(["process", "aggregate", "changing", "reduce"]), st.integers(0, 10), st.booleans(), steps)
 def test_windows_do_what_the_model_does(kind, how, lateness, tagged, steps):
     def build(stream):

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -64,7 +64,6 @@ def added(one, other):
 
 
 @given(EVENTS, st.integers(1, 2))
-@settings(max_examples=15)
 def test_count_windows_fire_as_in_streaming(events, parallelism):
     """Other windows, folds and joins: ``tests/operators_table``, and ``tests/simulation`` in batch mode."""
     events = sorted(events, key=lambda event: event[1])

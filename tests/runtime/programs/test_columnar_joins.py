@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as spark
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -153,7 +153,6 @@ def test_a_left_row_that_finds_no_partner_any_more_leaves_in_its_own_epoch(turn)
         assert [(row.number, row.number_right) for row in out] == [(0, None)]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     EPOCHS,
     st.sampled_from(KEYS),
@@ -293,7 +292,6 @@ REAL_KEYS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=8)),
     st.lists(st.sampled_from(sorted(REAL_KEYS)), min_size=1, max_size=2, unique=True),

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -114,7 +114,6 @@ def whole(env, numbers):
     }
 
 
-@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["", "fail", "restart"])), max_size=8),
     st.integers(1, 3),

@@ -11,7 +11,6 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -421,7 +420,6 @@ def _small(monkeypatch, request):
 
 
 TestLargeCollections = LargeCollectionsMachine.TestCase
-TestLargeCollections.settings = settings(max_examples=80, stateful_step_count=30)
 
 
 def test_large_maps_and_lists_of_namespaces():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import OperatorError, ProgramError
@@ -112,7 +112,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(STEPS)
 def test_windows_are_what_dictionaries_are(steps):
     """Written again and cleaned, restored, and handed over between two workers that both stay."""

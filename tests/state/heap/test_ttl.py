@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -210,7 +210,6 @@ EPOCHS = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(EPOCHS, PROGRAMS, st.booleans())
 def test_equal_to_plain_python(epochs, configs, large):
     with pytest.MonkeyPatch.context() as patch:

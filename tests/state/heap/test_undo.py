@@ -7,7 +7,7 @@ import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor
@@ -108,7 +108,6 @@ def change(elements: Any, what: str, key: int, number: int) -> None:
         elements.clear()
 
 
-@settings(max_examples=60, deadline=None)
 @given(calls, st.booleans(), st.booleans())
 def test_a_large_map_is_put_back(calls, in_log, is_plain):
     """Its values, their order, and what is written of it: whatever is read again is what a dict would have.

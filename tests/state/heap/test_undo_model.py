@@ -9,7 +9,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -175,7 +175,6 @@ LIVES = [
 
 
 @pytest.mark.parametrize("ttl", LIVES, ids=["for ever", "for a while", "since the last look"])
-@settings(max_examples=80, deadline=None)
 @given(calls=calls, is_large=st.booleans())
 def test_what_is_undone_has_never_been(ttl, calls, is_large):
     keyed, store = Keyed(ttl), MemoryChunkStore()

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import CheckpointMismatchError, ProgramError, Row, StateTtlConfig, TypeMismatchError, Types
@@ -745,7 +745,6 @@ def value_of(shape, declared, draw):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="typing resolves no Types in the annotations of classes")
 @given(SHAPES, st.data())
-@settings(max_examples=150, deadline=None)
 def test_values_of_any_type_become_those_of_another_or_are_refused(then, data):
     """What is read is of the new type, holds what both have in common, and is the same after the next epoch."""
     with pytest.MonkeyPatch.context() as patch:

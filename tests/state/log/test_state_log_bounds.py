@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pillarbox._state import (
@@ -121,7 +121,6 @@ def _a_64th():
         yield
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(PHASES, st.integers(0, 2**32))
 @example([("new", 1, 1, [0]), ("new", 12, 26, [0, 1000]), ("new", 1, 3, [0, 60000]), ("gone", 10, 24, [0])], 0)
 def test_the_log_and_what_an_epoch_writes_are_bounded_in_bytes(phases, seed):
@@ -231,7 +230,6 @@ class BoundsOfCollections:
         assert size(self.task.store) <= 2 * live + max(4 * MIB, 4 * largest)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -7,7 +7,6 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -498,7 +497,6 @@ def _small_chunks():
 
 
 TestStateLog = StateLogMachine.TestCase
-TestStateLog.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 class StateLogOfTypesMachine(StateLogMachine):
@@ -508,4 +506,3 @@ class StateLogOfTypesMachine(StateLogMachine):
 
 
 TestStateLogOfTypes = StateLogOfTypesMachine.TestCase
-TestStateLogOfTypes.settings = settings(max_examples=30, stateful_step_count=30)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import OperatorError
@@ -198,11 +198,6 @@ def test_values_whose_size_does_not_show(shape):
             log.check()
 
 
-@settings(
-    max_examples=300 if LONG else 5,
-    suppress_health_check=[HealthCheck.too_slow],
-    deadline=None,
-)
 @given(
     st.lists(
         st.tuples(
@@ -238,11 +233,6 @@ def test_values_of_all_shapes_by_workers_in_turn(phases, seed, workers):
     assert found == log.values
 
 
-@settings(
-    max_examples=300 if LONG else 5,
-    suppress_health_check=[HealthCheck.too_slow],
-    deadline=None,
-)
 @given(
     st.lists(
         st.tuples(

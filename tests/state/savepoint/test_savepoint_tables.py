@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
@@ -55,7 +55,6 @@ from tests.support.savepoints import restore_logs
 
 Logs = dict[int, MemoryChunkStore]
 WATERMARK = 5_000
-EXAMPLES = 20
 GATE = {
     "valve": {"watermark": WATERMARK, "idle": False, "channels": {("source", 0): (WATERMARK, False, True)}},
     "last_active": {0: 7},
@@ -303,12 +302,6 @@ def small(monkeypatch):
 
 
 @pytest.mark.usefixtures("small")
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    phases=[Phase.reuse, Phase.generate],
-)
 @given(st.data())
 def test_any_state_for_any_number_of_subtasks(data):
     note, keys = data.draw(st.sampled_from([*KEYS.values()]))
