@@ -19,21 +19,6 @@ OnFailure = Literal["fail", "drop"] | OutputTag[Any] | AsyncFallback
 OnBarrier = Literal["drain", "carry"]
 
 
-class AsyncKeywords(TypedDict, total=False):
-    """The options that ``map_async`` takes whatever its function, for type checkers."""
-
-    capacity: int
-    timeout: DurationLike | None
-    ordered: bool
-    retry: AsyncRetryStrategy | int | None
-    batch_timeout: DurationLike | None
-    rate_limit: float | None
-    job_rate_limit: float | None
-    cache: AsyncCache | None
-    on_failure: OnFailure
-    on_barrier: OnBarrier
-
-
 class WaitKeywords(TypedDict, total=False):
     """The options that the methods of ``AsyncDataStream`` take besides PyFlink's, for type checkers."""
 
@@ -42,6 +27,16 @@ class WaitKeywords(TypedDict, total=False):
     cache: AsyncCache | None
     on_failure: OnFailure
     on_barrier: OnBarrier
+
+
+class AsyncKeywords(WaitKeywords, total=False):
+    """The options that ``map_async`` takes whatever its function, for type checkers."""
+
+    capacity: int
+    timeout: DurationLike | None
+    ordered: bool
+    retry: AsyncRetryStrategy | int | None
+    batch_timeout: DurationLike | None
 
 
 class BatchWaitKeywords(TypedDict, total=False):
