@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, describe
+from pillarbox._rows import batch_of, in_larger_batches
 from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.inspect.view import ViewedRows
 from pillarbox._state.keys.addresses import OPERATOR
@@ -39,11 +40,7 @@ from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
 from pillarbox._unpickle import MissingGlobalError, loads_allowed
 from pillarbox._unpickle import loads as loads_anything
 
-__all__ = ["ROWS", "Table"]
-
-#: About this many rows are in a batch, or so many bytes of a log.
-ROWS = 10_000
-_BYTES = 8 * 1024 * 1024
+__all__ = ["Table"]
 
 # Key groups of rows: of a key whose class is not at hand; of no key, but of all subtasks; and the operator's own.
 _UNKNOWN = -1
@@ -90,17 +87,7 @@ class Table:
         Raises:
             CheckpointMismatchError: rows of an operator by columns have other columns than the table.
         """
-        pending: list[pa.RecordBatch] = []
-        count = size = 0
-        for batch, taken in self._encoded(views, subtask):
-            pending.append(batch)
-            count += batch.num_rows
-            size += taken
-            if count >= ROWS or size >= _BYTES:
-                yield pa.concat_batches(pending)
-                pending, count, size = [], 0, 0
-        if pending:
-            yield pa.concat_batches(pending)
+        return in_larger_batches(self._encoded(views, subtask))
 
     def _encoded(self, views: Iterable[ViewedRows], subtask: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         parts = PartsFromLog(self.operator) if self._parts else None
@@ -168,10 +155,7 @@ class Table:
 
     def _batch(self, columns: dict[str, pa.Array], count: int, subtask: int) -> pa.RecordBatch:
         columns["subtask"] = pa.array(np.full(count, subtask, np.int32))
-        arrays = [
-            columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in self.schema
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return batch_of(self.schema, count, columns)
 
     def _groups(self, keys: list[Any]) -> npt.NDArray[np.int64]:
         """Return the key group of each key, or that it is not known: where the key is of a class that is not here."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, check_text, shorten
+from pillarbox._rows import in_larger_batches
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
 from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.reading.state_columns import StateEncoder, key_type, state_columns
@@ -133,25 +134,10 @@ def _found(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int, LogHea
     )
 
 
-# Rows go on in batches of about these sizes.
-_ROWS = 10_000
-_BYTES = 8 * 1024 * 1024
-
-
 def _rows(encoder: StateEncoder, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
     """Return the rows of a log."""
     view = LogView(store, code)
-    pending: list[pa.RecordBatch] = []
-    count = size = 0
-    for rows in view.rows():
-        pending.append(encoder.encode(rows, view.head.subtask))
-        count += len(rows.keys)
-        size += int(rows.sizes.sum())
-        if count >= _ROWS or size >= _BYTES:
-            yield pa.concat_batches(pending)
-            pending, count, size = [], 0, 0
-    if pending:
-        yield pa.concat_batches(pending)
+    return in_larger_batches((encoder.encode(rows, view.head.subtask), int(rows.sizes.sum())) for rows in view.rows())
 
 
 def _table_rows(
