@@ -24,8 +24,11 @@ from pillarbox._state.slots import state_name
 from pillarbox._types.scalars import scalar_of_spark
 
 __all__ = [
+    "BEGUN",
     "FORMAT",
+    "MANIFEST",
     "RESERVED",
+    "STARTED",
     "ArrowPart",
     "FileDigest",
     "Manifest",
@@ -34,6 +37,7 @@ __all__ = [
     "Sources",
     "columns_of",
     "parts_slot",
+    "parts_slot_of",
     "table_folder",
     "type_of_keys",
     "types_of_slots",
@@ -220,6 +224,12 @@ def parts_slot(layout: Iterable[tuple[str, str]], space_layout: Iterable[tuple[s
     return None
 
 
+def parts_slot_of(head: LogHead) -> str | None:
+    """Return the slot of a log in which Arrow streams lie; None: it is none of an operator by columns."""
+    keys, spaces = ({(name, kind) for lead, name, kind in head.slots() if lead == of} for of in ("", "space/"))
+    return parts_slot(keys, spaces)
+
+
 @dataclass(frozen=True)
 class Manifest:
     """All that a savepoint says of itself.
@@ -323,6 +333,12 @@ class Manifest:
             wanted, found = self.files[name], present[name]
             if found != (wanted.length if isinstance(found, int) else wanted):
                 raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is not as it was written")
+
+
+#: The files by which a directory is known as a savepoint, complete or not; and what the latter holds.
+MANIFEST = "manifest"
+STARTED = "started"
+BEGUN = "a savepoint of pillarbox was begun here"
 
 
 def table_folder(uid: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 __all__ = [
     "RecordError",
+    "always",
     "compared_fields",
     "field_names",
     "fields_beside",
@@ -83,17 +84,18 @@ def field_names(record: Any) -> tuple[str, ...]:
 def _defaults(record: Any) -> Mapping[str, Callable[[], Any]]:
     """Return what makes the default of each field that has one."""
     if issubclass(record, tuple):
-        return {name: _always(value) for name, value in record._field_defaults.items()}
+        return {name: always(value) for name, value in record._field_defaults.items()}
     made: dict[str, Callable[[], Any]] = {}
     for each in dataclasses.fields(record):
         if each.default_factory is not _MISSING:
             made[each.name] = each.default_factory
         elif each.default is not _MISSING:
-            made[each.name] = _always(each.default)
+            made[each.name] = always(each.default)
     return made
 
 
-def _always(value: Any) -> Callable[[], Any]:
+def always(value: Any) -> Callable[[], Any]:
+    """Return a function that returns the value."""
     return lambda: value
 
 

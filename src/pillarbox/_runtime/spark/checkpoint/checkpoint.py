@@ -19,11 +19,12 @@ from pillarbox._graph.description import (
     ProgramDescription,
     compare,
     describe_programs,
+    json_object,
     read_description,
     read_layouts,
 )
 from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
-from pillarbox._runtime.spark.files import add_line, file_names, json_object, read_lines
+from pillarbox._runtime.spark.files import add_line, file_names, read_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

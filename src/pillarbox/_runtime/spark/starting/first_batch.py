@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
+from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.facts import is_classic
-from pillarbox._runtime.spark.files import add_file, json_object
+from pillarbox._runtime.spark.files import add_file
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of
 from pillarbox._runtime.spark.starting.sink_log import SinkLog
 
