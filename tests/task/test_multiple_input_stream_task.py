@@ -16,10 +16,13 @@ from pillarbox._errors import (
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.functions.basic import KeyedProcessFunction
 from pillarbox._operators.keyed.process import KeyedProcessOperator
-from pillarbox._state import MemoryChunkStore, ValueStateDescriptor
-from pillarbox._task import MultipleInputStreamTask, TaskState
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ValueStateDescriptor
+from pillarbox._task.lifecycle import TaskState
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.vertex import channel_code
-from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox._time.timestamps import MAX_WATERMARK
 from tests.support.nodes import node
 from tests.task.tasks import (
     Notes,

@@ -19,7 +19,7 @@ from pillarbox._task.network import record_writer
 from pillarbox._task.network.partitioner import KeyGroupPartitioner, OutputPartitioner, RebalancePartitioner
 from pillarbox._task.network.record_writer import RecordWriter
 from pillarbox._task.vertex import Edge, channel_code, edge_id
-from pillarbox._time import MIN_TIMESTAMP
+from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 TARGETS = [10, 11, 12]
 OUTPUT = -2

@@ -16,7 +16,7 @@ from pillarbox._graph.transformations import (
     Transformation,
     UnionTransformation,
 )
-from pillarbox._time import WatermarkStrategy
+from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 __all__ = ["check_event_time"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pillarbox._graph import Program
+from pillarbox._graph.program import Program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

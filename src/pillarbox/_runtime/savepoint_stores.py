@@ -7,9 +7,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from pillarbox._graph import Program
+from pillarbox._graph.program import Program
 from pillarbox._graph.savepoint_start import plan_restore
-from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.files import LocalSavepoint
 from pillarbox._state.savepoint.log_builder import build_log
 from pillarbox._state.savepoint.table import Loads, Table

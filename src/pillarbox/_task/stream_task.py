@@ -20,7 +20,7 @@ from typing import Any
 from pillarbox._elements import Barrier, Buffer, EndOfData, TaskReport
 from pillarbox._errors import TaskCanceledError
 from pillarbox._operators.frame.rates import RATE_LIMITED
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._task.collector import rare_collections
 from pillarbox._task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
 from pillarbox._task.memory import resident_bytes
@@ -35,10 +35,8 @@ from pillarbox._task.network.task_input import (
 )
 from pillarbox._task.operator_chain import OperatorChain
 from pillarbox._task.vertex import REPORT_TARGET, Vertex, channel_code
-from pillarbox._time import (
-    ProcessingTimeService,
-    SystemProcessingTimeService,
-)
+from pillarbox._time.clock import ProcessingTimeService
+from pillarbox._time.system_clock import SystemProcessingTimeService
 from pillarbox.mailbox import (
     MAX_PRIORITY,
     MailboxClosedError,

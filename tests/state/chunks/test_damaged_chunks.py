@@ -13,20 +13,14 @@ from typing import Any
 import pytest
 
 from pillarbox import CheckpointMismatchError
-from pillarbox._state import (
-    KeyedStateBackend,
-    ListStateDescriptor,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    Sync,
-    ValueStateDescriptor,
-)
 from pillarbox._state.chunks.chunk import _packed
-from pillarbox._state.chunks.head import META
+from pillarbox._state.chunks.head import META, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.keys.addresses import space_address
+from pillarbox._state.log.state_log import StateLog, Sync
 
 Content = dict[str, Any]
 

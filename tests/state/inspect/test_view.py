@@ -18,20 +18,19 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, Row
 from pillarbox._elements import dumps
-from pillarbox._state import (
+from pillarbox._state.chunks.head import META, LogIdentity, Mark, write_head
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import (
     AggregatingStateDescriptor,
-    KeyedStateBackend,
     ListStateDescriptor,
-    LogIdentity,
     MapStateDescriptor,
-    MemoryChunkStore,
     ReducingStateDescriptor,
-    StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks.head import META, Mark, write_head
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.log import large_collections, limits
+from pillarbox._state.log.state_log import StateLog
 from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
 from pillarbox._unpickle import loads, loads_allowed
 from tests.data import make_checkpoint as golden

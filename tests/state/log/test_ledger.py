@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 
-from pillarbox._state import (
-    KeyedStateBackend,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    ReducingStateDescriptor,
-    StateLog,
-    Sync,
-    ValueStateDescriptor,
-)
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.addresses import space_address
+from pillarbox._state.log.state_log import StateLog, Sync
 
 
 @dataclass(frozen=True)

@@ -17,21 +17,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pillarbox import OperatorError
-from pillarbox._state import (
-    KeyedStateBackend,
-    ListStateDescriptor,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    StateTtlConfig,
-    Sync,
-    ValueStateDescriptor,
-)
-from pillarbox._state.chunks.head import META
+from pillarbox._state.chunks.head import META, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log import large_collections, limits
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._state.log.state_log import StateLog, Sync
+from pillarbox._state.ttl import StateTtlConfig
 from pillarbox._time.internal_timer_service import InternalTimerService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 
 MIB = 1024 * 1024 // 64
 LONG = "PILLARBOX_LONG" in os.environ

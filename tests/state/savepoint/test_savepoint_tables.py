@@ -35,12 +35,16 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._elements import channel_code
-from pillarbox._state import KeyedStateBackend, KeyOwner, LogIdentity, MemoryChunkStore, StateLog, Sync
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.keys.addresses import space_address
 from pillarbox._state.keys.key_groups import key_group, smallest_key, subtask_of
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.log import large_collections, limits
+from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._state.savepoint import files
 from pillarbox._state.savepoint.column_types import column_type
 from pillarbox._state.savepoint.files import LocalSavepoint, write_savepoint

@@ -9,7 +9,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._graph import EventTimeUse
+from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.functions.basic import Function
 
 __all__ = ["event_time_use", "mentions", "uses_processing_time"]

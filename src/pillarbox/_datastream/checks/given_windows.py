@@ -8,7 +8,7 @@ from typing import Any
 from pillarbox._datastream.checks.code_search import event_time_use
 from pillarbox._datastream.checks.given_functions import check_parameters
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._graph import EventTimeUse
+from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.windowing.api.assigner import (
     EventTimeAssigner,
     MergingWindowAssigner,

@@ -11,7 +11,7 @@ import pyspark.sql.types as spark
 
 from pillarbox._datastream.checks.schemas import check_column, check_column_names, encoder_of, known_schema
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._graph import (
+from pillarbox._graph.transformations import (
     DataFrameSource,
     EventTimeUse,
     KeyByTransformation,

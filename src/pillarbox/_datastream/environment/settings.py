@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode, is_batch
 from pillarbox._datastream.streams.operator_settings import check_parallelism
 from pillarbox._errors import ProgramError, check_takes, shorten
-from pillarbox._graph import Program, SinkTransformation, compile_program
+from pillarbox._graph.program import Program, compile_program
 from pillarbox._graph.savepoint_start import SavepointStart
+from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.base import Runtime
 from pillarbox._state.keys.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
 from pillarbox._time.duration import DurationLike, positive_millis

@@ -14,7 +14,7 @@ from pillarbox._operators.async_io.api.function import AsyncBatchFunction, Async
 from pillarbox._operators.async_io.api.options import AsyncOptions, BatchWaitKeywords, WaitKeywords
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
 from pillarbox._time.duration import DurationLike
-from pillarbox._types import SchemaLike
+from pillarbox._types.schema import SchemaLike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

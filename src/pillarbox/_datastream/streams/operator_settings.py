@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import ProgramError, check_text, shorten
-from pillarbox._graph import (
+from pillarbox._graph.transformations import (
     ChainingStrategy,
     CollectionSource,
     KeyByTransformation,

@@ -15,7 +15,7 @@ from pillarbox._datastream.streams.operator_settings import OperatorSettings
 from pillarbox._datastream.streams.results import CollectedResults, DataStreamSink
 from pillarbox._errors import ProgramError, check_takes, shorten
 from pillarbox._generics import T1, T2, Generic, K, U
-from pillarbox._graph import (
+from pillarbox._graph.transformations import (
     ChainingStrategy,
     EventTimeUse,
     OperatorTransformation,
@@ -29,10 +29,11 @@ from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.functions.basic import KeySelector, Partitioner
 from pillarbox._operators.stateless.limit import LimitOperator
 from pillarbox._operators.stateless.sinks import ColumnsOperator, PrintOperator
-from pillarbox._state import MapStateDescriptor
+from pillarbox._state.descriptors import MapStateDescriptor
 from pillarbox._task.network import partitioner as partitioners
-from pillarbox._time import WatermarkStrategy
-from pillarbox._types import RowEncoder, SchemaLike
+from pillarbox._time.watermark_strategy import WatermarkStrategy
+from pillarbox._types.row_encoder import RowEncoder
+from pillarbox._types.schema import SchemaLike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -27,7 +27,7 @@ from pillarbox._operators.columnar.accumulators import (
     Own,
     Sum,
 )
-from pillarbox._types import TypeInformation
+from pillarbox._types.type_information import TypeInformation
 
 __all__ = [
     "ArrowAggregateFunction",

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sized
 from typing import Any, TypeVar
 
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._state import KeyedStateBackend, StateDescriptor
+from pillarbox._state.descriptors import StateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_groups import smallest_key
 
 __all__ = ["HomeState", "of_about_the_same_length"]

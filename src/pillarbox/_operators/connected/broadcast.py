@@ -26,7 +26,8 @@ from pillarbox._operators.functions.broadcast import (
 )
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.stateless.process import ProcessOperator, process_each
-from pillarbox._state import KeyedStateBackend, MapStateDescriptor, StateDescriptor
+from pillarbox._state.descriptors import MapStateDescriptor, StateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 
 __all__ = ["BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
 

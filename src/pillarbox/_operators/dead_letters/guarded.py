@@ -22,7 +22,7 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import Input, OperatorContext, OperatorFactory, RecordInput, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag, TimeDomain
 from pillarbox._operators.functions.checkpointed import CheckpointedFunction, no_undo
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.undo import Undo
 from pillarbox._time.internal_timer_service import Triggerable
 

@@ -20,7 +20,7 @@ from pillarbox._operators.functions.checkpointed import (
     FunctionSnapshotContext,
     no_operator_state,
 )
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 
 __all__ = ["FunctionOperator", "Pass", "keyed_context", "under_keys"]
 

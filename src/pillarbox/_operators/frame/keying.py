@@ -24,7 +24,9 @@ from pillarbox._state.keys.key_groups import (
     stable_hash,
 )
 from pillarbox._state.keys.key_note import KeyNote, function_note
-from pillarbox._types import TypeInformation, resolve_schema, value_converter
+from pillarbox._types.conversion import value_converter
+from pillarbox._types.schema import resolve_schema
+from pillarbox._types.type_information import TypeInformation
 
 __all__ = ["Keying", "Router"]
 

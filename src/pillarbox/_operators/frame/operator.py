@@ -21,11 +21,12 @@ from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.functions.metric_group import UserMetrics
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
-from pillarbox._time import ProcessingTimeService, WatermarkSink
+from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
-from pillarbox._types import TypeInformation
+from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._types.type_information import TypeInformation
 from pillarbox.mailbox import MailboxExecutor
 
 __all__ = [

@@ -18,7 +18,7 @@ from pillarbox._operators.functions.contexts import RuntimeContext, TimerService
 from pillarbox._unpickle import make
 
 if TYPE_CHECKING:
-    from pillarbox._types import TypeInformation
+    from pillarbox._types.type_information import TypeInformation
 
 __all__ = [
     "FilterFunction",

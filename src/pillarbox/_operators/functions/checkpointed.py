@@ -9,7 +9,8 @@ from abc import ABC, abstractmethod
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import V
-from pillarbox._state import KeyedStateBackend, ListState, ListStateDescriptor
+from pillarbox._state.descriptors import ListState, ListStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 
 __all__ = [
     "CheckpointedFunction",

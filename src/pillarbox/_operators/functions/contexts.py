@@ -11,10 +11,9 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import Acc, K, T, U, V
 from pillarbox._operators.functions.logger import TaskLogger
 from pillarbox._operators.functions.metric_group import MetricGroup
-from pillarbox._state import (
+from pillarbox._state.descriptors import (
     AggregatingState,
     AggregatingStateDescriptor,
-    KeyedStateBackend,
     ListState,
     ListStateDescriptor,
     MapState,
@@ -25,6 +24,7 @@ from pillarbox._state import (
     ValueState,
     ValueStateDescriptor,
 )
+from pillarbox._state.heap.backend import KeyedStateBackend
 
 if TYPE_CHECKING:
     from pillarbox._operators.frame.operator import KeyedContext, OperatorContext

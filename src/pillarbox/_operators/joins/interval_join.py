@@ -23,7 +23,8 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.functions.joins import ProcessJoinFunction
-from pillarbox._state import KeyedStateBackend, MapState, MapStateDescriptor
+from pillarbox._state.descriptors import MapState, MapStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 

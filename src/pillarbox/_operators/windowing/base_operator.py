@@ -30,7 +30,7 @@ from pillarbox._operators.windowing.api.functions import (
 )
 from pillarbox._operators.windowing.api.triggers import Trigger
 from pillarbox._operators.windowing.contents import AllElements, Folded
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 

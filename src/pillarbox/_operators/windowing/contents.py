@@ -8,7 +8,7 @@ from typing import Any
 
 from pillarbox._errors import shorten
 from pillarbox._operators.windowing.api.evictors import Evictor, TimestampedValue
-from pillarbox._state import (
+from pillarbox._state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,

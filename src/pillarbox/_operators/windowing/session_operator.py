@@ -24,7 +24,7 @@ from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.by_key import GroupedRecords, RunsByKey
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
-from pillarbox._state import ValueState, ValueStateDescriptor
+from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["SessionWindowOperator"]

@@ -26,7 +26,7 @@ from pillarbox._state.keys.key_groups import stable_hash
 from pillarbox._state.slots import FIRST_SLOT, LIST, STAMPS, UNION, Row, SlotSpec, state_name
 from pillarbox._state.types.sizes import largest_rows
 from pillarbox._time.internal_timer_service import KeyedTimers
-from pillarbox._types import Types
+from pillarbox._types.type_information import Types
 
 __all__ = ["KeyedStateBackend"]
 

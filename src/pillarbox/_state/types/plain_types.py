@@ -33,8 +33,8 @@ from pillarbox._state.types.records import (
     pickled_form,
 )
 from pillarbox._state.types.type_names import RecordName, TypeName
-from pillarbox._types import TypeInformation
 from pillarbox._types.scalars import CLASSES, OF_CLASSES, OF_SPARK, SCALARS, Scalar
+from pillarbox._types.type_information import TypeInformation
 from pillarbox._unpickle import Allowed, loads_allowed, row_class
 
 __all__ = [

@@ -12,8 +12,7 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import Generic, In
-from pillarbox._time import Duration
-from pillarbox._time.duration import DurationLike, positive_millis
+from pillarbox._time.duration import Duration, DurationLike, positive_millis
 
 __all__ = ["AsyncRetryPredicate", "AsyncRetryStrategy", "retry_after_millis", "retry_strategy"]
 

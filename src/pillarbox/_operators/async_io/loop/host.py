@@ -29,7 +29,7 @@ from pillarbox._operators.async_io.loop.workers import Places, RequestWorkers, m
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.shared_resources import Lease
 from pillarbox._operators.functions.basic import Function, RuntimeContext
-from pillarbox._state import StateDescriptor
+from pillarbox._state.descriptors import StateDescriptor
 
 __all__ = ["FunctionHost", "is_coroutine_function", "is_generator_function"]
 

@@ -28,8 +28,8 @@ from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.joins.interval_join import Interval
-from pillarbox._state import ValueStateDescriptor
-from pillarbox._types import Types
+from pillarbox._state.descriptors import ValueStateDescriptor
+from pillarbox._types.type_information import Types
 
 __all__ = ["BaseJoinOperator", "ColumnarJoin", "ColumnarJoinOperator"]
 

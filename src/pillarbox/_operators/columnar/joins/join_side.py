@@ -20,7 +20,7 @@ from pillarbox._operators.columnar.program import columns_of_run, times_of_run
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._rows import batch_from_bytes, batch_to_bytes
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox._types import RowEncoder
+from pillarbox._types.row_encoder import RowEncoder
 
 if TYPE_CHECKING:
     from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator

@@ -17,7 +17,8 @@ from pillarbox._operators.windowing.api.functions import (
     ProcessWindowFunction,
 )
 from pillarbox._operators.windowing.api.triggers import Trigger
-from pillarbox._state import KeyedStateBackend, StateDescriptor
+from pillarbox._state.descriptors import StateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import InternalTimerService
 
 __all__ = ["AssignerContext", "FiringContext", "TriggerContext"]

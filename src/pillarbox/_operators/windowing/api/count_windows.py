@@ -15,8 +15,8 @@ from pillarbox._operators.windowing.api.triggers import (
     Trigger,
 )
 from pillarbox._operators.windowing.api.windows import CountWindow, GlobalWindow
-from pillarbox._state import ValueStateDescriptor
-from pillarbox._types import Types
+from pillarbox._state.descriptors import ValueStateDescriptor
+from pillarbox._types.type_information import Types
 
 __all__ = [
     "CountSlidingWindowAssigner",

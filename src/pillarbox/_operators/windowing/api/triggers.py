@@ -15,7 +15,7 @@ from typing import Any
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import Generic, In, WindowT
 from pillarbox._operators.functions.metric_group import MetricGroup
-from pillarbox._state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
+from pillarbox._state.descriptors import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 
 __all__ = [
     "CountTrigger",

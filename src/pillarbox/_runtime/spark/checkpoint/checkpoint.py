@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._graph import CODES, Layout, Program
 from pillarbox._graph.description import (
     Comparison,
     LayoutsNote,
@@ -23,6 +22,9 @@ from pillarbox._graph.description import (
     read_description,
     read_layouts,
 )
+from pillarbox._graph.layout import Layout
+from pillarbox._graph.program import Program
+from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
 from pillarbox._runtime.spark.files import add_line, file_names, read_lines
 

@@ -18,8 +18,8 @@ from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.settings.places import state_is_found
 from pillarbox._runtime.spark.settings.session_settings import state_settings
-from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.head import META, LogHead
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pillarbox._elements import Buffer
 from pillarbox._errors import OperatorError
-from pillarbox._graph import Layout
+from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import spark_hash
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import told_elsewhere

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pillarbox._errors import ProgramError
-from pillarbox._graph import Layout, Program
 from pillarbox._graph.description import ProgramDescription
+from pillarbox._graph.layout import Layout
+from pillarbox._graph.program import Program
 from pillarbox._runtime.spark.plan.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.rows.buffer_rows import has_narrow_rows
 

@@ -17,8 +17,8 @@ from pillarbox._runtime.spark.checkpoint.state import CheckpointState, each_log
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
-from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.head import LogHead
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.changes import compare_states
 from pillarbox._state.inspect.summary import LogSummary
 from pillarbox._state.inspect.view import LogView

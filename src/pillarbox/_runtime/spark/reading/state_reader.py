@@ -17,8 +17,8 @@ from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._runtime.spark.settings.session import time_zone
-from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.head import LogHead
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._state.savepoint.table import Table

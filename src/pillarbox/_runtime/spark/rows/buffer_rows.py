@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from pillarbox._elements import Buffer
 from pillarbox._errors import ExchangeError
-from pillarbox._graph import DataFrameSource, Program
+from pillarbox._graph.program import Program
+from pillarbox._graph.transformations import DataFrameSource
 from pillarbox._runtime.spark.facts import BATCH_BYTES, BATCH_ROWS
 
 if TYPE_CHECKING:

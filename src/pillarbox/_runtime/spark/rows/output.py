@@ -14,7 +14,7 @@ import pyarrow as pa
 from pillarbox._elements import ArrowRecords, Buffer, TaskReport, decode, text_of_report
 from pillarbox._rows import batch_of
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows, in_portions
-from pillarbox._task import REPORT_TARGET
+from pillarbox._task.vertex import REPORT_TARGET
 
 __all__ = ["BATCH_TIMESTAMP", "BufferOutput", "ColumnOutput", "Output"]
 

@@ -23,7 +23,7 @@ from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.files import is_savepoint, reader, text_of, unless_missing
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.settings.places import check_session, place_of
-from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.log.many_objects import collector_paused
 from pillarbox._state.savepoint.arrow_parts import schemas_of

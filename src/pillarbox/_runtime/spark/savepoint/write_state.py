@@ -22,7 +22,7 @@ from pillarbox._state.savepoint.manifest import Manifest, Sources
 from pillarbox._state.savepoint.new_table import EditedTable, NewTable
 from pillarbox._state.savepoint.own_state import is_drained
 from pillarbox._state.savepoint.table import Table
-from pillarbox._types import TypeInformation
+from pillarbox._types.type_information import TypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

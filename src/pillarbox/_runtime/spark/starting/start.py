@@ -17,7 +17,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, describe
-from pillarbox._graph import CODES, Layout
+from pillarbox._graph.layout import Layout
+from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.facts import check_facts, is_classic

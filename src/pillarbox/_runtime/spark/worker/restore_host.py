@@ -29,7 +29,7 @@ from pillarbox._runtime.spark.tasks.level_tasks import short_lived
 from pillarbox._runtime.spark.tasks.residency import loaded
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
 from pillarbox._runtime.spark.worker.task_host import TaskHost
-from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.log_builder import build_log
 from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
