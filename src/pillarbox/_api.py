@@ -58,9 +58,7 @@ from pillarbox._operators.functions.basic import (
     Partitioner,
     ProcessFunction,
     ReduceFunction,
-    RuntimeContext,
     TimeDomain,
-    TimerService,
 )
 from pillarbox._operators.functions.broadcast import (
     BroadcastProcessFunction,
@@ -74,6 +72,7 @@ from pillarbox._operators.functions.checkpointed import (
     FunctionSnapshotContext,
     OperatorStateStore,
 )
+from pillarbox._operators.functions.contexts import RuntimeContext, TimerService
 from pillarbox._operators.functions.joins import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
 from pillarbox._operators.functions.metric_group import Counter, Distribution, Meter, MetricGroup
 from pillarbox._operators.functions.two_streams import (
@@ -154,10 +153,10 @@ from pillarbox._state.descriptors import (
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
-    StateDescriptor,
     ValueState,
     ValueStateDescriptor,
 )
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.ttl import StateTtlConfig
 from pillarbox._time.duration import Duration, Time
 from pillarbox._time.timestamps import TimestampAssigner

@@ -8,8 +8,6 @@ import decimal
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["ATOMS", "are_fixed", "copied", "deep_copy", "is_fixed"]
-
 # Values of these types cannot change.
 ATOMS = frozenset(
     {int, float, complex, str, bool, bytes, type(None), decimal.Decimal}

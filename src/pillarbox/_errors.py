@@ -12,34 +12,6 @@ from typing import Any, NoReturn
 
 from pillarbox._unpickle import make_error
 
-__all__ = [
-    "CheckpointMismatchError",
-    "ConfigurationError",
-    "ExchangeError",
-    "KeyTypeError",
-    "MissingClassError",
-    "MissingMethodError",
-    "OperatorError",
-    "PillarboxError",
-    "ProgramError",
-    "SavepointError",
-    "TaskCanceledError",
-    "TaskStateError",
-    "TypeMismatchError",
-    "advice_on_version",
-    "causes_of",
-    "check_kind",
-    "check_takes",
-    "check_text",
-    "describe",
-    "failed",
-    "listed",
-    "raise_from_user_code",
-    "shorten",
-    "shorten_record",
-]
-
-
 # Of what an exception says, this much is shown.
 _MESSAGE_LIMIT = 1000
 _FIELDS_LIMIT = 300

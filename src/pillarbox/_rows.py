@@ -23,19 +23,6 @@ from pillarbox import _unpickle
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "Row",
-    "UnknownColumnError",
-    "batch_from_bytes",
-    "batch_of",
-    "batch_to_bytes",
-    "column_to_list",
-    "in_larger_batches",
-    "row_class",
-    "rows_from_arrow",
-    "timestamps_ms",
-]
-
 _RowT = TypeVar("_RowT", bound="Row")
 
 

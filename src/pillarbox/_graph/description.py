@@ -19,18 +19,6 @@ from pillarbox._graph.transformations import DataFrameSource, SourceTransformati
 from pillarbox._state.keys.key_note import key_change
 from pillarbox._state.keys.state_note import state_change
 
-__all__ = [
-    "Comparison",
-    "LayoutsNote",
-    "ProgramDescription",
-    "compare",
-    "compare_sources",
-    "describe_programs",
-    "json_object",
-    "read_description",
-    "read_layouts",
-]
-
 # Of the description. Another one is refused.
 FORMAT = 1
 

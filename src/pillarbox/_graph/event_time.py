@@ -18,8 +18,6 @@ from pillarbox._graph.transformations import (
 )
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 
-__all__ = ["check_event_time"]
-
 _log = logging.getLogger("pillarbox")
 
 # A program may be compiled several times, as for its plan: the user is warned once.

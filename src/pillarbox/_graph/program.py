@@ -38,8 +38,6 @@ from pillarbox._task.network.partitioner import ForwardPartitioner, OutputPartit
 from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 
-__all__ = ["Program", "compile_program"]
-
 # Between operators that are not chained, where the user partitions nothing. Streams that meet there share one edge.
 _FORWARD = ForwardPartitioner()
 _REBALANCE = RebalancePartitioner()

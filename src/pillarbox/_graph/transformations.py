@@ -14,22 +14,6 @@ from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._task.network.partitioner import KeyGroupPartitioner, Partitioner
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 
-__all__ = [
-    "ChainingStrategy",
-    "CollectionSource",
-    "DataFrameSource",
-    "EventTimeUse",
-    "KeyByTransformation",
-    "OperatorTransformation",
-    "PartitionTransformation",
-    "SideOutputTransformation",
-    "SinkTransformation",
-    "SourceTransformation",
-    "Transformation",
-    "UnionTransformation",
-    "steps_leading_to",
-]
-
 
 class ChainingStrategy(Enum):
     """Whether an operator may be chained. Flink's enumeration of this name."""

@@ -34,8 +34,6 @@ from pillarbox._time.watermark_generators import (
 )
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 
-__all__ = ["TimestampsAndWatermarksOperator", "status_said_anew"]
-
 
 def status_said_anew(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an operator knew of event time where some may not have heard that it is idle: it says so once more.

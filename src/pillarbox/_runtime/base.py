@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
-__all__ = ["Runtime"]
-
 
 class Runtime(Protocol):
     """This process, or a Spark session."""

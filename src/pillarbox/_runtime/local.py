@@ -30,8 +30,6 @@ from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock import ProcessingTimeService
 
-__all__ = ["EpochStore", "LocalJob", "LocalRuntime", "Savepoint"]
-
 # Collections are read in runs of this many records, as batches of Spark's are; in shorter ones, where few are wanted.
 _RUN = 10_000
 _SHORT_RUN = 100

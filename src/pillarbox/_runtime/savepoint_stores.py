@@ -18,8 +18,6 @@ from pillarbox._state.types.opaque import AnyNames
 from pillarbox._task.vertex import Vertex
 from pillarbox._unpickle import loads_allowed
 
-__all__ = ["as_it_is", "classes_of", "stores_from_savepoint"]
-
 _log = logging.getLogger("pillarbox")
 
 

@@ -16,21 +16,6 @@ from pillarbox._state.state_descriptor import StateDescriptor
 if TYPE_CHECKING:
     from pillarbox._types.type_information import TypeInformation
 
-__all__ = [
-    "AggregateFunction",
-    "AggregatingState",
-    "AggregatingStateDescriptor",
-    "ListState",
-    "ListStateDescriptor",
-    "MapState",
-    "MapStateDescriptor",
-    "ReducingState",
-    "ReducingStateDescriptor",
-    "StateDescriptor",
-    "ValueState",
-    "ValueStateDescriptor",
-]
-
 
 class ValueStateDescriptor(StateDescriptor, Generic[V]):
     """Declares one value (of type ``V``) per key.

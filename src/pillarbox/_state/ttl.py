@@ -11,8 +11,6 @@ from typing import Any, NoReturn
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._time.duration import DurationLike, Time, positive_millis
 
-__all__ = ["StateTtlConfig"]
-
 
 class StateTtlConfig:
     """How long a state lives after it was last accessed; ``descriptor.enable_time_to_live(config)`` sets it.

@@ -28,8 +28,6 @@ from pillarbox._task.stream_task import EpochPhase, StreamTask
 from pillarbox._task.vertex import Vertex, edge_in
 from pillarbox._time.clock import ProcessingTimeService
 
-__all__ = ["MultipleInputStreamTask"]
-
 _log = logging.getLogger("pillarbox")
 
 # Writing the state takes this much: the chunks of a large epoch, and what Arrow makes of the output.

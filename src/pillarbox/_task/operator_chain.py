@@ -33,8 +33,6 @@ from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 
-__all__ = ["OperatorChain", "as_mail", "quiesce"]
-
 
 class OperatorChain:
     """A tree of operators: node 0 is the head.

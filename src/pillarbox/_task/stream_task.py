@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any
 
-from pillarbox._elements import Barrier, Buffer, EndOfData, TaskReport
+from pillarbox._elements import Barrier, Buffer, EndOfData, TaskReport, channel_code
 from pillarbox._errors import TaskCanceledError
 from pillarbox._operators.frame.rates import RATE_LIMITED
 from pillarbox._state.heap.backend import KeyedStateBackend
@@ -34,7 +34,7 @@ from pillarbox._task.network.task_input import (
     ThreadedReader,
 )
 from pillarbox._task.operator_chain import OperatorChain
-from pillarbox._task.vertex import REPORT_TARGET, Vertex, channel_code
+from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.system_clock import SystemProcessingTimeService
 from pillarbox.mailbox import (
@@ -46,8 +46,6 @@ from pillarbox.mailbox import (
     Suspension,
     TaskMailbox,
 )
-
-__all__ = ["EpochPhase", "StreamTask"]
 
 _log = logging.getLogger("pillarbox")
 

@@ -56,8 +56,6 @@ from pillarbox.testing._operator_harness import (
     TwoInputStreamOperatorTestHarness,
 )
 
-__all__ = ["Key", "ProcessFunctionTestHarnesses", "harness_for"]
-
 Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
 
 # On a stream with or without key.

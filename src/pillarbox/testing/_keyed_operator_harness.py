@@ -19,8 +19,6 @@ from pillarbox.testing._operator_harness import (
     keying_of,
 )
 
-__all__ = ["KeyedOneInputStreamOperatorTestHarness", "KeyedTwoInputStreamOperatorTestHarness"]
-
 
 class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     """Runs an operator on a keyed stream: with keyed state and timers, and a look into both.

@@ -18,8 +18,6 @@ from pillarbox._rows import Row
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 from pillarbox.testing._operator_harness import OneInputStreamOperatorTestHarness, StreamElement, StreamRecord
 
-__all__ = ["ProcessingTime", "check_operator"]
-
 Open = Callable[..., OneInputStreamOperatorTestHarness]
 T = TypeVar("T")
 

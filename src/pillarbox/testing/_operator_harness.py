@@ -33,15 +33,6 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox.mailbox import MailboxController, MailboxProcessor
 from pillarbox.testing._patience import Patience
 
-__all__ = [
-    "OneInputStreamOperatorTestHarness",
-    "OperatorSnapshot",
-    "StreamElement",
-    "StreamRecord",
-    "TwoInputStreamOperatorTestHarness",
-    "keying_of",
-]
-
 
 class StreamRecord(NamedTuple):
     """A record that came out.

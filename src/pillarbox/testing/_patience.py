@@ -15,8 +15,6 @@ from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.mailbox import MailboxExecutor
 
-__all__ = ["HarnessTimeoutError", "Patience"]
-
 # The number of turns in which an event loop does all that is ready.
 _TURNS = 50
 # Requests that wait for something real, such as a thread or a socket, have this long (seconds) before time passes.

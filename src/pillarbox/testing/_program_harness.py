@@ -25,8 +25,6 @@ from pillarbox._time.duration import DurationLike
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing._patience import Patience
 
-__all__ = ["PatientJob", "ProgramSnapshot", "ProgramTestHarness", "program_of"]
-
 Build = Callable[..., DataStream | Mapping[str, DataStream]]
 
 

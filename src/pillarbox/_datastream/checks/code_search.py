@@ -12,8 +12,6 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.functions.basic import Function
 
-__all__ = ["event_time_use", "mentions", "uses_processing_time"]
-
 # Nothing in these is the user's.
 _FOREIGN = (sys.stdlib_module_names | {"cloudpickle", "numpy", "pandas", "pillarbox", "pyarrow", "pyspark"}) - {
     "__main__"

@@ -13,8 +13,6 @@ from pillarbox._operators.functions.basic import Function, check_call, check_pla
 from pillarbox._operators.functions.checkpointed import CheckpointedFunction
 from pillarbox._types.type_information import TypeInformation
 
-__all__ = ["check_function", "check_instance", "check_parameters", "check_requests", "check_type", "name_of"]
-
 
 def name_of(kind: str, func: Any) -> str:
     """Return an operator's name: the method, and the function's own name where it has one."""

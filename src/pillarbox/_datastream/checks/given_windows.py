@@ -25,8 +25,6 @@ from pillarbox._operators.windowing.api.functions import (
 )
 from pillarbox._operators.windowing.api.triggers import Trigger, asked_trigger
 
-__all__ = ["check_fires", "check_merging", "check_window_function", "default_trigger", "event_time_of"]
-
 _FUNCTIONS = (WindowFunction, AllWindowFunction, ProcessWindowFunction, ProcessAllWindowFunction)
 
 

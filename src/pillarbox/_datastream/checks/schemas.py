@@ -25,21 +25,6 @@ if TYPE_CHECKING:
 
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
 
-__all__ = [
-    "check_column",
-    "check_column_names",
-    "check_field",
-    "check_key_columns",
-    "check_key_type",
-    "check_readable",
-    "check_timestamp_column",
-    "declared_columns",
-    "declared_type",
-    "encoder_of",
-    "key_types",
-    "known_schema",
-]
-
 
 def check_column_names(names: Sequence[str], where: str) -> None:
     """Check that each column has a name of its own.

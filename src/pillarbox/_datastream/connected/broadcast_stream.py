@@ -23,8 +23,6 @@ from pillarbox._operators.functions.two_streams import CoProcessFunction, KeyedC
 from pillarbox._state.descriptors import MapStateDescriptor
 from pillarbox._types.schema import SchemaLike
 
-__all__ = ["BroadcastConnectedStream", "BroadcastStream"]
-
 _PROCESS = "process() of a stream and a broadcast one"
 
 

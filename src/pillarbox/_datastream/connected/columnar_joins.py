@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pillarbox._datastream.streams.data_stream import DataStream
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
 
-__all__ = ["join_columns", "sides_of_rows"]
-
 _NO_KEYS = (spark.ArrayType, spark.MapType, spark.VariantType)
 _INSTEAD = "give process() a ProcessJoinFunction instead, which works on Python objects"
 

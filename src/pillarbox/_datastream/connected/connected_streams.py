@@ -35,8 +35,6 @@ from pillarbox._state.keys.key_note import are_other_types
 from pillarbox._types.schema import SchemaLike
 from pillarbox._types.type_information import TypeInformation
 
-__all__ = ["ConnectedStreams", "check_key_types"]
-
 _PROCESS = "process() of connected streams"
 
 

@@ -34,8 +34,6 @@ from pillarbox._types.schema import SchemaLike
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams", "JoinedWindows"]
-
 
 class _Pair(Generic[T1, T2]):
     """Two streams whose keys are being told."""

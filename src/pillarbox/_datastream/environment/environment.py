@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["StreamExecutionEnvironment"]
-
 
 class StreamExecutionEnvironment(ProgramSettings):
     """Builds programs and runs them: on Spark where they read DataFrames, in this process otherwise.

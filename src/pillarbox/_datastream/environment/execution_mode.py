@@ -8,8 +8,6 @@ from enum import Enum
 from pillarbox._errors import ProgramError
 from pillarbox._graph.transformations import DataFrameSource, Transformation, steps_leading_to
 
-__all__ = ["RuntimeExecutionMode", "is_batch"]
-
 
 class RuntimeExecutionMode(Enum):
     """How a program is run. Flink's enumeration of this name.

@@ -19,8 +19,6 @@ from pillarbox._time.duration import DurationLike, positive_millis
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ProgramSettings"]
-
 
 class ProgramSettings:
     """The settings of an environment: they hold for each program that it runs."""

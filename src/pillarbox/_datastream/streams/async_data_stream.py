@@ -19,8 +19,6 @@ from pillarbox._types.schema import SchemaLike
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["AsyncDataStream"]
-
 
 class AsyncDataStream:
     """Applies an :class:`AsyncFunction` or an :class:`AsyncBatchFunction` to a stream.

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
     from pillarbox._datastream.windows.all_windowed_stream import AllWindowedStream
 
-__all__ = ["DataStream"]
-
 
 class DataStream(Stream[T1], Generic[T1]):
     """A stream of records of type ``T1``.

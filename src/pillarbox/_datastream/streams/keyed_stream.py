@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
     from pillarbox._datastream.windows.windowed_stream import WindowedStream
 
-__all__ = ["KeyedStream"]
-
 
 class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     """A stream of records of type ``T1``, partitioned by key: operators on it have keyed state and timers.

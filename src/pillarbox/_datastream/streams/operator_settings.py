@@ -17,8 +17,6 @@ from pillarbox._graph.transformations import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["OperatorSettings", "check_parallelism"]
-
 
 def check_parallelism(parallelism: object) -> int:
     """Return a number of subtasks.

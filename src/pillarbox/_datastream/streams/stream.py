@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
     from pillarbox._datastream.streams.data_stream import DataStream
 
-__all__ = ["Stream"]
-
 
 class Stream(OperatorSettings, Generic[T1]):
     """A step of the program whose records are of type ``T1``; :class:`DataStream` has its transformations.

@@ -16,8 +16,6 @@ from pillarbox._state.descriptors import AggregateFunction
 from pillarbox._types.schema import SchemaLike
 from pillarbox._types.type_information import TypeInformation
 
-__all__ = ["AllWindowedStream"]
-
 
 class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut]):
     """A whole stream of records of type ``T1``, divided into windows: all of it goes through one subtask.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
     from pillarbox._datastream.windows.windowed import WindowsOfOneStream
 
-__all__ = ["aggregate_columns"]
-
 _INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python objects"
 
 

@@ -58,8 +58,6 @@ from pillarbox._time.duration import DurationLike, to_millis
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Windowed", "WindowsOfOneStream"]
-
 
 class Windowed(Generic[T1, WindowOut]):
     """The common part of all windows of streams: their options, and the operator that they become."""

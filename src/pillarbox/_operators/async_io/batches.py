@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pillarbox._operators.async_io.api.request import Request
 from pillarbox._time.clock import ProcessingTimeService, ScheduledTimer
 
-__all__ = ["Batches"]
-
 
 class Batches:
     """The batch that is being formed. Only the mailbox thread may touch it.

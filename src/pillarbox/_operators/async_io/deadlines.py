@@ -8,8 +8,6 @@ from pillarbox._operators.async_io.api.request import Event, Request, RequestSta
 from pillarbox._time.clock import ProcessingTimeService, ScheduledTimer
 from pillarbox.mailbox import MailboxExecutor
 
-__all__ = ["Deadlines"]
-
 
 class Deadlines:
     """One timer, for the earliest deadline. Only the mailbox thread may touch it.

@@ -32,8 +32,6 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox.mailbox import RejectedExecutionError
 
-__all__ = ["InFlight"]
-
 _PENDING = RequestState.PENDING
 _SETTLED = RequestState.SETTLED
 

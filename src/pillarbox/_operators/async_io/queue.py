@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from pillarbox._operators.async_io.api.request import Event, Request, RequestState
 
-__all__ = ["OrderedQueue", "Segment", "UnorderedQueue"]
-
 _PENDING = RequestState.PENDING
 
 

@@ -29,19 +29,6 @@ from pillarbox._operators.columnar.accumulators import (
 )
 from pillarbox._types.type_information import TypeInformation
 
-__all__ = [
-    "ArrowAggregateFunction",
-    "ColumnAggregate",
-    "approx_count_distinct_",
-    "avg_",
-    "count_",
-    "first_",
-    "last_",
-    "max_",
-    "min_",
-    "sum_",
-]
-
 
 class ColumnAggregate(ABC):
     """An aggregate of columns: a value that ``aggregate(name=...)`` and ``window_aggregate()`` take.

@@ -24,8 +24,6 @@ from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._state.descriptors import MapStateDescriptor
 from pillarbox._types.type_information import Types
 
-__all__ = ["ColumnarOperator"]
-
 
 class ColumnarOperator(KeyedOperator):
     """Keeps partial results, and emits the results of windows."""

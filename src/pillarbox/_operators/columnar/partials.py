@@ -23,8 +23,6 @@ from pillarbox._operators.columnar.key_columns import grouped_fields, key_array
 from pillarbox._operators.windowing.by_key import positions_by_key
 from pillarbox._rows import batch_from_bytes, batch_to_bytes, column_to_list
 
-__all__ = ["ALL", "END", "ROWS", "START", "Columns", "Partials"]
-
 ALL = "__pillarbox_all"
 """The key of windows over all rows: a column of zeros."""
 ROWS = "__pillarbox_rows"

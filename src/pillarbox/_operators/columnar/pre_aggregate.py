@@ -20,8 +20,6 @@ from pillarbox._operators.windowing.api.session_windows import EventTimeSessionW
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-__all__ = ["PreAggregateOperator"]
-
 # Rows are gathered until an epoch ends, or these many are there: more would take more memory, and save little.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024

@@ -18,8 +18,6 @@ from pillarbox._operators.columnar.partials import ALL, Columns
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._types.row_encoder import RowEncoder
 
-__all__ = ["ColumnarProgram", "columns_of_run", "times_of_run"]
-
 
 @dataclass(frozen=True)
 class ColumnarProgram:

@@ -14,8 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["K", "estimates", "hashes", "least", "numbers_of"]
-
 K = 1024
 """The number of hashes that are kept. The relative standard error is 1 / sqrt(K - 2)."""
 

@@ -26,8 +26,6 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.undo import Undo
 from pillarbox._time.internal_timer_service import Triggerable
 
-__all__ = ["GuardedOperator", "guarded"]
-
 # What is the guarded operator's affair alone. The rest is about records, timers, and what has been emitted.
 _AS_IT_IS = (
     "open",

@@ -16,8 +16,6 @@ from pillarbox._operators.functions.contexts import TimerService
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-__all__ = ["Clocks", "EmittingContext", "KeyedTimedContext", "TimedContext"]
-
 
 class Clocks(TimerService):
     """The clocks of a stream without key: timers are refused."""

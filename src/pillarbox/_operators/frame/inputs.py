@@ -8,8 +8,6 @@ from pillarbox._elements import Records
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import RecordInput, StreamOperator
 
-__all__ = ["StreamInput", "TwoInputs"]
-
 
 class StreamInput:
     """The input for the records of one stream.

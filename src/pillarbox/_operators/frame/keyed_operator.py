@@ -14,8 +14,6 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.batch_timer_service import BatchTimeServiceManager
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 
-__all__ = ["LATE_RECORDS_DROPPED", "KeyedOperator"]
-
 LATE_RECORDS_DROPPED = "late_records_dropped"
 """The counter of the epoch's records that came too late, and went nowhere."""
 

@@ -28,8 +28,6 @@ from pillarbox._types.conversion import value_converter
 from pillarbox._types.schema import resolve_schema
 from pillarbox._types.type_information import TypeInformation
 
-__all__ = ["Keying", "Router"]
-
 # Routes of keys are remembered up to this many: beyond it, remembering costs more memory than it saves time.
 _REMEMBERED = 1 << 17
 

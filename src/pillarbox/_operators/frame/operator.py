@@ -29,17 +29,6 @@ from pillarbox._time.watermark_generators import WatermarkSink
 from pillarbox._types.type_information import TypeInformation
 from pillarbox.mailbox import MailboxExecutor
 
-__all__ = [
-    "Discard",
-    "Fanout",
-    "Input",
-    "KeyedContext",
-    "OperatorContext",
-    "OperatorFactory",
-    "RecordInput",
-    "StreamOperator",
-]
-
 
 class RecordInput(Protocol):
     """Takes the records of one stream."""

@@ -20,25 +20,6 @@ from pillarbox._unpickle import make
 if TYPE_CHECKING:
     from pillarbox._types.type_information import TypeInformation
 
-__all__ = [
-    "FilterFunction",
-    "FlatMapFunction",
-    "Function",
-    "KeySelector",
-    "KeyedProcessFunction",
-    "MapFunction",
-    "OutputTag",
-    "Partitioner",
-    "ProcessFunction",
-    "RecordContext",
-    "ReduceFunction",
-    "RuntimeContext",
-    "TimeDomain",
-    "TimerService",
-    "check_plain",
-    "has_close",
-]
-
 
 class OutputTag(Generic[T]):
     """The name of a side output of records of type ``T``.

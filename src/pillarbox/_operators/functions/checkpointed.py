@@ -12,14 +12,6 @@ from pillarbox._generics import V
 from pillarbox._state.descriptors import ListState, ListStateDescriptor
 from pillarbox._state.heap.backend import KeyedStateBackend
 
-__all__ = [
-    "CheckpointedFunction",
-    "FunctionInitializationContext",
-    "FunctionSnapshotContext",
-    "OperatorStateStore",
-    "no_operator_state",
-]
-
 
 def no_operator_state(name: str) -> str:
     """Return what is wrong where an operator with state of its own stands before the first shuffle."""

@@ -20,16 +20,14 @@ from pillarbox._state.descriptors import (
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
-    StateDescriptor,
     ValueState,
     ValueStateDescriptor,
 )
 from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.state_descriptor import StateDescriptor
 
 if TYPE_CHECKING:
     from pillarbox._operators.frame.operator import KeyedContext, OperatorContext
-
-__all__ = ["RuntimeContext", "TimerService"]
 
 
 class RuntimeContext:

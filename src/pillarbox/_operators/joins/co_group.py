@@ -20,8 +20,6 @@ from pillarbox._operators.windowing.api.functions import WindowFunction
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.operator import WindowOperator
 
-__all__ = ["CoGroupWindowOperator", "CoGroups", "FlatPairs", "Pairs"]
-
 
 class _Numbered(Records):
     """Records of one stream, each with the number of it; and how they get their keys."""

@@ -28,8 +28,6 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-__all__ = ["Interval", "IntervalJoinOperator", "JoinContext"]
-
 # From this number of event times of a key on, they are kept in order beside the state.
 _MANY = 32
 # Records are dropped when event time has passed their last partner by up to this part of the time for which they are

@@ -19,8 +19,6 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox._types.type_information import Types
 
-__all__ = ["DeduplicateOperator"]
-
 
 class DeduplicateOperator(KeyedOperator):
     """Emits a record unless its key is remembered: until event time has passed a record's time by ``within`` (ms)."""

@@ -16,8 +16,6 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._state.descriptors import MapState, MapStateDescriptor
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 
-__all__ = ["InEventTimeOrderOperator"]
-
 
 class InEventTimeOrderOperator(KeyedOperator):
     """Holds the records of a key by their timestamps, each of which has a timer; those that are late are dropped."""

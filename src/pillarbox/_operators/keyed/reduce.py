@@ -19,8 +19,6 @@ from pillarbox._operators.stateless.typed_results import OfOneType
 from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._types.type_information import TypeInformation
 
-__all__ = ["ReduceOperator"]
-
 # In batch mode, results are handed on when there are this many.
 _MANY = 1024
 

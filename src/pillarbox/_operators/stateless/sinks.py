@@ -10,8 +10,6 @@ from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.frame.user_code import raise_at_record
 from pillarbox._types.row_encoder import RowEncoder
 
-__all__ = ["ColumnsOperator", "PrintOperator"]
-
 
 class ColumnsOperator(StreamOperator):
     """Turns records into the typed columns of an output DataFrame."""

@@ -16,8 +16,6 @@ from pillarbox._operators.stateless.sinks import ColumnsOperator
 from pillarbox._types.conversion import value_converter
 from pillarbox._types.type_information import TypeInformation
 
-__all__ = ["OfOneType", "typed"]
-
 
 class _TypedOutput:
     """Converts results; watermarks and the rest go by."""

@@ -13,10 +13,8 @@ from pillarbox._state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     ReducingStateDescriptor,
-    StateDescriptor,
 )
-
-__all__ = ["CONTENTS", "AllElements", "Fold", "Folded", "aggregating", "reducing"]
+from pillarbox._state.state_descriptor import StateDescriptor
 
 _NAME = CONTENTS = "window-contents"
 # Gets the elements of a window that fires.

@@ -14,8 +14,6 @@ from pillarbox._operators.windowing.api.session_windows import merges_what_meets
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._state.descriptors import MapState, MapStateDescriptor
 
-__all__ = ["MergingWindowSet", "merging_windows"]
-
 # Is told of a merge: the window that came of it, the windows that are one with it, the window under which its state
 # lies, and those whose state has to be merged into that.
 OnMerge = Callable[[Any, list[Any], Any, list[Any]], None]

@@ -27,8 +27,6 @@ from pillarbox._operators.windowing.folding_operator import FoldingWindowOperato
 from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-__all__ = ["SessionWindowOperator"]
-
 _START = itemgetter(0)
 _END = itemgetter(1)
 

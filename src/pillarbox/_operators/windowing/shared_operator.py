@@ -20,8 +20,6 @@ from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
 from pillarbox._state.heap.shared_windows import SharedWindows
 
-__all__ = ["Begun", "SharedWindowOperator"]
-
 Times = npt.NDArray[np.int64]
 Masks = npt.NDArray[np.bool_]
 # Is called with each key that is new in a place.

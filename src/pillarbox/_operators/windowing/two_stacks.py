@@ -20,8 +20,6 @@ from typing import Any
 
 from pillarbox._copies import copied
 
-__all__ = ["TwoStacks"]
-
 # The last panes stay out of the back where they are at most this part of a window.
 _UNSETTLED = 8
 

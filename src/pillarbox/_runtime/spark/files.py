@@ -19,17 +19,6 @@ from pillarbox._state.savepoint.manifest import MANIFEST, STARTED
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
 
-__all__ = [
-    "add_file",
-    "add_line",
-    "file_names",
-    "is_savepoint",
-    "read_lines",
-    "reader",
-    "text_of",
-    "unless_missing",
-]
-
 T = TypeVar("T")
 
 

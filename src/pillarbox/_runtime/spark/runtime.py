@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
-__all__ = ["SparkRuntime"]
-
 
 class SparkRuntime:
     """Runs programs in a session; those that read nothing but collections, and make no DataFrame, run in this process.

@@ -18,8 +18,6 @@ from pillarbox._state.chunks.head import Layout, LogIdentity, Mark, damaged
 from pillarbox._state.chunks.large_collection import Elements
 from pillarbox._state.keys.addresses import is_plain, is_space
 
-__all__ = ["check_chunk", "check_rows"]
-
 
 def check_chunk(chunk: Chunk, mark: Mark, layouts: tuple[Layout, Layout], identity: LogIdentity) -> None:
     """Check a chunk that was read.

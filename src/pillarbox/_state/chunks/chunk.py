@@ -27,8 +27,6 @@ from pillarbox._state.types.opaque import Opaque, equal_keys, loads_inert, opaqu
 from pillarbox._state.types.records import RecordError
 from pillarbox._unpickle import Allowed, MissingGlobalError, RefusedGlobalError, loads_allowed
 
-__all__ = ["Chunk", "check_keys", "large_element", "large_row", "read_chunk", "read_large"]
-
 # In the log slots are counted from 1, without what leads a row in memory.
 _LEAD = FIRST_SLOT - 1
 _WIDTHS = tuple(np.dtype(f"<u{width}") for width in (1, 2, 4, 8))

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError
-from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor
 from pillarbox._state.heap.key_rows import KeyOwner, KeyRows
 from pillarbox._state.heap.namespace_rows import NamespaceRows
 from pillarbox._state.heap.rows import RowTable
@@ -24,11 +24,10 @@ from pillarbox._state.heap.undoable_states import UndoableTimers, undoable
 from pillarbox._state.keys.addresses import OPERATOR, is_space, space_address
 from pillarbox._state.keys.key_groups import stable_hash
 from pillarbox._state.slots import FIRST_SLOT, LIST, STAMPS, UNION, Row, SlotSpec, state_name
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.types.sizes import largest_rows
 from pillarbox._time.internal_timer_service import KeyedTimers
 from pillarbox._types.type_information import Types
-
-__all__ = ["KeyedStateBackend"]
 
 
 class KeyedStateBackend(KeyRows):

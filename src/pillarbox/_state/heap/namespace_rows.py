@@ -14,8 +14,6 @@ from pillarbox._state.heap.rows import RowTable
 from pillarbox._state.keys.addresses import OPERATOR, check_namespace, is_space, space_address
 from pillarbox._state.slots import Row, SlotSpec
 
-__all__ = ["NamespaceRows", "OperatorsRow"]
-
 _OPERATORS_NAMESPACE = OPERATOR[1]
 
 

@@ -16,21 +16,15 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from pillarbox._state.descriptors import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-)
+from pillarbox._state.descriptors import AggregateFunction, AggregatingStateDescriptor, ReducingStateDescriptor
 from pillarbox._state.heap.key_rows import KeyRows
 from pillarbox._state.heap.namespace_rows import NamespaceRows
 from pillarbox._state.heap.states import folded_none
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.keys.addresses import check_namespace, is_space, space_address
 from pillarbox._state.slots import FIRST_SLOT, NEW, Row, SlotSpec, stale_entry
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-
-__all__ = ["SharedWindows", "Window"]
 
 _MARK = itemgetter(0)
 # Windows that hold more than this in all are not searched for the number of different keys: it is asked for each epoch.

@@ -20,8 +20,6 @@ from pillarbox._state.slots import NEW, Row, stale_entry
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
 
-__all__ = ["HeapTimers"]
-
 # Fewer entries than this are compared faster by Python than by numpy.
 _FEW = 64
 

@@ -13,8 +13,6 @@ from pillarbox._copies import ATOMS, are_fixed, copied, is_fixed
 from pillarbox._state.chunks.large_collection import LiveMap
 from pillarbox._state.slots import Row
 
-__all__ = ["Undo"]
-
 _MISSING = object()
 
 Step = tuple[Callable[..., Any], tuple[Any, ...]]

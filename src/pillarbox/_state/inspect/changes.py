@@ -9,8 +9,6 @@ from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.slots import LIST, UNION, state_name
 from pillarbox._state.types.type_names import TypeName, parse, refusal
 
-__all__ = ["StateChanges", "compare_states"]
-
 
 @dataclass
 class StateChanges:

@@ -28,8 +28,6 @@ from pillarbox._state.slots import Row, state_name
 from pillarbox._state.types.opaque import AnyNames
 from pillarbox._unpickle import loads_allowed
 
-__all__ = ["LogView", "ViewedRows"]
-
 
 class ViewedRows(NamedTuple):
     """Some current rows, of keys or of namespaces.

@@ -9,8 +9,6 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 
-__all__ = ["OPERATOR", "check_namespace", "is_plain", "is_space", "said", "space_address", "whose"]
-
 
 class _Space:
     """Marks addresses of namespaces: no key holds it."""

@@ -16,17 +16,6 @@ from typing import Any, TypedDict
 
 from pillarbox._types.scalars import SCALARS, scalar_of_spark
 
-__all__ = [
-    "KeyNote",
-    "are_other_types",
-    "classes_of_keys",
-    "declared_key",
-    "family_of",
-    "function_note",
-    "key_change",
-    "note_of_inputs",
-]
-
 
 class KeyNote(TypedDict, total=False):
     """How a keyed operator gets its keys; plain data, since checkpoints hold it.

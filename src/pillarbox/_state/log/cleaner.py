@@ -10,8 +10,6 @@ from pillarbox._state.log.contents import LogContents
 from pillarbox._state.log.ledger import CLEANED
 from pillarbox._state.slots import Row
 
-__all__ = ["clean", "drop_stale"]
-
 
 def drop_stale(contents: LogContents, store: ChunkStore) -> None:
     """Drop the oldest chunks, as far as nothing in them is current, and what lies beside them of deleted states."""

@@ -20,8 +20,6 @@ from pillarbox._state.log.plain_states import PlainStates
 from pillarbox._state.types.class_names import Classes
 from pillarbox._unpickle import Allowed, loads_allowed
 
-__all__ = ["LogContents"]
-
 
 class LogContents:
     """What there is in a log.

@@ -19,8 +19,6 @@ from pillarbox._state.log.sections import ElementSection, Section
 from pillarbox._state.slots import FIRST_SLOT, Row, SlotSpec
 from pillarbox._state.types.sizes import sizes_of
 
-__all__ = ["Entries", "RowSection"]
-
 # The entry in a chunk for a row that lies elsewhere.
 _STUB = 64
 # Rows of a chunk whose sizes differ by no more than this factor count as their mean.

@@ -30,8 +30,6 @@ from pillarbox._state.types.type_names import TypeName, change_of_type, parse, r
 from pillarbox._types.scalars import CLASSES
 from pillarbox._unpickle import Allowed
 
-__all__ = ["Evolution", "evolution_of"]
-
 # The hash of a key of these types never changes; that of a tuple is made of those of its elements.
 _WITHOUT_CLASS = CLASSES | {type(None), UUID}
 _Converter = Callable[[Any], Any]

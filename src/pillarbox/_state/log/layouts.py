@@ -17,9 +17,6 @@ from pillarbox._state.heap.rows import RowTable
 from pillarbox._state.keys.addresses import is_space
 from pillarbox._state.slots import FIRST_SLOT, STAMPS, Row, SlotSpec
 
-__all__ = ["DELETED", "Layouts", "SlotLayouts", "layout_at", "with_addresses"]
-
-
 # The place of a slot of a state that the program has deleted.
 DELETED = -1
 

@@ -28,8 +28,6 @@ from pillarbox._state.types.plain_types import (
 )
 from pillarbox._unpickle import Allowed, loads_allowed
 
-__all__ = ["PlainStates", "reason_for_pickled_keys", "reason_for_pickles"]
-
 
 class PlainStates:
     """The types of an operator's states, all of which are plain.

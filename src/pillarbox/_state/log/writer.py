@@ -26,8 +26,6 @@ from pillarbox._state.log.entries import Entries, RowSection
 from pillarbox._state.log.sections import ElementSection
 from pillarbox._state.slots import stale_entry
 
-__all__ = ["EpochWriter", "cannot_be_written"]
-
 # From this number of bytes on, the writes of an epoch show how exact the estimates of sizes were.
 _CALIBRATING = 4096
 # So many removed keys fit into a chunk: each takes a byte or two.

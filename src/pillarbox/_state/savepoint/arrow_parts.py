@@ -21,17 +21,6 @@ from pillarbox._state.keys.key_groups import hashes_of_column, hashes_of_tuples,
 from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, parts_slot_of
 from pillarbox._state.slots import NEW
 
-__all__ = [
-    "ArrowRows",
-    "PartsFromLog",
-    "PartsToLog",
-    "hashes_of_rows",
-    "rows_of",
-    "schemas_of",
-    "struct_type",
-    "structs_of",
-]
-
 # Of a join: a bit of each left row tells whether it has found a partner, in blocks of this many rows.
 _BLOCK = 1 << 12
 _MATCHES = "matches"

@@ -40,8 +40,6 @@ from pillarbox._state.savepoint.own_state import (
 from pillarbox._state.savepoint.table import Loads, Table
 from pillarbox._unpickle import loads as loads_anything
 
-__all__ = ["LocalSavepoint", "write_savepoint"]
-
 # What comes before the path in a URI.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://[^/]*)?(?=/)")
 

@@ -33,8 +33,6 @@ from pillarbox._state.slots import NEW, Row, SlotSpec
 from pillarbox._state.types.opaque import pickled
 from pillarbox._unpickle import loads as loads_anything
 
-__all__ = ["LogBuilder", "build_log"]
-
 
 def build_log(
     store: ChunkStore,

@@ -23,27 +23,6 @@ from pillarbox._state.savepoint.column_types import is_typed
 from pillarbox._state.slots import state_name
 from pillarbox._types.scalars import scalar_of_spark
 
-__all__ = [
-    "BEGUN",
-    "FORMAT",
-    "MANIFEST",
-    "RESERVED",
-    "STARTED",
-    "ArrowPart",
-    "FileDigest",
-    "Manifest",
-    "OperatorTable",
-    "SlotColumn",
-    "Sources",
-    "columns_of",
-    "parts_slot",
-    "parts_slot_of",
-    "table_folder",
-    "type_of_keys",
-    "types_of_slots",
-    "unique_name",
-]
-
 # Of savepoints. Another one is refused.
 FORMAT = 1
 

@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from pillarbox._state.keys.addresses import OPERATOR
 
-__all__ = ["has_own_namespace", "is_own", "is_space", "namespace_of", "texts_of"]
-
 _OWN_TEXT = json.dumps(OPERATOR[1])
 
 

@@ -40,8 +40,6 @@ from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
 from pillarbox._unpickle import MissingGlobalError, loads_allowed
 from pillarbox._unpickle import loads as loads_anything
 
-__all__ = ["Table"]
-
 # Key groups of rows: of a key whose class is not at hand; of no key, but of all subtasks; and the operator's own.
 _UNKNOWN = -1
 _ALL = -2

@@ -17,8 +17,6 @@ from pillarbox._state.types.records import (
 )
 from pillarbox._unpickle import Allowed, find_global
 
-__all__ = ["Classes"]
-
 
 class Classes(Allowed):
     """Names by which anything may be imported.

@@ -37,18 +37,6 @@ from pillarbox._types.scalars import CLASSES, OF_CLASSES, OF_SPARK, SCALARS, Sca
 from pillarbox._types.type_information import TypeInformation
 from pillarbox._unpickle import Allowed, loads_allowed, row_class
 
-__all__ = [
-    "ListOf",
-    "MapOf",
-    "NotPlainError",
-    "PlainKey",
-    "PlainType",
-    "Readable",
-    "of_present",
-    "plain_type",
-    "type_of_state",
-]
-
 _NONE = type(None)
 _ZONES = frozenset({_NONE, dt.timezone, ZoneInfo})
 _WITH_ZONES = frozenset({dt.datetime, dt.time})

@@ -14,21 +14,6 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-__all__ = [
-    "RecordError",
-    "always",
-    "compared_fields",
-    "field_names",
-    "fields_beside",
-    "fill",
-    "is_pickled_by_places",
-    "is_record",
-    "optional_fields",
-    "own_pickling",
-    "pickled_form",
-    "reader",
-]
-
 _PICKLING = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__")
 _LEAVES = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray})
 _SEQUENCES = (list, tuple, set, frozenset, deque)

@@ -40,8 +40,6 @@ from pillarbox._time.epoch_valve import EpochValve
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._time.watermark_generators import WatermarkSink
 
-__all__ = ["InputGate"]
-
 
 @dataclass
 class _Channel:

@@ -19,20 +19,6 @@ from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.keying import Keying, Router
 from pillarbox._operators.frame.user_code import raise_at_record
 
-__all__ = [
-    "BroadcastPartitioner",
-    "ChannelSelector",
-    "CustomPartitioner",
-    "ForwardPartitioner",
-    "GlobalPartitioner",
-    "KeyGroupPartitioner",
-    "OutputPartitioner",
-    "Partitioner",
-    "RebalancePartitioner",
-    "RescalePartitioner",
-    "ShufflePartitioner",
-]
-
 
 class ChannelSelector(ABC):
     """Divides the runs of records of one sending subtask among the targets. Only the mailbox thread may touch it.

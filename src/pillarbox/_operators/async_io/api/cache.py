@@ -15,8 +15,6 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._time.duration import DurationLike, positive_millis, to_millis
 
-__all__ = ["AsyncCache", "ResultCache"]
-
 
 @dataclass(frozen=True)
 class AsyncCache:

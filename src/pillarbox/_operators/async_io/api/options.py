@@ -13,8 +13,6 @@ from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, retry_st
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
 
-__all__ = ["AsyncKeywords", "AsyncOptions", "BatchWaitKeywords", "OnBarrier", "OnFailure", "WaitKeywords"]
-
 OnFailure = Literal["fail", "drop"] | OutputTag[Any] | AsyncFallback
 OnBarrier = Literal["drain", "carry"]
 

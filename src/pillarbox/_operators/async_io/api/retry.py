@@ -14,8 +14,6 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import Generic, In
 from pillarbox._time.duration import Duration, DurationLike, positive_millis
 
-__all__ = ["AsyncRetryPredicate", "AsyncRetryStrategy", "retry_after_millis", "retry_strategy"]
-
 ResultPredicate = Callable[[Any], bool]
 ExceptionPredicate = Callable[[Exception], bool] | type[Exception] | tuple[type[Exception], ...]
 

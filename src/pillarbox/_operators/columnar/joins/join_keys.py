@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 
 from pillarbox._operators.columnar import sketch
 
-__all__ = ["are_equal", "are_exact", "codes_of", "without_nulls"]
-
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x6E756C6C)
 # Of a hash: with more bits, key, time and position of a row would often not fit into the one number by which rows are

@@ -31,8 +31,6 @@ from pillarbox._operators.joins.interval_join import Interval
 from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._types.type_information import Types
 
-__all__ = ["BaseJoinOperator", "ColumnarJoin", "ColumnarJoinOperator"]
-
 # Rows are gathered until event time moves on, or these many are there.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024

@@ -25,8 +25,6 @@ from pillarbox._types.row_encoder import RowEncoder
 if TYPE_CHECKING:
     from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator
 
-__all__ = ["JoinSide", "RowsOfSide"]
-
 # A segment is no longer than this: so many rows, or bytes.
 _LONGEST = 1 << 17
 _LARGEST = 16 * 1024 * 1024

@@ -10,8 +10,6 @@ from pillarbox._state.descriptors import ReducingStateDescriptor
 from pillarbox._time.duration import DurationLike, positive_millis
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-__all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger"]
-
 
 class _ContinuousTrigger(Trigger):
     """Fires at full intervals, counted from the epoch, as long as the window lasts."""

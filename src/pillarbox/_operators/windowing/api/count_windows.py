@@ -18,14 +18,6 @@ from pillarbox._operators.windowing.api.windows import CountWindow, GlobalWindow
 from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._types.type_information import Types
 
-__all__ = [
-    "CountSlidingWindowAssigner",
-    "CountTumblingWindowAssigner",
-    "CountWindowAssigner",
-    "GlobalWindows",
-    "count_windows",
-]
-
 
 class GlobalWindows(WindowAssigner):
     """One window a key, that never ends: give it a trigger."""

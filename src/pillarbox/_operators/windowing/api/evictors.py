@@ -14,8 +14,6 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._time.duration import DurationLike, positive_millis
 from pillarbox._unpickle import make
 
-__all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor", "TimestampedValue"]
-
 
 class TimestampedValue(NamedTuple):
     """An element of a window.

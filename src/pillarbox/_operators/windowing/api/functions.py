@@ -21,14 +21,6 @@ from pillarbox._state.descriptors import (
     ValueStateDescriptor,
 )
 
-__all__ = [
-    "AllWindowFunction",
-    "KeyedStateStore",
-    "ProcessAllWindowFunction",
-    "ProcessWindowFunction",
-    "WindowFunction",
-]
-
 
 class KeyedStateStore(ABC):
     """Where a window function gets state from: of the window at hand, or of all windows of the key."""

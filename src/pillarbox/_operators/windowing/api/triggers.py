@@ -15,19 +15,8 @@ from typing import Any
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import Generic, In, WindowT
 from pillarbox._operators.functions.metric_group import MetricGroup
-from pillarbox._state.descriptors import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
-
-__all__ = [
-    "CountTrigger",
-    "DeltaTrigger",
-    "EventTimeTrigger",
-    "NeverTrigger",
-    "ProcessingTimeTrigger",
-    "PurgingTrigger",
-    "Trigger",
-    "TriggerResult",
-    "asked_trigger",
-]
+from pillarbox._state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
+from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class TriggerResult(Enum):

@@ -31,8 +31,6 @@ from pillarbox._runtime.spark.files import add_line, file_names, read_lines
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Checkpoint"]
-
 _log = logging.getLogger("pillarbox")
 
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["CheckpointState", "Stateful", "each_log"]
-
 
 # The map state with the logs of a level's subtasks, and the columns that Spark's reader shows of it.
 _LOG = "log"

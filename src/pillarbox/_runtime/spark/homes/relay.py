@@ -26,8 +26,6 @@ from pillarbox._runtime.spark.homes.wire import Channel, Kind, LostError, Visit
 from pillarbox._runtime.spark.tasks.level_tasks import SparkChunks
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
 
-__all__ = ["Homes", "Relay"]
-
 # How long a home may take to begin with an attempt: it may be searching its memory for garbage. Then another home is
 # asked for, so many times.
 _DOOR_SECONDS = 60.0

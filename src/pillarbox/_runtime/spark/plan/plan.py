@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     from pillarbox._state.savepoint.manifest import OperatorTable
 
-__all__ = ["FirstEpoch", "collect_objects", "plan_first_epoch", "plan_outputs", "write_for_each_batch"]
-
 
 # A part of a nested type that must not be null.
 _REQUIRED = re.compile(r'"(nullable|containsNull|valueContainsNull)": ?false')

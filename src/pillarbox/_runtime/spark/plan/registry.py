@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = [
-    "PlannedProgram",
-    "ProgramFacts",
-    "facts_of",
-    "free_metrics_names",
-    "is_one_unstarted",
-    "metrics_names",
-    "programs_of",
-    "register",
-    "take_metrics_name",
-    "wanted_parallelism",
-]
-
 # The alias of a program's rows: id, parallelism (0: it has no state), subtasks, key groups, and whether the user
 # has set parallelism and max parallelism. All that starting takes is in it, so nothing depends on how long this process
 # remembers the program.

@@ -30,8 +30,6 @@ from pillarbox._state.types.type_names import without_forms
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["changes_to", "inspect_checkpoint", "inspect_savepoint"]
-
 
 def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None = None, top: int = 5) -> dict[str, Any]:
     """Return what there is in a checkpoint, as plain data; all state is read once.

@@ -28,8 +28,6 @@ from pillarbox._unpickle import loads_allowed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read_state"]
-
 _TAKEN = ("key", "namespace", "timers", "subtask")
 
 

@@ -22,17 +22,6 @@ from pillarbox._runtime.spark.facts import BATCH_BYTES, BATCH_ROWS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "BUFFER_COLUMNS",
-    "BUFFER_SCHEMA",
-    "PORTION_BYTES",
-    "BufferRows",
-    "as_rows",
-    "batch_settings",
-    "has_narrow_rows",
-    "in_portions",
-]
-
 BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, part LONG, parts LONG, payload BINARY"
 _NUMBERS = ("target", "channel", "seq", "part", "parts")
 BUFFER_COLUMNS = (*_NUMBERS, "payload")

@@ -16,8 +16,6 @@ from pillarbox._rows import batch_of
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows, in_portions
 from pillarbox._task.vertex import REPORT_TARGET
 
-__all__ = ["BATCH_TIMESTAMP", "BufferOutput", "ColumnOutput", "Output"]
-
 # A column of buffers on their way into a level of a query without timers, to whose functions Spark tells no time.
 BATCH_TIMESTAMP = "batch_timestamp"
 

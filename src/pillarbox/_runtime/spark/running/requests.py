@@ -41,8 +41,6 @@ from pillarbox._runtime.spark.starting.started import StartedQuery
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["RequestWatch", "Requests", "request_stop"]
-
 _log = logging.getLogger("pillarbox")
 
 # How often the command looks for an answer (seconds).

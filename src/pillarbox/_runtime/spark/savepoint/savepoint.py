@@ -46,18 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "OpenSavepoint",
-    "begin",
-    "check_new",
-    "complete",
-    "open_savepoint",
-    "savepoint",
-    "spark_schema",
-    "write_table",
-    "write_tasks",
-]
-
 _STATE = "state"
 _TASKS = "tasks"
 # A file of at most so many bytes may be in memory as a whole, several times over, to be proved and read. So no file

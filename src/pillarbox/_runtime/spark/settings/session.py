@@ -18,16 +18,6 @@ from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "check_packages",
-    "check_session",
-    "default_parallelism",
-    "local_session",
-    "new_session",
-    "task_slots",
-    "time_zone",
-]
-
 _log = logging.getLogger("pillarbox")
 
 _NEEDED_FOR_SPEED = ("spark.python.worker.reuse", "spark.python.use.daemon")

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.settings.writer import Start
 
-__all__ = ["begin_batch_without_input", "finish_batch_in_sink", "interrupted_batch_is_read"]
-
 _log = logging.getLogger("pillarbox")
 
 _TIME = "batchTimestampMs"

@@ -48,8 +48,6 @@ from pillarbox._state.slots import LIST
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["begin_from_savepoint"]
-
 _log = logging.getLogger("pillarbox")
 
 # A row of state is up to some megabytes, and a file up to some more: Spark is not to gather many into one Arrow batch.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 
-__all__ = ["drain_setting", "last_epoch", "program_settings"]
-
 _log = logging.getLogger("pillarbox")
 
 # From this version on a checkpoint keeps the format with which it was begun: before, one of format 1 does not start

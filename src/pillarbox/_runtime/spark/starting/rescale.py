@@ -19,8 +19,6 @@ from pillarbox._runtime.spark.starting.started import running
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_spark", "rescale"]
-
 _SINCE = (4, 2)
 
 

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["changes_refused", "check_compiled", "watch_starts"]
-
 _wrapping = threading.Lock()  # guards the methods of writers
 
 _log = logging.getLogger("pillarbox")

@@ -16,8 +16,6 @@ from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.vertex import Vertex
 
-__all__ = ["LevelTasks", "SparkChunks", "short_lived"]
-
 
 @contextmanager
 def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:

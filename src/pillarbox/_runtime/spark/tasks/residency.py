@@ -30,8 +30,6 @@ from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import Vertex
 
-__all__ = ["Residency", "here", "loaded"]
-
 _LET_GO_AFTER_SECONDS = 600.0
 
 # How long a worker that is let go may take to close its residents.

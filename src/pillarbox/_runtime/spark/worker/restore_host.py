@@ -35,8 +35,6 @@ from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.savepoint.table import Table
 
-__all__ = ["COMMON", "LAST", "STATE_SCHEMA", "RestoringHost", "Router"]
-
 #: Rows of state on their way into a level, which come in the order of their numbers: the subtask's code; shares of its
 #: table (0), what it has in common with other subtasks, or the last row; pickled.
 STATE_SCHEMA = "target LONG, number LONG, payload BINARY"
