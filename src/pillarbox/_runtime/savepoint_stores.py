@@ -13,7 +13,7 @@ from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.files import LocalSavepoint
 from pillarbox._state.savepoint.log_builder import build_log
 from pillarbox._state.savepoint.table import Loads, Table
-from pillarbox._state.types.class_names import Classes
+from pillarbox._state.types.class_names import ImportedNames
 from pillarbox._state.types.opaque import AnyNames
 from pillarbox._task.vertex import Vertex
 from pillarbox._unpickle import loads_allowed
@@ -28,7 +28,7 @@ def as_it_is() -> Loads:
 
 def classes_of(vertex: Vertex) -> Loads:
     """Return what unpickles keys and operators' own state, also of classes that have moved."""
-    return partial(loads_allowed, allowed=Classes(vertex.moved))
+    return partial(loads_allowed, allowed=ImportedNames(vertex.moved))
 
 
 def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:

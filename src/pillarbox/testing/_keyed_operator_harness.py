@@ -53,7 +53,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
         A ``TimeWindow(0, 10)`` equals ``(0, 10)``.
         """
-        return self._backend.spaces.namespaces_of(key)
+        return self._backend.namespaces.namespaces_of(key)
 
     def num_event_time_timers(self) -> int:
         """Return the number of event-time timers of all keys."""
@@ -104,7 +104,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         """Return all keys, with None and with each of their namespaces."""
         for key in self._backend.get_keys():
             yield key, None
-            for namespace in self._backend.spaces.namespaces_of(key):
+            for namespace in self._backend.namespaces.namespaces_of(key):
                 yield key, namespace
 
 

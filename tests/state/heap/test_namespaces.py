@@ -93,12 +93,12 @@ class Windows:
         return self
 
     def held(self, key):
-        spaces = self.backend.spaces
+        spaces = self.backend.namespaces
         return {row[1][1]: spaces.contents_of(row) for row in spaces.rows_of(key)}
 
     @property
     def num_rows(self):
-        return len([*self.backend.every_row(), *self.backend.spaces.every_row()])
+        return len([*self.backend.every_row(), *self.backend.namespaces.every_row()])
 
 
 def test_each_namespace_has_its_own():

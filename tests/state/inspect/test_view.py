@@ -80,8 +80,8 @@ def restored(store: MemoryChunkStore) -> dict[Any, dict[str, Any]]:
     found: dict[Any, dict[str, Any]] = {}
     for key, row in backend.rows.items():
         found[key] = {slot.name: value for slot, value in zip(backend.slots, row[2:]) if value is not None}
-    for row in backend.spaces.every_row():
-        content = {slot.name: value for slot, value in zip(backend.spaces.slots, row[2:]) if value is not None}
+    for row in backend.namespaces.every_row():
+        content = {slot.name: value for slot, value in zip(backend.namespaces.slots, row[2:]) if value is not None}
         key, namespace, _ = row[1]
         found[key, namespace, "space"] = content
     return found

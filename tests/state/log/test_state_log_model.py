@@ -183,7 +183,7 @@ class Resident:
 
     @property
     def num_rows(self):
-        return len([*self.backend.every_row(), *self.backend.spaces.every_row()])
+        return len([*self.backend.every_row(), *self.backend.namespaces.every_row()])
 
     def space_state(self, kind):
         late = {"late map": MapStateDescriptor, "late list": ListStateDescriptor}.get(kind)

@@ -106,11 +106,11 @@ class Operator:
                 found = other.backend
                 found.set_current_key(key)
                 found.row[2:] = pickle.loads(pickle.dumps(row[2:]))
-        for row in [*self.backend.spaces.every_row()]:
+        for row in [*self.backend.namespaces.every_row()]:
             key, namespace, _ = row[1]
             if only is None or (key, namespace) in only:
                 other.at(key, namespace)
-                other.backend.spaces.row[2:] = pickle.loads(pickle.dumps(row[2:]))
+                other.backend.namespaces.row[2:] = pickle.loads(pickle.dumps(row[2:]))
         other.log.commit(other.store, {})
         return size(other.store)
 
@@ -295,7 +295,7 @@ def test_windows_timers_and_stamps_by_workers_in_turn(phases, seed, workers):
     last = tasks[(epoch - 1) % workers]
     for key in range(20):
         assert again.backend.contents(key) == last.backend.contents(key)
-        for namespace in last.backend.spaces.namespaces_of(key):
+        for namespace in last.backend.namespaces.namespaces_of(key):
             assert again.backend.contents(key, namespace) == last.backend.contents(key, namespace)
     assert META in store.chunks
 

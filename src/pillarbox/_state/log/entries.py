@@ -75,7 +75,7 @@ class RowSection(Section):
         chunk.keys += [row[1] for row in rows]
         chunk.rows += list(map(_as_written, self._collections.slim(rows)))
         if self.table.is_namespaced:
-            chunk.spaces = len(rows)
+            chunk.namespaces = len(rows)
 
     def values(self, part: slice) -> Iterator[tuple[Any, SlotSpec, Any]]:
         for row in self._collections.slim(self.rows[part]):

@@ -22,7 +22,7 @@ from pillarbox._state.chunks.large_collection import (
 )
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.rows import RowTable
-from pillarbox._state.keys.addresses import said
+from pillarbox._state.keys.addresses import format_address
 from pillarbox._state.log.sections import ElementSection
 from pillarbox._state.slots import FIRST_SLOT, Row, SlotSpec
 from pillarbox._state.types.sizes import sizes_of
@@ -199,5 +199,5 @@ class LargeCollections:
         return collection
 
     def _wrong(self, address: Any, slot: int, count: int, found: int) -> str:
-        state = f"{self.spec(address, slot).title} of key {said(address)}"
+        state = f"{self.spec(address, slot).title} of key {format_address(address)}"
         return f"{state} has not its {count} elements, but {found}{', in other places' if found == count else ''}"

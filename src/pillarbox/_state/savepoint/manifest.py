@@ -195,18 +195,18 @@ class OperatorTable:
 
 def parts_slot(layout: Iterable[tuple[str, str]], space_layout: Iterable[tuple[str, str]]) -> str | None:
     """Return the slot where an operator by columns keeps its Arrow streams; None: it is not such an operator."""
-    keys, spaces = set(layout), set(space_layout)
-    if not keys and ("state/partials", "map") in spaces and spaces <= _PARTIALS:
+    keys, namespaces = set(layout), set(space_layout)
+    if not keys and ("state/partials", "map") in namespaces and namespaces <= _PARTIALS:
         return "state/partials"
-    if spaces == _JOINED and keys >= _BUFFERS:
+    if namespaces == _JOINED and keys >= _BUFFERS:
         return "state/rows"
     return None
 
 
 def parts_slot_of(head: LogHead) -> str | None:
     """Return the slot of a log in which Arrow streams lie; None: it is none of an operator by columns."""
-    keys, spaces = ({(name, kind) for lead, name, kind in head.slots() if lead == of} for of in ("", "space/"))
-    return parts_slot(keys, spaces)
+    keys, namespaces = ({(name, kind) for lead, name, kind in head.slots() if lead == of} for of in ("", "space/"))
+    return parts_slot(keys, namespaces)
 
 
 @dataclass(frozen=True)

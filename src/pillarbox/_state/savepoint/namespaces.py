@@ -15,7 +15,7 @@ from pillarbox._state.keys.addresses import OPERATOR
 _OWN_TEXT = json.dumps(OPERATOR[1])
 
 
-def is_space(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+def is_namespaced(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Return for each row whether it is of a namespace."""
     found: npt.NDArray[np.bool_] = batch.column("namespace").is_valid().to_numpy(zero_copy_only=False)
     return found

@@ -18,7 +18,7 @@ from pillarbox._state.types.records import (
 from pillarbox._unpickle import Allowed, find_global
 
 
-class Classes(Allowed):
+class ImportedNames(Allowed):
     """Names by which anything may be imported.
 
     Args:
