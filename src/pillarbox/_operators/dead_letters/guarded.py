@@ -128,11 +128,6 @@ class GuardedOperator(StreamOperator):
         keying = getattr(guarded, "keying", None) or keying
         return StreamInput(partial(self.process_run, keying=keying, process=guarded.process_records), keying)
 
-    @property
-    def inputs(self) -> Sequence[RecordInput]:
-        """The inputs of the guarded operator, with a guard before each."""
-        return self._inputs
-
     def process_records(self, records: Records) -> None:
         """Process a run of the only input."""
         (only,) = self._inputs

@@ -154,6 +154,8 @@ class StreamOperator:
     """
 
     by_key: bool = True
+    # Of operators that read several streams, or have another input before them.
+    _inputs: Sequence[RecordInput] = ()
 
     def __init__(self, context: OperatorContext) -> None:
         self.context = context
@@ -184,7 +186,7 @@ class StreamOperator:
 
         Watermarks and changes between idle and active go to the operator itself: of several streams, the minimum.
         """
-        return (self,)
+        return self._inputs or (self,)
 
     def open(self) -> None:
         """Get ready for the first record."""
