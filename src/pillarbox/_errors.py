@@ -145,6 +145,21 @@ def check_text(value: object, what: str) -> None:
     check_kind(value, str if value != "" else (), what, "a non-empty string")
 
 
+def is_count(value: object, least: int = 1) -> bool:
+    """Return whether something is a whole number, and at least another one. ``True`` is no number."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def check_count(value: object, what: str, wanted: str = "a whole number from 1") -> None:
+    """Check that an argument is a whole number from 1.
+
+    Raises:
+        ProgramError: it is something else.
+    """
+    if not is_count(value):
+        raise ProgramError(f"{what} is {wanted}, not {shorten(value)}")
+
+
 def listed(names: Iterable[object]) -> str:
     """Return names for an error: each as ``repr`` shows it, or "none"."""
     return ", ".join(map(repr, names)) or "none"

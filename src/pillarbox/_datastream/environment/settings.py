@@ -7,8 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode, is_batch
-from pillarbox._datastream.streams.operator_settings import check_parallelism
-from pillarbox._errors import ProgramError, check_takes, shorten
+from pillarbox._errors import ProgramError, check_count, check_takes, shorten
 from pillarbox._graph.program import Program, compile_program
 from pillarbox._graph.savepoint_start import SavepointStart
 from pillarbox._graph.transformations import SinkTransformation
@@ -58,7 +57,8 @@ class ProgramSettings:
             >>> env.set_parallelism(4).get_parallelism()
             4
         """
-        self._parallelism = check_parallelism(parallelism)
+        check_count(parallelism, "parallelism")
+        self._parallelism = parallelism
         return self
 
     def get_parallelism(self) -> int:

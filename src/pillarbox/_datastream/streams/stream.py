@@ -13,7 +13,7 @@ from pillarbox._datastream.checks.missing import missing
 from pillarbox._datastream.checks.schemas import check_column_names, check_key_columns, declared_columns
 from pillarbox._datastream.streams.operator_settings import OperatorSettings
 from pillarbox._datastream.streams.results import CollectedResults, DataStreamSink
-from pillarbox._errors import ProgramError, check_takes, shorten
+from pillarbox._errors import ProgramError, check_count, check_takes
 from pillarbox._generics import T1, T2, Generic, K, U
 from pillarbox._graph.transformations import (
     ChainingStrategy,
@@ -399,8 +399,7 @@ class Stream(OperatorSettings, Generic[T1]):
         """
         if limit is None:
             return CollectedResults(self._env._collect(self._sink("collect", output="collect", uid="collect")))
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise ProgramError(f"execute_and_collect(): limit is a whole number from 1, not {shorten(limit)}")
+        check_count(limit, "execute_and_collect(): limit")
         factory = OperatorFactory(partial(LimitOperator, limit=limit))
         sink = self._sink("collect", output="collect", uid="collect", limit=limit, factory=factory)
         with closing(self._env._collect(sink)) as portions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import check_count
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.triggers import (
     CountTrigger,
@@ -70,8 +70,7 @@ class GlobalWindows(WindowAssigner):
 
 
 def _count(value: int, asked_by: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ProgramError(f"{asked_by} is a number of elements from 1, not {shorten(value)}")
+    check_count(value, asked_by, "a number of elements from 1")
     return value
 
 

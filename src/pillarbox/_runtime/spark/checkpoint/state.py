@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, shorten
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.files import is_savepoint
@@ -63,7 +63,7 @@ class CheckpointState:
     def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None) -> None:
         self.spark: SparkSession = spark
         self.checkpoint: Checkpoint = Checkpoint(spark, checkpoint)
-        if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0):
+        if epoch is not None and not is_count(epoch, 0):
             raise ProgramError(f"an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
         last = self.checkpoint.last_committed
         if last < 0:
