@@ -240,6 +240,23 @@ def test_what_is_not_public_has_a_private_name():
     assert public == {"__init__", *PUBLIC_MODULES}
 
 
+def test_what_modules_share_has_no_underscore():
+    """So only public modules list their names: elsewhere ``__all__`` would say once more what each name says."""
+    listing = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "\n__all__" in path.read_text()}
+    assert listing == {"_api.py"} | {
+        f"{module}.py" if (SOURCE / f"{module}.py").exists() else f"{module}/__init__.py" for module in PUBLIC_MODULES
+    }
+    taken = [
+        f"{path.relative_to(SOURCE)} imports {node.module}.{alias.name}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pillarbox.")
+        for alias in node.names
+        if alias.name.startswith("_") and alias.name != "__all__"
+    ]
+    assert taken == []
+
+
 def test_all_that_modules_share_has_a_docstring():
     """Ruff asks for docstrings in public modules alone."""
     without = [

@@ -29,7 +29,7 @@ from pillarbox._errors import (
     SavepointError,
     TypeMismatchError,
 )
-from pillarbox._graph import Program
+from pillarbox._graph.program import Program
 from pillarbox._operators.async_io.api.cache import AsyncCache
 from pillarbox._operators.async_io.api.fallback import AsyncFallback, fallback
 from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFailure, AsyncFunction
@@ -58,9 +58,7 @@ from pillarbox._operators.functions.basic import (
     Partitioner,
     ProcessFunction,
     ReduceFunction,
-    RuntimeContext,
     TimeDomain,
-    TimerService,
 )
 from pillarbox._operators.functions.broadcast import (
     BroadcastProcessFunction,
@@ -74,6 +72,7 @@ from pillarbox._operators.functions.checkpointed import (
     FunctionSnapshotContext,
     OperatorStateStore,
 )
+from pillarbox._operators.functions.contexts import RuntimeContext, TimerService
 from pillarbox._operators.functions.joins import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
 from pillarbox._operators.functions.metric_group import Counter, Distribution, Meter, MetricGroup
 from pillarbox._operators.functions.two_streams import (
@@ -144,7 +143,7 @@ from pillarbox._runtime.spark.savepoint.savepoint import savepoint
 from pillarbox._runtime.spark.savepoint.write_state import write_state
 from pillarbox._runtime.spark.settings.session import local_session
 from pillarbox._runtime.spark.starting.rescale import rescale
-from pillarbox._state import (
+from pillarbox._state.descriptors import (
     AggregateFunction,
     AggregatingState,
     AggregatingStateDescriptor,
@@ -154,13 +153,16 @@ from pillarbox._state import (
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
-    StateDescriptor,
-    StateTtlConfig,
     ValueState,
     ValueStateDescriptor,
 )
-from pillarbox._time import Duration, Time, TimestampAssigner, WatermarkGenerator, WatermarkStrategy
-from pillarbox._types import TypeInformation, Types
+from pillarbox._state.state_descriptor import StateDescriptor
+from pillarbox._state.ttl import StateTtlConfig
+from pillarbox._time.duration import Duration, Time
+from pillarbox._time.timestamps import TimestampAssigner
+from pillarbox._time.watermark_generators import WatermarkGenerator
+from pillarbox._time.watermark_strategy import WatermarkStrategy
+from pillarbox._types.type_information import TypeInformation, Types
 
 __all__ = [
     "AggregateFunction",

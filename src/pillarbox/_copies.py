@@ -5,15 +5,40 @@ from __future__ import annotations
 import copy
 import datetime
 import decimal
+from collections.abc import Collection
 from typing import Any
-
-__all__ = ["ATOMS", "deep_copy"]
 
 # Values of these types cannot change.
 ATOMS = frozenset(
     {int, float, complex, str, bool, bytes, type(None), decimal.Decimal}
     | {datetime.datetime, datetime.date, datetime.time, datetime.timedelta}
 )
+
+
+def is_fixed(value: Any) -> bool:
+    """Return whether a value, and all that is in it, cannot change."""
+    # (Rows and named tuples have no attributes beside their fields; a class of the user's may.)
+    return type(value) in ATOMS or (
+        isinstance(value, tuple) and are_fixed(value) and not getattr(value, "__dict__", None)
+    )
+
+
+def are_fixed(values: Collection[Any]) -> bool:
+    """Return whether none of the values can change."""
+    return ATOMS.issuperset(map(type, values)) or all(map(is_fixed, values))
+
+
+def copied(value: Any) -> Any:
+    """Return a value that stays as it is, whatever is done to the given one."""
+    if is_fixed(value):
+        return value
+    kind = type(value)
+    if kind is list or kind is set:
+        if are_fixed(value):
+            return value.copy()
+    elif kind is dict and are_fixed(value.values()):
+        return value.copy()
+    return deep_copy(value)
 
 
 def deep_copy(value: Any) -> Any:

@@ -21,27 +21,6 @@ from pyspark import cloudpickle
 from pillarbox._errors import ExchangeError, describe
 from pillarbox._rows import Row, row_class, rows_from_arrow
 
-__all__ = [
-    "ArrowRecords",
-    "Barrier",
-    "Buffer",
-    "Element",
-    "EndOfData",
-    "Records",
-    "TaskReport",
-    "Watermark",
-    "WatermarkStatus",
-    "channel_code",
-    "decode",
-    "dumps",
-    "dumps_by_name",
-    "edge_of_channel",
-    "encode",
-    "report_of_text",
-    "subtask_of_channel",
-    "text_of_report",
-]
-
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
 
 # A channel's number holds the sending subtask in its lowest bits, above them the edge.

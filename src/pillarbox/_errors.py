@@ -12,34 +12,6 @@ from typing import Any, NoReturn
 
 from pillarbox._unpickle import make_error
 
-__all__ = [
-    "CheckpointMismatchError",
-    "ConfigurationError",
-    "ExchangeError",
-    "KeyTypeError",
-    "MissingClassError",
-    "MissingMethodError",
-    "OperatorError",
-    "PillarboxError",
-    "ProgramError",
-    "SavepointError",
-    "TaskCanceledError",
-    "TaskStateError",
-    "TypeMismatchError",
-    "advice_on_version",
-    "causes_of",
-    "check_kind",
-    "check_takes",
-    "check_text",
-    "describe",
-    "failed",
-    "listed",
-    "raise_from_user_code",
-    "shorten",
-    "shorten_record",
-]
-
-
 # Of what an exception says, this much is shown.
 _MESSAGE_LIMIT = 1000
 _FIELDS_LIMIT = 300
@@ -171,6 +143,21 @@ def check_text(value: object, what: str) -> None:
         ProgramError: it is something else.
     """
     check_kind(value, str if value != "" else (), what, "a non-empty string")
+
+
+def is_count(value: object, least: int = 1) -> bool:
+    """Return whether something is a whole number, and at least another one. ``True`` is no number."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def check_count(value: object, what: str, wanted: str = "a whole number from 1") -> None:
+    """Check that an argument is a whole number from 1.
+
+    Raises:
+        ProgramError: it is something else.
+    """
+    if not is_count(value):
+        raise ProgramError(f"{what} is {wanted}, not {shorten(value)}")
 
 
 def listed(names: Iterable[object]) -> str:

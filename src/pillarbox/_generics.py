@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from typing import Generic
+    from typing import Generic as Generic  # noqa: PLC0414 - for the others
 
     from typing_extensions import TypeVar
 else:
@@ -30,25 +30,6 @@ else:
         """Return a type variable, without what only type checkers know."""
         return typing.TypeVar(name)
 
-
-__all__ = [
-    "T1",
-    "T2",
-    "Acc",
-    "Generic",
-    "In",
-    "In1",
-    "In2",
-    "K",
-    "Key",
-    "KeyOut",
-    "Out",
-    "T",
-    "U",
-    "V",
-    "WindowOut",
-    "WindowT",
-]
 
 T = TypeVar("T", default=Any)
 U = TypeVar("U", default=Any)

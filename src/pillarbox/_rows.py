@@ -8,7 +8,7 @@ columns, and ``zip`` puts the rows together.
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from itertools import pairwise
@@ -22,17 +22,6 @@ from pillarbox import _unpickle
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = [
-    "Row",
-    "UnknownColumnError",
-    "batch_from_bytes",
-    "batch_to_bytes",
-    "column_to_list",
-    "row_class",
-    "rows_from_arrow",
-    "timestamps_ms",
-]
 
 _RowT = TypeVar("_RowT", bound="Row")
 
@@ -347,6 +336,32 @@ def batch_to_bytes(batch: pa.RecordBatch) -> bytes:
 def batch_from_bytes(payload: Any) -> pa.RecordBatch:
     """Return the batch of an Arrow stream, whose memory it shares."""
     return pa.ipc.open_stream(pa.py_buffer(payload)).read_next_batch()
+
+
+def batch_of(schema: pa.Schema, rows: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Return a batch of all columns of a schema: those that are not given are null."""
+    arrays = [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# Rows go on in batches of about these sizes.
+_BATCH_ROWS = 10_000
+_BATCH_BYTES = 8 * 1024 * 1024
+
+
+def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
+    """Return batches, of which the bytes that they take are said, as batches of some thousand rows."""
+    pending: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch, taken in batches:
+        pending.append(batch)
+        count += batch.num_rows
+        size += taken
+        if count >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield pa.concat_batches(pending)
+            pending, count, size = [], 0, 0
+    if pending:
+        yield pa.concat_batches(pending)
 
 
 def timestamps_ms(column: pa.Array) -> npt.NDArray[np.int64]:

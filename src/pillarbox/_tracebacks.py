@@ -12,8 +12,6 @@ from types import TracebackType
 
 from pillarbox._errors import causes_of
 
-__all__ = ["formatted", "has_user_frames", "keep_user_frames", "user_traceback"]
-
 
 def _plumbing() -> tuple[str, ...]:
     """Return where the code lies that runs the user's code: directories of packages, and modules."""

@@ -15,19 +15,6 @@ from functools import reduce
 from importlib import import_module
 from typing import Any
 
-__all__ = [
-    "Allowed",
-    "MissingGlobalError",
-    "RefusedGlobalError",
-    "find_global",
-    "loads",
-    "loads_allowed",
-    "loads_plain",
-    "make",
-    "make_error",
-    "row_class",
-]
-
 # By the names that stand in checkpoints: these stay.
 _HOMES = {
     "AsyncFailure": "pillarbox._operators.async_io.api.function:AsyncFailure",

@@ -16,11 +16,12 @@ from pillarbox._operators.async_io.api.options import AsyncOptions, OnBarrier
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
 from pillarbox._operators.async_io.loop.host import is_coroutine_function, is_generator_function
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
-from pillarbox._operators.functions.basic import Function, RuntimeContext
+from pillarbox._operators.functions.basic import Function
+from pillarbox._operators.functions.contexts import RuntimeContext
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
-from pillarbox._time import WatermarkStrategy
 from pillarbox._time.duration import DurationLike
-from pillarbox._types import SchemaLike, resolve_schema
+from pillarbox._time.watermark_strategy import WatermarkStrategy
+from pillarbox._types.schema import SchemaLike, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -38,10 +38,10 @@ from pillarbox import (
 )
 from pillarbox._elements import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
-from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.log import large_collections, limits
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 
 __all__ = [
     "EPOCHS",

@@ -14,19 +14,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from pillarbox import Row, StateTtlConfig, Types
-from pillarbox._state import (
-    KeyedStateBackend,
+from pillarbox._state.chunks.head import FORMAT, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import (
     ListStateDescriptor,
-    LogIdentity,
     MapStateDescriptor,
-    MemoryChunkStore,
     ReducingStateDescriptor,
-    StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.log import large_collections
+from pillarbox._state.log.state_log import StateLog
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["KEYS", "PATH", "Money", "Moved", "Order", "Slim"]

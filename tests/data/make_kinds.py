@@ -19,17 +19,12 @@ from typing import Any, NamedTuple
 from pyspark.sql.types import TimestampNTZType
 
 from pillarbox import Types
-from pillarbox._state import (
-    KeyedStateBackend,
-    ListStateDescriptor,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    ValueStateDescriptor,
-)
-from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.chunks.head import FORMAT, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.log.state_log import StateLog
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["KEYS", "PATH", "Line", "Place", "Renamed", "Scalars", "scalars"]

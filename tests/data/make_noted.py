@@ -27,7 +27,7 @@ from pillarbox._elements import Records
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.chunks.head import FORMAT
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["EPOCHS", "KINDS", "PATH", "WINDOWS", "job", "run"]

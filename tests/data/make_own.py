@@ -29,7 +29,7 @@ from pillarbox._elements import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.chunks.head import FORMAT
 from pillarbox._state.log import large_collections, limits
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["EPOCHS", "PATH", "job", "run"]

@@ -12,21 +12,19 @@ from typing import Any
 
 import pytest
 
-from pillarbox._state import (
-    KeyedStateBackend,
+from pillarbox._state.chunks.head import FORMAT, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import (
     ListStateDescriptor,
-    LogIdentity,
     MapStateDescriptor,
-    MemoryChunkStore,
     ReducingStateDescriptor,
-    StateLog,
-    Sync,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log import limits
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._time.internal_timer_service import InternalTimerService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["EPOCHS", "PATH", "Model", "Windows", "operations"]

@@ -12,19 +12,18 @@ from typing import Any
 
 import pytest
 
-from pillarbox._state import (
-    KeyedStateBackend,
+from pillarbox._state.chunks.head import FORMAT, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import (
     ListStateDescriptor,
-    LogIdentity,
     MapStateDescriptor,
-    MemoryChunkStore,
     ReducingStateDescriptor,
-    StateLog,
-    StateTtlConfig,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log import large_collections, limits
+from pillarbox._state.log.state_log import StateLog
+from pillarbox._state.ttl import StateTtlConfig
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["END", "PATH", "Timed", "expected"]

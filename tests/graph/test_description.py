@@ -7,8 +7,8 @@ import json
 import pytest
 
 from pillarbox import CheckpointMismatchError, KeyedProcessFunction, StreamExecutionEnvironment, Types
-from pillarbox._graph import SinkTransformation
 from pillarbox._graph.description import FORMAT, compare, describe_programs, read_description
+from pillarbox._graph.transformations import SinkTransformation
 
 
 class Keyed(KeyedProcessFunction):

@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pillarbox import CheckpointMismatchError, ProgramError, StreamExecutionEnvironment
-from pillarbox._graph import CODES, Layout, SinkTransformation, lay_out, subtask_places
 from pillarbox._graph.description import compare, describe_programs, read_layouts
-from pillarbox._graph.targets import subtask_codes
+from pillarbox._graph.layout import Layout, lay_out, subtask_places
+from pillarbox._graph.targets import CODES, subtask_codes
+from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
 from tests.runtime.spark_of_dicts import context_of_task
 

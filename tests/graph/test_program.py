@@ -20,8 +20,8 @@ from pillarbox import (
 )
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._elements import channel_code, edge_of_channel
-from pillarbox._graph import SinkTransformation
 from pillarbox._graph.targets import spark_hash, subtask_codes, value_of_hash
+from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._task.vertex import edge_id
 
 SIDE = OutputTag("side")

@@ -13,8 +13,8 @@ from pillarbox._operators.frame.operator import KeyedContext, OperatorContext
 from pillarbox._operators.keyed.deduplicate import DeduplicateOperator
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.keyed.reduce import ReduceOperator
-from pillarbox._time import ManualProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.mailbox import MailboxProcessor
 
 

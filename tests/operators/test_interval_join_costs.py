@@ -11,7 +11,7 @@ import pytest
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.joins.interval_join import Interval, IntervalJoinOperator
-from pillarbox._state import MapState
+from pillarbox._state.descriptors import MapState
 from pillarbox._task.vertex import ChainNode
 from pillarbox.testing import KeyedTwoInputStreamOperatorTestHarness
 

@@ -30,16 +30,10 @@ from pillarbox._operators.stateless.flat_map import FlatMapOperator
 from pillarbox._operators.stateless.map import MapOperator
 from pillarbox._operators.stateless.process import ProcessOperator
 from pillarbox._operators.stateless.sinks import PrintOperator
-from pillarbox._time import MIN_TIMESTAMP
-from pillarbox.testing import (
-    KeyedOneInputStreamOperatorTestHarness as Keyed,
-)
-from pillarbox.testing import (
-    OneInputStreamOperatorTestHarness as Harness,
-)
-from pillarbox.testing import (
-    harness_for,
-)
+from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness as Keyed
+from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
+from pillarbox.testing import harness_for
 from tests.support.nodes import node, run
 
 SIDE = OutputTag("side")

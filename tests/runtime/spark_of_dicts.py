@@ -16,8 +16,8 @@ from pyspark import TaskContext
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._elements import TaskReport, decode, report_of_text
-from pillarbox._graph import SinkTransformation, output_target
-from pillarbox._graph.targets import spark_hash
+from pillarbox._graph.targets import output_target, spark_hash
+from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.homes.settings import MODE

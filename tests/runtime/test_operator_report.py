@@ -96,7 +96,7 @@ def test_records_that_are_broadcast_count_once() -> None:
     numbers, rules = env.from_collection(range(100)).rebalance(), env.from_collection([1, 2, 3])
     state: MapStateDescriptor[Any, Any] = MapStateDescriptor("rules")
     stream = numbers.connect(rules.broadcast(state)).process(Rules()).uid("rules")
-    from pillarbox._graph import SinkTransformation
+    from pillarbox._graph.transformations import SinkTransformation
 
     sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
     with LocalJob(env._compile("test", [sink])) as job:

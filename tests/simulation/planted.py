@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from pillarbox._state import KeyedStateBackend, StateLog, Sync
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.namespace_rows import NamespaceRows
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.keys.addresses import OPERATOR
 from pillarbox._state.log import state_log
+from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._task.network import key_sorter
 from pillarbox._task.network.batch_input import BatchInput
 from pillarbox._task.network.input_gate import InputGate, _Channel
 from pillarbox._task.network.key_sorter import KeyedRun, KeySorter
 from pillarbox._task.operator_chain import _Meeting
-from pillarbox._time import EpochValve
+from pillarbox._time.epoch_valve import EpochValve
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from functools import cache
 
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing._simulation.cluster import FAULTS, Story
 from pillarbox.testing._simulation.run import Disagreement, Programs, Run
 from pillarbox.testing._simulation.turns import Turns

@@ -12,8 +12,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, metrics
+from pillarbox._errors import TypeMismatchError
 from pillarbox._runtime.spark.failures import unwrapped_failures
-from pillarbox._types import TypeMismatchError
 
 COLUMNS = """
     id LONG, truth BOOLEAN, tiny BYTE, small SHORT, number INT, single FLOAT, double DOUBLE, text STRING, raw BINARY,

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from pillarbox._state import LogIdentity, MemoryChunkStore
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.files import LocalSavepoint
 from pillarbox._state.savepoint.log_builder import build_log
 from pillarbox._state.savepoint.own_state import check_watermarks, redistribute

@@ -6,14 +6,15 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from pillarbox._elements import Barrier, Buffer, Records, TaskReport, decode, encode
-from pillarbox._graph import output_target
+from pillarbox._elements import Barrier, Buffer, Records, TaskReport, channel_code, decode, encode
+from pillarbox._graph.targets import output_target
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import StreamOperator
-from pillarbox._task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamTask
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.network.partitioner import KeyGroupPartitioner, OutputPartitioner
-from pillarbox._task.vertex import ChainInput, Consumers, Edge, InputEdge, Vertex, channel_code, edge_id
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._task.source_stream_task import SourceStreamTask
+from pillarbox._task.vertex import REPORT_TARGET, ChainInput, Consumers, Edge, InputEdge, Vertex, edge_id
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 
 OUTPUT = output_target(0)
 UPSTREAM = channel_code(0, 0)

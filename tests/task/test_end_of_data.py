@@ -14,10 +14,11 @@ from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.functions.basic import KeyedProcessFunction
 from pillarbox._operators.keyed.process import KeyedProcessOperator
-from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.network.input_gate import InputGate
 from pillarbox._task.vertex import InputEdge
-from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox.mailbox import MailOptions
 from tests.support.nodes import node
 from tests.task.tasks import UPSTREAM, Notes, Noting, kinds, run_source, sent, share, shuffled_task, source_task

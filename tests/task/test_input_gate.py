@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox._elements import Barrier, Buffer, EndOfData, Records, Watermark, WatermarkStatus, encode
+from pillarbox._elements import Barrier, Buffer, EndOfData, Records, Watermark, WatermarkStatus, channel_code, encode
 from pillarbox._errors import ExchangeError
 from pillarbox._task.network import spool
 from pillarbox._task.network.input_gate import InputGate
-from pillarbox._task.vertex import InputEdge, channel_code
-from pillarbox._time import MIN_TIMESTAMP
+from pillarbox._task.vertex import InputEdge
+from pillarbox._time.timestamps import MIN_TIMESTAMP
 from pillarbox._time.valve import StatusWatermarkValve
 
 SOURCE, KNOWN = 0, 1

@@ -13,11 +13,13 @@ from pillarbox._elements import Records
 from pillarbox._errors import TaskCanceledError, TaskStateError
 from pillarbox._operators.functions.basic import MapFunction
 from pillarbox._operators.stateless.map import MapOperator
-from pillarbox._state import MemoryChunkStore
-from pillarbox._task import SourceStreamTask, TaskState, lifecycle
-from pillarbox._task.lifecycle import TaskEvent, TaskLife
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._task import lifecycle
+from pillarbox._task.lifecycle import TaskEvent, TaskLife, TaskState
 from pillarbox._task.operator_chain import as_mail
-from pillarbox._time import ManualProcessingTimeService, ProcessingTimeServiceImpl
+from pillarbox._task.source_stream_task import SourceStreamTask
+from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
 from pillarbox.mailbox import MailboxProcessor, MailboxState, RejectedExecutionError
 from tests.support.nodes import node
 from tests.task.tasks import (

@@ -11,10 +11,10 @@ from pillarbox import KeyedProcessFunction, ListStateDescriptor, OperatorError
 from pillarbox._elements import Records
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.keyed.process import KeyedProcessOperator
-from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.types.sizes import largest_rows
-from pillarbox._task import MultipleInputStreamTask
 from pillarbox._task.memory import Memory, process_memory, readable
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from tests.support.nodes import node
 from tests.task.tasks import report_of, run_shuffled, vertex_of
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pillarbox._elements import Barrier, EndOfData, Records, Watermark
+from pillarbox._elements import Barrier, EndOfData, Records, Watermark, channel_code
 from pillarbox._errors import (
     CheckpointMismatchError,
     ExchangeError,
@@ -16,10 +16,12 @@ from pillarbox._errors import (
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.functions.basic import KeyedProcessFunction
 from pillarbox._operators.keyed.process import KeyedProcessOperator
-from pillarbox._state import MemoryChunkStore, ValueStateDescriptor
-from pillarbox._task import MultipleInputStreamTask, TaskState
-from pillarbox._task.vertex import channel_code
-from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ValueStateDescriptor
+from pillarbox._task.lifecycle import TaskState
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
+from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox._time.timestamps import MAX_WATERMARK
 from tests.support.nodes import node
 from tests.task.tasks import (
     Notes,
@@ -222,7 +224,7 @@ def test_missing_input_fails_the_task():
 def test_keyed_state_outside_of_a_keyed_stream():
     class Greedy(Noting):
         def open(self):
-            from pillarbox._operators.functions.basic import RuntimeContext
+            from pillarbox._operators.functions.contexts import RuntimeContext
 
             RuntimeContext(self.context).get_state(ValueStateDescriptor("s"))
 

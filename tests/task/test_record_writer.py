@@ -11,15 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import Row
-from pillarbox._elements import ArrowRecords, Barrier, EndOfData, Records, Watermark, WatermarkStatus, decode
+from pillarbox._elements import (
+    ArrowRecords,
+    Barrier,
+    EndOfData,
+    Records,
+    Watermark,
+    WatermarkStatus,
+    channel_code,
+    decode,
+)
 from pillarbox._errors import KeyTypeError, OperatorError, ProgramError
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._state.keys.key_groups import key_group, subtask_of
 from pillarbox._task.network import record_writer
 from pillarbox._task.network.partitioner import KeyGroupPartitioner, OutputPartitioner, RebalancePartitioner
 from pillarbox._task.network.record_writer import RecordWriter
-from pillarbox._task.vertex import Edge, channel_code, edge_id
-from pillarbox._time import MIN_TIMESTAMP
+from pillarbox._task.vertex import Edge, edge_id
+from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 TARGETS = [10, 11, 12]
 OUTPUT = -2

@@ -12,11 +12,14 @@ import pytest
 
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
 from pillarbox._elements import ArrowRecords, Buffer, Records, WatermarkStatus, decode
-from pillarbox._graph import Program, SinkTransformation
+from pillarbox._graph.program import Program
+from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.shipping import ship
-from pillarbox._state import MemoryChunkStore
-from pillarbox._task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamTask
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
+from pillarbox._task.source_stream_task import SourceStreamTask
+from pillarbox._task.vertex import REPORT_TARGET
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 
 COUNT = 3000
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox._elements import Barrier, Buffer, Element, Records, Watermark, encode
+from pillarbox._elements import Barrier, Buffer, Element, Records, Watermark, channel_code, encode
 from pillarbox._task.network.input_gate import InputGate
-from pillarbox._task.vertex import InputEdge, channel_code
-from pillarbox._time import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._task.vertex import InputEdge
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 KNOWN = 9
 

@@ -9,10 +9,12 @@ import pytest
 
 from pillarbox._elements import Barrier, EndOfData, Records, Watermark
 from pillarbox._errors import TaskCanceledError
-from pillarbox._task import SourceStreamTask, TaskState
+from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.network import record_writer
 from pillarbox._task.network.task_input import EXHAUSTED, DataInputStatus, ThreadedReader
-from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
+from pillarbox._task.source_stream_task import SourceStreamTask
+from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox.mailbox import MailboxProcessor
 from tests.support.nodes import node
 from tests.task.tasks import (

@@ -97,7 +97,7 @@ def test_a_look_makes_nothing():
             look("a")
             look("a", FIRST)
         assert harness.get_keys() == []
-        assert len(harness._backend.rows) == 0 == harness._backend.spaces.num_keys
+        assert len(harness._backend.rows) == 0 == harness._backend.namespaces.num_keys
 
 
 def test_timers_of_a_key():

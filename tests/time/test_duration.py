@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox._time import Duration, Time
-from pillarbox._time.duration import positive_millis, to_millis
+from pillarbox._time.duration import Duration, Time, positive_millis, to_millis
 
 DAY = 86_400_000
 

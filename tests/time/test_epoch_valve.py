@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from pillarbox._time import EpochValve
+from pillarbox._time.epoch_valve import EpochValve
 from tests.time.test_valve import Sink
 
 

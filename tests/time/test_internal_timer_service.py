@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError
-from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
-from pillarbox._state.chunks.head import META
+from pillarbox._state.chunks.head import META, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.timer_queue import TimerQueue
 from pillarbox._state.heap.timers import HeapTimers
-from pillarbox._time import MIN_TIMESTAMP, ManualProcessingTimeService
+from pillarbox._state.log.state_log import StateLog
 from pillarbox._time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
+from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 KEYS = st.sampled_from(["k1", "k2", "k3"])
 TIMES = st.integers(0, 20)

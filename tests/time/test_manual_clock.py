@@ -10,8 +10,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from pillarbox._time import ManualProcessingTimeService, ProcessingTimeServiceImpl
 from pillarbox._time.clock import ServiceState
+from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
 
 
 def never(timestamp):

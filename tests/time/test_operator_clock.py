@@ -6,8 +6,10 @@ import threading
 
 import pytest
 
-from pillarbox._time import ManualProcessingTimeService, ProcessingTimeServiceImpl, SystemProcessingTimeService
 from pillarbox._time.clock import ServiceState
+from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
+from pillarbox._time.system_clock import SystemProcessingTimeService
 
 PATIENCE = 60.0  # seconds that no test comes near, unless it fails
 

@@ -8,8 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from pillarbox._time import SystemProcessingTimeService
-from pillarbox._time.system_clock import processing_time_delay, system_clock_ms
+from pillarbox._time.system_clock import SystemProcessingTimeService, processing_time_delay, system_clock_ms
 
 PATIENCE = 60.0  # seconds that no test comes near, unless it fails
 

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox._time import (
-    MAX_WATERMARK,
-    MIN_TIMESTAMP,
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._time.watermark_generators import (
+    AscendingTimestampsWatermarks,
+    BoundedOutOfOrdernessWatermarks,
     MonotoneWatermarkOutput,
     NoWatermarksGenerator,
     WatermarkGenerator,
     WatermarkOutput,
     WatermarksWithIdleness,
 )
-from pillarbox._time.watermark_generators import AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks
 
 
 class Recorder(WatermarkOutput):

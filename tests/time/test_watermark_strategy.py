@@ -18,19 +18,24 @@ from pyspark import cloudpickle
 from pyspark.sql import Row
 
 from pillarbox._errors import ProgramError
-from pillarbox._time import (
+from pillarbox._time.duration import Duration
+from pillarbox._time.timestamps import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,
-    Duration,
-    NoWatermarksGenerator,
+    ColumnTimestampAssigner,
     TimestampAssigner,
-    WatermarkGenerator,
-    WatermarkStrategy,
-    WatermarksWithIdleness,
+    as_timestamp_assigner,
+    to_millisecond,
     to_timestamp,
 )
-from pillarbox._time.timestamps import ColumnTimestampAssigner, as_timestamp_assigner, to_millisecond
-from pillarbox._time.watermark_generators import AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks
+from pillarbox._time.watermark_generators import (
+    AscendingTimestampsWatermarks,
+    BoundedOutOfOrdernessWatermarks,
+    NoWatermarksGenerator,
+    WatermarkGenerator,
+    WatermarksWithIdleness,
+)
+from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 UTC = datetime.timezone.utc
 

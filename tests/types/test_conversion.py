@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pillarbox import KeyTypeError, ProgramError, Row, StreamExecutionEnvironment, Types
-from pillarbox._types import TypeMismatchError
+from pillarbox._errors import TypeMismatchError
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5)
 

@@ -45,9 +45,11 @@ from pyspark.sql.types import (
     TimeType,
 )
 
-from pillarbox._errors import ConfigurationError, PillarboxError, ProgramError
+from pillarbox._errors import ConfigurationError, PillarboxError, ProgramError, TypeMismatchError
 from pillarbox._rows import Row, row_class, rows_from_arrow
-from pillarbox._types import RowEncoder, TypeMismatchError, Types, resolve_schema
+from pillarbox._types.row_encoder import RowEncoder
+from pillarbox._types.schema import resolve_schema
+from pillarbox._types.type_information import Types
 
 UTC = timezone.utc
 

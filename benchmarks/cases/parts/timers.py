@@ -40,9 +40,10 @@ from benchmarks.harness.rows import HOUR, MINUTE
 from benchmarks.harness.turns import medians, rounded, table, turns
 from benchmarks.report.words import page
 from pillarbox import KeyedProcessFunction
-from pillarbox._state import KeyedStateBackend
-from pillarbox._time import ManualProcessingTimeService, ProcessingTimeServiceImpl
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimeServiceManager
+from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
 from pillarbox.testing import harness_for
 
 STEPS = 60

@@ -21,18 +21,13 @@ from benchmarks.harness.case import Block, Outcome, Results, Said
 from benchmarks.harness.process import Side
 from benchmarks.harness.turns import table
 from benchmarks.report.words import page, paragraph
-from pillarbox._state import (
-    KeyedStateBackend,
-    ListStateDescriptor,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateDescriptor,
-    StateLog,
-    ValueStateDescriptor,
-)
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.log.state_log import StateLog
 from pillarbox._time.internal_timer_service import InternalTimerService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 
 SMALL = {"keys": 30_000}
 Fill = Callable[[Any, int], None]

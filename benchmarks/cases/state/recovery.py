@@ -55,7 +55,7 @@ from benchmarks.report.words import page, paragraph, times
 from pillarbox import StreamExecutionEnvironment
 from pillarbox._elements import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
-from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.store import MemoryChunkStore
 
 TIMERS = {"spread": "timers by the millisecond", "minutes": "timers at full minutes"}
 FEW = 1_000

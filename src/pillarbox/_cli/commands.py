@@ -25,8 +25,6 @@ from pillarbox._errors import CheckpointMismatchError, PillarboxError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["pillarbox"]
-
 _EPILOG = """
 \b
 Examples:

@@ -13,8 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TasksDone", "progress"]
-
 _SECONDS = 0.3
 
 

@@ -22,8 +22,6 @@ from rich.text import Text
 
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["Rows", "checkpoint", "counted", "output", "savepoint", "size", "time"]
-
 # Values are cut short in tables, not in JSON.
 _CELL = 200
 # The width of what is no terminal, and that of the widest table of state there.

@@ -14,8 +14,6 @@ from pillarbox._graph.transformations import (
 )
 from pillarbox._state.keys.state_note import INPUTS, SIDES, Inputs, StateNote, kept_inputs
 
-__all__ = ["dependence"]
-
 
 def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransformation]) -> StateNote:
     """Return what a checkpoint notes of what the operator's state depends on.

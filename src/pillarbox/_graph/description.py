@@ -19,17 +19,6 @@ from pillarbox._graph.transformations import DataFrameSource, SourceTransformati
 from pillarbox._state.keys.key_note import key_change
 from pillarbox._state.keys.state_note import state_change
 
-__all__ = [
-    "Comparison",
-    "LayoutsNote",
-    "ProgramDescription",
-    "compare",
-    "compare_sources",
-    "describe_programs",
-    "read_description",
-    "read_layouts",
-]
-
 # Of the description. Another one is refused.
 FORMAT = 1
 
@@ -115,19 +104,23 @@ def _columns(source: SourceTransformation) -> list[str] | None:
     return [f"{field.name} {field.dataType.simpleString()}" for field in source.dataframe.schema.fields]
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """Return a text that is a JSON object; an empty dictionary if it is something else."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def read_description(text: str) -> dict[str, Any] | None:
     """Return a description that was written before; or None if it is none, such as half of one.
 
     Raises:
         CheckpointMismatchError: it has another format.
     """
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    if not isinstance(found, dict) or not all(
-        isinstance(found.get(what), int) for what in ("format", "number", "batch")
-    ):
+    found = json_object(text)
+    if not all(isinstance(found.get(what), int) for what in ("format", "number", "batch")):
         return None
     if found["format"] != FORMAT:
         raise CheckpointMismatchError(
@@ -161,11 +154,8 @@ def read_layouts(text: str) -> LayoutsNote | None:
     Raises:
         CheckpointMismatchError: subtasks are found by another scheme of codes.
     """
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    codes = found.get("codes") if isinstance(found, dict) else None
+    found = json_object(text)
+    codes = found.get("codes")
     if not isinstance(codes, int):
         return None
     if codes != CODES:

@@ -16,9 +16,7 @@ from pillarbox._graph.transformations import (
     Transformation,
     UnionTransformation,
 )
-from pillarbox._time import WatermarkStrategy
-
-__all__ = ["check_event_time"]
+from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 _log = logging.getLogger("pillarbox")
 

@@ -15,8 +15,6 @@ from typing import NamedTuple
 from pillarbox._graph.targets import subtask_codes
 from pillarbox._task.vertex import Vertex
 
-__all__ = ["Layout", "Parallelisms", "lay_out", "subtask_places"]
-
 # The numbers of subtasks of all vertices, by vertex: 0 for a source, whose partitions are Spark's; None: the layout's.
 Parallelisms = tuple[int | None, ...]
 

@@ -12,8 +12,6 @@ from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.functions.checkpointed import CheckpointedFunction, no_operator_state, no_undo
 from pillarbox._task.vertex import ChainNode, Vertex
 
-__all__ = ["carries_on"]
-
 
 def carries_on(vertex: Vertex) -> bool:
     """Return whether operators carry something on from one epoch to the next, so that there are epochs without data.

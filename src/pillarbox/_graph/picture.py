@@ -9,8 +9,6 @@ from pillarbox._task.vertex import Vertex
 if TYPE_CHECKING:
     from pillarbox._graph.program import Program
 
-__all__ = ["as_mermaid", "as_text"]
-
 
 def as_text(program: Program) -> str:
     """Return the plan as text: one line a vertex, its ways out below it."""

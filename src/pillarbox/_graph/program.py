@@ -36,9 +36,7 @@ from pillarbox._state.keys.key_groups import default_max_parallelism
 from pillarbox._state.keys.key_note import note_of_inputs
 from pillarbox._task.network.partitioner import ForwardPartitioner, OutputPartitioner, Partitioner, RebalancePartitioner
 from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
-from pillarbox._time import WatermarkStrategy
-
-__all__ = ["Program", "compile_program"]
+from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 # Between operators that are not chained, where the user partitions nothing. Streams that meet there share one edge.
 _FORWARD = ForwardPartitioner()

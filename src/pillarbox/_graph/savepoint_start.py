@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pillarbox._state.savepoint.own_state import OwnState
     from pillarbox._task.vertex import Vertex
 
-__all__ = ["RestorePlan", "SavepointStart", "plan_restore"]
-
 #: Sources go on where the savepoint has them.
 SAVEPOINT = "savepoint"
 #: Sources begin as those of a new query do.

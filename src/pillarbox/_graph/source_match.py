@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["SourceMatch", "match_sources"]
-
 # The name of sources that were given none: it says nothing where another source has a name.
 _NAMELESS = "dataframe"
 

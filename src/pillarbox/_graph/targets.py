@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from pillarbox._task.vertex import REPORT_TARGET
 
-__all__ = ["CODES", "output_target", "spark_hash", "subtask_codes"]
-
 # The number of the scheme of codes, which a checkpoint notes: its subtasks' state lies under them.
 CODES = 2
 

@@ -12,23 +12,7 @@ from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.stateless.pass_through import PASS_THROUGH
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._task.network.partitioner import KeyGroupPartitioner, Partitioner
-from pillarbox._time import WatermarkStrategy
-
-__all__ = [
-    "ChainingStrategy",
-    "CollectionSource",
-    "DataFrameSource",
-    "EventTimeUse",
-    "KeyByTransformation",
-    "OperatorTransformation",
-    "PartitionTransformation",
-    "SideOutputTransformation",
-    "SinkTransformation",
-    "SourceTransformation",
-    "Transformation",
-    "UnionTransformation",
-    "steps_leading_to",
-]
+from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 class ChainingStrategy(Enum):

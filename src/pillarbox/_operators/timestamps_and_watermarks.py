@@ -24,18 +24,15 @@ from pillarbox._operators.frame.operator import Input, OperatorContext, StreamOp
 from pillarbox._operators.frame.user_code import raise_at_record, with_context
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._rows import Row, timestamps_ms
-from pillarbox._time import (
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
+from pillarbox._time.watermark_generators import (
     MonotoneWatermarkOutput,
     NoWatermarksGenerator,
     WatermarkGenerator,
     WatermarkOutput,
-    WatermarkStrategy,
     WatermarksWithIdleness,
-    to_timestamp,
 )
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-
-__all__ = ["TimestampsAndWatermarksOperator", "status_said_anew"]
+from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
 def status_said_anew(known: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pillarbox._graph import Program
+from pillarbox._graph.program import Program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
-
-__all__ = ["Runtime"]
 
 
 class Runtime(Protocol):

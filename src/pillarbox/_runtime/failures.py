@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pillarbox._errors import OperatorError, PillarboxError, describe, shorten
 from pillarbox._tracebacks import has_user_frames, keep_user_frames
 
-__all__ = ["failures_of", "located"]
-
 # A call takes one to four frames of Python's, which has a thousand.
 _MANY = 100
 

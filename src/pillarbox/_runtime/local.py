@@ -16,18 +16,19 @@ import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, decode
 from pillarbox._errors import CheckpointMismatchError, ProgramError
-from pillarbox._graph import CollectionSource, Program, output_target
+from pillarbox._graph.program import Program
+from pillarbox._graph.targets import output_target
+from pillarbox._graph.transformations import CollectionSource
 from pillarbox._operators.frame.rates import RateScope
 from pillarbox._runtime.failures import failures_of
 from pillarbox._runtime.shipping import ship
-from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.head import META
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
-from pillarbox._task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamTask
-from pillarbox._task.vertex import Vertex
-from pillarbox._time import ProcessingTimeService
-
-__all__ = ["EpochStore", "LocalJob", "LocalRuntime", "Savepoint"]
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
+from pillarbox._task.source_stream_task import SourceStreamTask
+from pillarbox._task.vertex import REPORT_TARGET, Vertex
+from pillarbox._time.clock import ProcessingTimeService
 
 # Collections are read in runs of this many records, as batches of Spark's are; in shorter ones, where few are wanted.
 _RUN = 10_000

@@ -9,8 +9,6 @@ from typing import Any
 
 from pillarbox._elements import TaskReport, told
 
-__all__ = ["LARGEST_COUNTERS", "OperatorReport", "OperatorReports", "by_operator"]
-
 # Counters of which the largest counts: those of different tasks are no parts of a sum.
 LARGEST_COUNTERS = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms")
 

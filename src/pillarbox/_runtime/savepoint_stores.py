@@ -7,18 +7,16 @@ from functools import partial
 
 import pyarrow as pa
 
-from pillarbox._graph import Program
+from pillarbox._graph.program import Program
 from pillarbox._graph.savepoint_start import plan_restore
-from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.files import LocalSavepoint
 from pillarbox._state.savepoint.log_builder import build_log
 from pillarbox._state.savepoint.table import Loads, Table
-from pillarbox._state.types.class_names import Classes
+from pillarbox._state.types.class_names import ImportedNames
 from pillarbox._state.types.opaque import AnyNames
 from pillarbox._task.vertex import Vertex
 from pillarbox._unpickle import loads_allowed
-
-__all__ = ["as_it_is", "classes_of", "stores_from_savepoint"]
 
 _log = logging.getLogger("pillarbox")
 
@@ -30,7 +28,7 @@ def as_it_is() -> Loads:
 
 def classes_of(vertex: Vertex) -> Loads:
     """Return what unpickles keys and operators' own state, also of classes that have moved."""
-    return partial(loads_allowed, allowed=Classes(vertex.moved))
+    return partial(loads_allowed, allowed=ImportedNames(vertex.moved))
 
 
 def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:

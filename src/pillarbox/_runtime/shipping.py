@@ -17,8 +17,6 @@ from pillarbox._errors import OperatorError, ProgramError, describe
 from pillarbox._operators.frame.captured import Announced, Pickled
 from pillarbox._task.vertex import Vertex
 
-__all__ = ["ShippedVertex", "ship"]
-
 _SHIPPED = "__pillarbox_shipped__"
 
 

@@ -14,22 +14,7 @@ from pillarbox._generics import Acc, Generic, In, K, Out, T, U, V
 from pillarbox._state.state_descriptor import StateDescriptor
 
 if TYPE_CHECKING:
-    from pillarbox._types import TypeInformation
-
-__all__ = [
-    "AggregateFunction",
-    "AggregatingState",
-    "AggregatingStateDescriptor",
-    "ListState",
-    "ListStateDescriptor",
-    "MapState",
-    "MapStateDescriptor",
-    "ReducingState",
-    "ReducingStateDescriptor",
-    "StateDescriptor",
-    "ValueState",
-    "ValueStateDescriptor",
-]
+    from pillarbox._types.type_information import TypeInformation
 
 
 class ValueStateDescriptor(StateDescriptor, Generic[V]):

@@ -11,21 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "FIRST_SLOT",
-    "KEPT",
-    "LATE",
-    "LIST",
-    "NEW",
-    "STAMPS",
-    "STATE",
-    "UNION",
-    "Row",
-    "SlotSpec",
-    "stale_entry",
-    "state_name",
-]
-
 Row = list[Any]
 _Marks = TypeVar("_Marks", int, npt.NDArray[np.int64])
 

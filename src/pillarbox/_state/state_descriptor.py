@@ -11,8 +11,6 @@ from pillarbox._state.ttl import StateTtlConfig
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["StateDescriptor"]
-
 _NO_TYPES = (str, bytes, int, float, list, tuple, dict, set)
 
 

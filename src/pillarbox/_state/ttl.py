@@ -8,10 +8,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NoReturn
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, is_count, shorten
 from pillarbox._time.duration import DurationLike, Time, positive_millis
-
-__all__ = ["StateTtlConfig"]
 
 
 class StateTtlConfig:
@@ -94,7 +92,7 @@ class StateTtlConfig:
         self.state_visibility: StateTtlConfig.StateVisibility = _member(
             state_visibility, StateTtlConfig.StateVisibility
         )
-        if isinstance(cleanup_size, bool) or not isinstance(cleanup_size, int) or cleanup_size < 1:
+        if not is_count(cleanup_size):
             raise ProgramError(
                 f"the cleanup of a state looks at a whole number of keys, at least 1, not {shorten(cleanup_size)}"
             )

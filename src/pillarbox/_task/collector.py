@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["rare_collections"]
-
 # Records and keyed state are many, long-lived and without cycles: at Python's own thresholds the collector walks over
 # them every few hundred records, and takes a third of the time.
 _THRESHOLDS = (100_000, 20, 100)

@@ -24,8 +24,6 @@ from enum import Enum
 
 from pillarbox._errors import TaskCanceledError, TaskStateError
 
-__all__ = ["TaskEvent", "TaskLife", "TaskState", "suppress"]
-
 _log = logging.getLogger("pillarbox")
 
 

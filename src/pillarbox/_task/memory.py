@@ -14,8 +14,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-__all__ = ["Memory", "MemoryProbe", "process_memory", "readable", "resident_bytes"]
-
 # More than any machine has: so a control group of the first version says that there is no limit.
 _NO_LIMIT = 1 << 50
 # From these shares of a limit on memory is scarce. A JVM is given most of its container on purpose, and takes all of

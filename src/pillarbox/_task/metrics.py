@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-__all__ = ["Stopwatch", "TaskMetrics"]
-
 
 class Stopwatch:
     """Adds up periods: a period timer of the mailbox. Only the mailbox thread marks."""

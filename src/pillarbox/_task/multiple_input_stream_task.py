@@ -12,7 +12,10 @@ from typing import Any
 
 from pillarbox._elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
 from pillarbox._errors import OperatorError, causes_of, shorten
-from pillarbox._state import ChunkStore, KeyedStateBackend, KeyOwner, StateLog, Sync
+from pillarbox._state.chunks.store import ChunkStore
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
+from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._state.savepoint.own_state import gate_with_edges
 from pillarbox._task.lifecycle import TaskEvent, TaskState
 from pillarbox._task.memory import Memory, MemoryProbe, process_memory, readable
@@ -23,9 +26,7 @@ from pillarbox._task.network.key_sorter import KeyedRun
 from pillarbox._task.network.task_input import DataInputStatus, IteratorReader
 from pillarbox._task.stream_task import EpochPhase, StreamTask
 from pillarbox._task.vertex import Vertex, edge_in
-from pillarbox._time import ProcessingTimeService
-
-__all__ = ["MultipleInputStreamTask"]
+from pillarbox._time.clock import ProcessingTimeService
 
 _log = logging.getLogger("pillarbox")
 

@@ -22,21 +22,16 @@ from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.stateless.typed_results import typed
 from pillarbox._operators.timestamps_and_watermarks import status_said_anew
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._task.network.record_writer import RecordWriter
 from pillarbox._task.vertex import Consumers, Vertex
-from pillarbox._time import (
-    EpochValve,
-    ProcessingTimeCallback,
-    ProcessingTimeService,
-    ProcessingTimeServiceImpl,
-)
 from pillarbox._time.batch_timer_service import BatchTimeServiceManager
+from pillarbox._time.clock import ProcessingTimeCallback, ProcessingTimeService
+from pillarbox._time.epoch_valve import EpochValve
 from pillarbox._time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
+from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
-
-__all__ = ["OperatorChain", "as_mail", "quiesce"]
 
 
 class OperatorChain:

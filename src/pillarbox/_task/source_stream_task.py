@@ -12,8 +12,6 @@ from pillarbox._task.lifecycle import TaskEvent
 from pillarbox._task.network.task_input import DataInputStatus
 from pillarbox._task.stream_task import EpochPhase, StreamTask
 
-__all__ = ["SourceStreamTask"]
-
 
 class SourceStreamTask(StreamTask):
     """A source and the operators chained to it: without state, it may be any partition in each epoch."""

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any
 
-from pillarbox._elements import Barrier, Buffer, EndOfData, TaskReport
+from pillarbox._elements import Barrier, Buffer, EndOfData, TaskReport, channel_code
 from pillarbox._errors import TaskCanceledError
 from pillarbox._operators.frame.rates import RATE_LIMITED
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._task.collector import rare_collections
 from pillarbox._task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
 from pillarbox._task.memory import resident_bytes
@@ -34,11 +34,9 @@ from pillarbox._task.network.task_input import (
     ThreadedReader,
 )
 from pillarbox._task.operator_chain import OperatorChain
-from pillarbox._task.vertex import REPORT_TARGET, Vertex, channel_code
-from pillarbox._time import (
-    ProcessingTimeService,
-    SystemProcessingTimeService,
-)
+from pillarbox._task.vertex import REPORT_TARGET, Vertex
+from pillarbox._time.clock import ProcessingTimeService
+from pillarbox._time.system_clock import SystemProcessingTimeService
 from pillarbox.mailbox import (
     MAX_PRIORITY,
     MailboxClosedError,
@@ -48,8 +46,6 @@ from pillarbox.mailbox import (
     Suspension,
     TaskMailbox,
 )
-
-__all__ = ["EpochPhase", "StreamTask"]
 
 _log = logging.getLogger("pillarbox")
 

@@ -16,23 +16,6 @@ from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.keys.state_note import StateNote
 from pillarbox._task.network.partitioner import BroadcastPartitioner, Partitioner
 
-__all__ = [
-    "REPORT_TARGET",
-    "WAKE_CHANNEL",
-    "ChainInput",
-    "ChainNode",
-    "Consumers",
-    "Edge",
-    "InputEdge",
-    "Vertex",
-    "channel_code",
-    "edge_from",
-    "edge_id",
-    "edge_in",
-    "sender_of_edge",
-    "source_numbers",
-]
-
 # The code of buffers with a task's metrics. Negative codes never belong to a subtask.
 REPORT_TARGET = -1
 

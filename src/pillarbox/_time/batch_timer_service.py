@@ -18,8 +18,6 @@ from pillarbox._time.internal_timer_service import (
 )
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["BatchTimeServiceManager", "BatchTimerService"]
-
 _log = logging.getLogger("pillarbox")
 
 

@@ -15,16 +15,6 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any
 
-__all__ = [
-    "ClosableService",
-    "NeverTimer",
-    "ProcessingTimeCallback",
-    "ProcessingTimeService",
-    "ScheduledTimer",
-    "ServiceState",
-    "TimerState",
-]
-
 ProcessingTimeCallback = Callable[[int], object]
 """Called with the time (epoch milliseconds) that the timer was set for; its result is ignored."""
 

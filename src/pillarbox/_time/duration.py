@@ -17,8 +17,6 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox._unpickle import make
 
-__all__ = ["Duration", "DurationLike", "Time", "positive_millis", "to_millis"]
-
 _SECOND = 1000
 _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE

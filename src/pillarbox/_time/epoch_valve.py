@@ -14,8 +14,6 @@ from collections.abc import Hashable, Iterable, Mapping
 from pillarbox._time.valve import StatusWatermarkValve
 from pillarbox._time.watermark_generators import WatermarkSink
 
-__all__ = ["EpochValve"]
-
 
 class EpochValve(StatusWatermarkValve):
     """A valve of one task, which is told where epochs begin and end."""

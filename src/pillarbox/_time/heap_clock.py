@@ -16,8 +16,6 @@ from pillarbox._time.clock import (
     TimerState,
 )
 
-__all__ = ["HeapTimer", "HeapTimerService"]
-
 
 class HeapTimer(ScheduledTimer):
     """A timer of a :class:`HeapTimerService`. Its fields change under the service's lock only."""

@@ -13,15 +13,6 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._time.clock import ProcessingTimeService, ScheduledTimer
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = [
-    "VOID_NAMESPACE",
-    "InternalTimeServiceManager",
-    "InternalTimerService",
-    "KeyContext",
-    "KeyedTimers",
-    "Triggerable",
-]
-
 VOID_NAMESPACE = None
 
 # How many timers the timers of users may set at the end of the data: these, and so many for each timer that is there.

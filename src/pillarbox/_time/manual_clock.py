@@ -8,8 +8,6 @@ from __future__ import annotations
 from pillarbox._time.clock import TimerState
 from pillarbox._time.heap_clock import HeapTimerService
 
-__all__ = ["ManualProcessingTimeService"]
-
 
 class ManualProcessingTimeService(HeapTimerService):
     """A clock that stands still until it is set, and setting it runs the timers that are due.

@@ -21,8 +21,6 @@ from pillarbox._time.clock import (
 )
 from pillarbox.mailbox import RejectedExecutionError
 
-__all__ = ["ProcessingTimeServiceImpl"]
-
 
 class _DeferredTimer(ScheduledTimer):
     """An operator's timer: on its way through the clock, then through the mailbox.

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pillarbox._time.clock import ServiceState
 from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 
-__all__ = ["SystemProcessingTimeService", "processing_time_delay", "system_clock_ms"]
-
 _log = logging.getLogger(__name__)
 
 # A timer may be set for the end of time, but no lock can wait that long.

@@ -21,16 +21,6 @@ import numpy as np
 
 from pillarbox._errors import ProgramError, shorten
 
-__all__ = [
-    "MAX_WATERMARK",
-    "MIN_TIMESTAMP",
-    "ColumnTimestampAssigner",
-    "TimestampAssigner",
-    "as_timestamp_assigner",
-    "to_millisecond",
-    "to_timestamp",
-]
-
 MIN_TIMESTAMP = -(2**63)
 """Before all time: no watermark yet, or no timestamp (Flink's ``Long.MIN_VALUE``)."""
 

@@ -13,8 +13,6 @@ from pillarbox._errors import shorten
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 from pillarbox._time.watermark_generators import WatermarkSink
 
-__all__ = ["StatusWatermarkValve"]
-
 
 class _Channel:
     """The state of one channel.

@@ -19,17 +19,6 @@ from pillarbox._errors import shorten
 from pillarbox._time.duration import DurationLike, positive_millis, to_millis
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
 
-__all__ = [
-    "AscendingTimestampsWatermarks",
-    "BoundedOutOfOrdernessWatermarks",
-    "MonotoneWatermarkOutput",
-    "NoWatermarksGenerator",
-    "WatermarkGenerator",
-    "WatermarkOutput",
-    "WatermarkSink",
-    "WatermarksWithIdleness",
-]
-
 
 class WatermarkSink(Protocol):
     """Takes the watermarks and statuses of a stream: the next operator, several, or the record writer.

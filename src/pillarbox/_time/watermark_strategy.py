@@ -31,8 +31,6 @@ from pillarbox._time.watermark_generators import (
     WatermarksWithIdleness,
 )
 
-__all__ = ["WatermarkStrategy"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WatermarkStrategy:

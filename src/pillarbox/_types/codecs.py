@@ -25,8 +25,6 @@ from pyspark.sql import Row as SparkRow
 
 from pillarbox._errors import ConfigurationError, ProgramError
 
-__all__ = ["MISFITS", "Codec", "Slot", "StructCodec", "codec_for", "struct_codec", "time_zone"]
-
 # The errors of conversions for values that do not fit. KeyError and AttributeError are not among them:
 # they would be mistakes of ours.
 MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.DecimalException)

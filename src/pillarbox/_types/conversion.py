@@ -21,8 +21,6 @@ from pillarbox._errors import ProgramError, TypeMismatchError, shorten
 from pillarbox._rows import Row, row_class
 from pillarbox._types.type_information import TypeInformation
 
-__all__ = ["value_converter"]
-
 Converter = Callable[[Any], Any]
 
 

@@ -12,8 +12,6 @@ import pyspark.sql.types as spark
 from pillarbox._errors import ProgramError, TypeMismatchError, shorten, shorten_record
 from pillarbox._types.codecs import MISFITS, Slot, struct_codec, time_zone
 
-__all__ = ["RowEncoder"]
-
 
 class RowEncoder:
     """Encodes the records of a stream as Arrow batches with the declared columns.

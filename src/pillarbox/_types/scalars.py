@@ -11,8 +11,6 @@ import pyspark.sql.types as spark
 
 from pillarbox._types.type_information import DECIMAL
 
-__all__ = ["CLASSES", "OF_CLASSES", "OF_SPARK", "SCALARS", "Scalar", "scalar_of_spark"]
-
 
 class Scalar(NamedTuple):
     """A type whose values have no parts.

@@ -13,8 +13,6 @@ from pillarbox._errors import ConfigurationError, ProgramError, describe, shorte
 from pillarbox._types.scalars import OF_CLASSES
 from pillarbox._types.type_information import TypeInformation
 
-__all__ = ["SchemaLike", "resolve_schema"]
-
 SchemaLike: typing.TypeAlias = str | spark.StructType | TypeInformation[Any] | type[Any]
 """The ways to declare columns: see ``resolve_schema``."""
 

@@ -14,8 +14,6 @@ from pillarbox._errors import ProgramError, check_kind
 from pillarbox._generics import Generic, K, Out, T, V
 from pillarbox._rows import Row
 
-__all__ = ["DECIMAL", "TypeInformation", "Types"]
-
 DECIMAL = spark.DecimalType(38, 18)  # what Spark infers for a Decimal, too
 
 

@@ -11,8 +11,6 @@ from pillarbox.mailbox._task_mailbox import MailboxClosedError
 if TYPE_CHECKING:
     from pillarbox.mailbox._mailbox_processor import MailboxProcessor
 
-__all__ = ["MailboxController", "MailboxDefaultAction", "PeriodTimer", "Suspension"]
-
 
 @runtime_checkable
 class PeriodTimer(Protocol):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, final
 
-__all__ = ["MAX_PRIORITY", "MIN_PRIORITY", "Mail", "MailOptions"]
-
 #: The priority that every ``take`` without a wish of its own asks for: any mail will do.
 MIN_PRIORITY = -1
 

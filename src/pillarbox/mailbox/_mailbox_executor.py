@@ -12,8 +12,6 @@ from pillarbox.mailbox._task_mailbox import MailboxClosedError, TaskMailbox
 if TYPE_CHECKING:
     from pillarbox.mailbox._mailbox_processor import MailboxProcessor
 
-__all__ = ["MailboxExecutor", "RejectedExecutionError"]
-
 T = TypeVar("T")
 
 _DEFAULT = MailOptions.DEFAULT

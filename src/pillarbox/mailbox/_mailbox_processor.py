@@ -24,8 +24,6 @@ from pillarbox.mailbox._task_mailbox import (
     WrongThreadError,
 )
 
-__all__ = ["MailboxProcessor"]
-
 _log = logging.getLogger(__name__)
 
 

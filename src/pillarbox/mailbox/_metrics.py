@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from pillarbox.mailbox._mailbox_executor import MailboxExecutor
     from pillarbox.mailbox._task_mailbox import TaskMailbox
 
-__all__ = ["LatencyStatistics", "MailboxMetrics", "MailboxStatistics", "ProbeScheduler"]
-
 #: ``schedule(delay, callback)``: call ``callback`` once, ``delay`` seconds from now, in any thread.
 ProbeScheduler = Callable[[float, Callable[[], None]], object]
 

@@ -11,8 +11,6 @@ from typing import TypeVar, final
 
 from pillarbox.mailbox._mail import MIN_PRIORITY, Mail
 
-__all__ = ["MailboxClosedError", "MailboxState", "State", "TaskMailbox", "WrongThreadError"]
-
 T = TypeVar("T")
 
 # Seconds after which a wait looks up: Python runs no handler for a signal that came just before a thread blocked (and

@@ -85,7 +85,7 @@ from typing import Any
 
 from pillarbox._elements import Watermark, WatermarkStatus
 from pillarbox._rows import Row
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing._harnesses import ProcessFunctionTestHarnesses, harness_for
 from pillarbox.testing._keyed_operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,

@@ -44,9 +44,9 @@ from pillarbox._operators.stateless.filter import FilterOperator
 from pillarbox._operators.stateless.flat_map import FlatMapOperator
 from pillarbox._operators.stateless.map import MapOperator
 from pillarbox._operators.stateless.process import ProcessOperator
-from pillarbox._state import MapStateDescriptor
+from pillarbox._state.descriptors import MapStateDescriptor
 from pillarbox._task.vertex import ChainNode
-from pillarbox._types import TypeInformation
+from pillarbox._types.type_information import TypeInformation
 from pillarbox.testing._keyed_operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,
     KeyedTwoInputStreamOperatorTestHarness,
@@ -55,8 +55,6 @@ from pillarbox.testing._operator_harness import (
     OneInputStreamOperatorTestHarness,
     TwoInputStreamOperatorTestHarness,
 )
-
-__all__ = ["Key", "ProcessFunctionTestHarnesses", "harness_for"]
 
 Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
 

@@ -19,8 +19,6 @@ from pillarbox.testing._operator_harness import (
     keying_of,
 )
 
-__all__ = ["KeyedOneInputStreamOperatorTestHarness", "KeyedTwoInputStreamOperatorTestHarness"]
-
 
 class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     """Runs an operator on a keyed stream: with keyed state and timers, and a look into both.
@@ -55,7 +53,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
         A ``TimeWindow(0, 10)`` equals ``(0, 10)``.
         """
-        return self._backend.spaces.namespaces_of(key)
+        return self._backend.namespaces.namespaces_of(key)
 
     def num_event_time_timers(self) -> int:
         """Return the number of event-time timers of all keys."""
@@ -106,7 +104,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         """Return all keys, with None and with each of their namespaces."""
         for key in self._backend.get_keys():
             yield key, None
-            for namespace in self._backend.spaces.namespaces_of(key):
+            for namespace in self._backend.namespaces.namespaces_of(key):
                 yield key, namespace
 
 

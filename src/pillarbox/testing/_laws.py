@@ -15,10 +15,8 @@ import pyarrow as pa
 from pillarbox._elements import ArrowRecords, Records, Watermark, WatermarkStatus
 from pillarbox._operators.functions.basic import Function
 from pillarbox._rows import Row
-from pillarbox._time import MIN_TIMESTAMP
+from pillarbox._time.timestamps import MIN_TIMESTAMP
 from pillarbox.testing._operator_harness import OneInputStreamOperatorTestHarness, StreamElement, StreamRecord
-
-__all__ = ["ProcessingTime", "check_operator"]
 
 Open = Callable[..., OneInputStreamOperatorTestHarness]
 T = TypeVar("T")

@@ -17,25 +17,21 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
-from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.keys.key_note import note_of_inputs
+from pillarbox._state.log.state_log import StateLog
 from pillarbox._task.operator_chain import as_mail, quiesce
 from pillarbox._task.vertex import ChainNode
-from pillarbox._time import MAX_WATERMARK, MIN_TIMESTAMP, ManualProcessingTimeService, ProcessingTimeServiceImpl
 from pillarbox._time.duration import DurationLike
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
+from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox.mailbox import MailboxController, MailboxProcessor
 from pillarbox.testing._patience import Patience
-
-__all__ = [
-    "OneInputStreamOperatorTestHarness",
-    "OperatorSnapshot",
-    "StreamElement",
-    "StreamRecord",
-    "TwoInputStreamOperatorTestHarness",
-    "keying_of",
-]
 
 
 class StreamRecord(NamedTuple):

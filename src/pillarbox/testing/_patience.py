@@ -11,11 +11,9 @@ from typing import Any, cast
 from pillarbox._errors import PillarboxError
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.frame.operator import StreamOperator
-from pillarbox._time import ManualProcessingTimeService
 from pillarbox._time.duration import DurationLike, to_millis
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.mailbox import MailboxExecutor
-
-__all__ = ["HarnessTimeoutError", "Patience"]
 
 # The number of turns in which an event loop does all that is ready.
 _TURNS = 50

@@ -14,16 +14,16 @@ from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMod
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._graph import Program, SourceTransformation
 from pillarbox._graph.description import describe_programs
+from pillarbox._graph.program import Program
+from pillarbox._graph.transformations import SourceTransformation
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.savepoint.files import write_savepoint
-from pillarbox._task import MultipleInputStreamTask, SourceStreamTask
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
+from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._time.duration import DurationLike
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing._patience import Patience
-
-__all__ = ["PatientJob", "ProgramSnapshot", "ProgramTestHarness", "program_of"]
 
 Build = Callable[..., DataStream | Mapping[str, DataStream]]
 

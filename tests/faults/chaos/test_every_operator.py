@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from pillarbox._graph import Program
+from pillarbox._graph.program import Program
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.stateless.sinks import PrintOperator

@@ -13,10 +13,10 @@ from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.stateless.pass_through import PASS_THROUGH
-from pillarbox._state import MemoryChunkStore
-from pillarbox._task import MultipleInputStreamTask
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.vertex import ChainNode
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from tests.operators.async_io.async_service import Service, answer, settle
 from tests.support.nodes import node

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pillarbox._state import MemoryChunkStore
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from tests.operators.async_io.test_async_carry import Resident
 
 TIMEOUT = 100

@@ -37,7 +37,8 @@ from pillarbox import (
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.columnar import window_operator
 from pillarbox._rows import row_class
-from pillarbox._types import RowEncoder, resolve_schema
+from pillarbox._types.row_encoder import RowEncoder
+from pillarbox._types.schema import resolve_schema
 
 NAMES = ["card", "shop", "at", "x", "f", "d", "s", "b"]
 TYPE = Types.ROW_NAMED(

@@ -24,10 +24,11 @@ from pillarbox import (
     TumblingEventTimeWindows,
     ValueStateDescriptor,
 )
+from pillarbox._copies import copied
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox._operators.windowing.panes import EvenPanes, panes_of
-from pillarbox._operators.windowing.two_stacks import TwoStacks, copied
+from pillarbox._operators.windowing.two_stacks import TwoStacks
 from tests.operators.windowing.windows import Contents, open_windows
 
 spans = st.one_of(

@@ -210,7 +210,7 @@ def test_full_count_windows_leave_only_their_count():
     with open_windows(lambda s: s.count_window(2).process(Contents())) as harness:
         push(harness, *[("a", n, 0) for n in range(2000)])
         harness.snapshot()
-        assert harness._backend.spaces.num_keys == 0
+        assert harness._backend.namespaces.num_keys == 0
         assert harness.state_of("a") == {"window-count": 2000}
 
 
@@ -455,7 +455,7 @@ def test_window_state_global_state_side_outputs_and_clear():
         assert harness.get_side_output("ends") == [20]
         harness.snapshot()
         assert harness._backend.contents("a") == {"global/windows": [0, 10]}
-        assert harness._backend.spaces.num_keys == 0
+        assert harness._backend.namespaces.num_keys == 0
 
 
 def test_window_functions_get_one_folded_element():

@@ -134,5 +134,5 @@ def test_nothing_is_left_of_windows_that_are_over(name, monkeypatch):
         assert harness.num_event_time_timers() == harness.num_processing_time_timers() == 0
         counts = {"window-count"} if name == "counts" else {"global/total"}
         assert all(harness.state_of(key).keys() <= counts for key in "ab")
-        assert harness._backend.spaces.num_keys == 0
+        assert harness._backend.namespaces.num_keys == 0
         assert max(longest, log) <= 4 * SLACK

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pillarbox import CheckpointMismatchError
-from pillarbox._graph import CODES, Layout
+from pillarbox._graph.layout import Layout
+from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.checkpoint import checkpoint as module
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 

@@ -165,7 +165,7 @@ def test_it_lies_in_a_row_of_no_key():
         harness.push_all([1, 2, 6])
         assert harness.get_keys() == [1, 2]
         backend = harness._backend
-        assert [slot.name for slot in backend.spaces.slots] == ["list/Keyed/numbers"]
+        assert [slot.name for slot in backend.namespaces.slots] == ["list/Keyed/numbers"]
         assert backend.contents(None, "operator") == {"Keyed/numbers": [1, 2, 6]}
 
 

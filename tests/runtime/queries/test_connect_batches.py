@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql.connect import proto
 
 from pillarbox import CheckpointMismatchError, SavepointError, stop_with_savepoint
-from pillarbox._graph import CODES, Layout
+from pillarbox._graph.layout import Layout
+from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.starting.start import check_compiled

@@ -7,8 +7,8 @@ import weakref
 from typing import Any
 
 from pillarbox import MapFunction
-from pillarbox._graph import Layout
 from pillarbox._graph.description import describe_programs
+from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.plan import registry
 from pillarbox.testing import ProgramTestHarness
 

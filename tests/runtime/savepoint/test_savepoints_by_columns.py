@@ -21,8 +21,8 @@ from pillarbox import (
 )
 from pillarbox._elements import Records, dumps_by_name
 from pillarbox._runtime.local import LocalJob, Savepoint
-from pillarbox._state import LogIdentity, MemoryChunkStore
-from pillarbox._state.chunks.head import META, write_head
+from pillarbox._state.chunks.head import META, LogIdentity, write_head
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint.files import LocalSavepoint, write_savepoint
 from pillarbox._state.savepoint.new_table import EditedTable

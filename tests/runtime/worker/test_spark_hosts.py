@@ -26,7 +26,7 @@ from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
 from pillarbox._runtime.spark.worker import restore_host
 from pillarbox._runtime.spark.worker.restore_host import Router
 from pillarbox._runtime.spark.worker.source_host import SourceHost
-from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
 from pillarbox._state.savepoint.table import Table

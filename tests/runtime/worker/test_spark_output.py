@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, encode, report_of_text
 from pillarbox._errors import ExchangeError
-from pillarbox._graph import DataFrameSource, output_target
+from pillarbox._graph.targets import output_target
+from pillarbox._graph.transformations import DataFrameSource
 from pillarbox._runtime.spark.rows import buffer_rows
 from pillarbox._runtime.spark.rows.buffer_rows import (
     BUFFER_COLUMNS,
@@ -24,7 +25,7 @@ from pillarbox._runtime.spark.rows.buffer_rows import (
     has_narrow_rows,
 )
 from pillarbox._runtime.spark.rows.output import BufferOutput, ColumnOutput
-from pillarbox._task import REPORT_TARGET
+from pillarbox._task.vertex import REPORT_TARGET
 
 COLUMNS = pa.schema([("n", pa.int64()), ("name", pa.string())])
 OUT, OTHER = output_target(0), output_target(1)

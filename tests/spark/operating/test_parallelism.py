@@ -10,7 +10,7 @@ import pytest
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment, WatermarkStrategy
-from pillarbox._graph import Layout
+from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.facts import PROVIDER
 

@@ -30,7 +30,8 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
 from pillarbox._runtime.spark.savepoint.savepoint import _sources, open_savepoint
-from pillarbox._state import LogIdentity, MemoryChunkStore
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.files import LocalSavepoint
 from tests.runtime.savepoint.test_savepoints_by_columns import content
 from tests.support.savepoints import restore_logs

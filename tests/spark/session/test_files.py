@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark import files
-from pillarbox._runtime.spark.files import add_line, file_names, json_object, read_lines
+from pillarbox._runtime.spark.files import add_line, file_names, read_lines
 
 
 @pytest.fixture(params=["file system", "DataFrames"])

@@ -10,7 +10,7 @@ import pytest
 from pyspark import cloudpickle
 
 from pillarbox import ConfigurationError
-from pillarbox._graph import Layout
+from pillarbox._graph.layout import Layout
 from pillarbox._operators.async_io.api.libraries import import_library
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.rows.output import BufferOutput

@@ -33,17 +33,12 @@ from pillarbox import (
     TimeWindow,
     TypeMismatchError,
 )
-from pillarbox._state import (
-    KeyedStateBackend,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    Sync,
-    ValueStateDescriptor,
-)
-from pillarbox._state.chunks.head import FORMAT, META, read_head
+from pillarbox._state.chunks.head import FORMAT, META, LogIdentity, read_head
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log import limits
+from pillarbox._state.log.state_log import StateLog, Sync
 from tests.data import make_checkpoint as golden
 
 GOLDEN = sorted(golden.HERE.glob("checkpoint-format-*.zip"))

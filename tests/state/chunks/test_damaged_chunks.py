@@ -13,20 +13,14 @@ from typing import Any
 import pytest
 
 from pillarbox import CheckpointMismatchError
-from pillarbox._state import (
-    KeyedStateBackend,
-    ListStateDescriptor,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    Sync,
-    ValueStateDescriptor,
-)
 from pillarbox._state.chunks.chunk import _packed
-from pillarbox._state.chunks.head import META
+from pillarbox._state.chunks.head import META, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.inspect.view import LogView
-from pillarbox._state.keys.addresses import space_address
+from pillarbox._state.keys.addresses import namespace_address
+from pillarbox._state.log.state_log import StateLog, Sync
 
 Content = dict[str, Any]
 
@@ -46,7 +40,7 @@ class Task:
     def epoch(self, value: Any) -> Task:
         """Change rows of keys and of namespaces, elements, and a large row; and let a row go."""
         for key in range(4):
-            self.backend.spaces.enter(space_address(key, (key, key + 10)))
+            self.backend.namespaces.enter(namespace_address(key, (key, key + 10)))
             self.value.update([value] * (1 + 300 * key))
             self.window.update(value)
         self.backend.set_current_key("large")

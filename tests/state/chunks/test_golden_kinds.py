@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pillarbox import CheckpointMismatchError
-from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.chunk import _KNOWN
 from pillarbox._state.chunks.head import FORMAT, META, LogHead
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.types.opaque import AnyNames
 from pillarbox._types.scalars import SCALARS
 from pillarbox._unpickle import loads, loads_allowed

@@ -15,18 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from pillarbox._errors import CheckpointMismatchError, OperatorError
-from pillarbox._state import (
-    KeyedStateBackend,
-    ListStateDescriptor,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    Sync,
-    ValueStateDescriptor,
-)
-from pillarbox._state.chunks.head import META
+from pillarbox._state.chunks.head import META, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log import large_collections, limits
+from pillarbox._state.log.state_log import StateLog, Sync
 
 MANY = 200_000
 

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from pillarbox._errors import OperatorError, ProgramError
-from pillarbox._state import (
+from pillarbox._state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    KeyedStateBackend,
-    KeyOwner,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    StateDescriptor,
-    StateTtlConfig,
     ValueStateDescriptor,
 )
 from pillarbox._state.heap import backend as heap_backend
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.keys.key_groups import key_group, stable_hash, subtask_of
+from pillarbox._state.state_descriptor import StateDescriptor
+from pillarbox._state.ttl import StateTtlConfig
 
 
 @pytest.fixture

@@ -10,24 +10,23 @@ import numpy as np
 import pytest
 
 from pillarbox import CheckpointMismatchError, OperatorError, ProgramError
-from pillarbox._state import (
+from pillarbox._state.chunks.head import META, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    KeyedStateBackend,
-    KeyOwner,
     ListStateDescriptor,
-    LogIdentity,
     MapStateDescriptor,
-    MemoryChunkStore,
     ReducingStateDescriptor,
-    StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks.head import META
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.keys.key_groups import key_group, subtask_of
 from pillarbox._state.log import limits
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._state.log.state_log import StateLog
 from pillarbox._time.internal_timer_service import InternalTimerService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from tests.data import make_spaces as golden
 from tests.data.make_checkpoint import load
 
@@ -94,12 +93,12 @@ class Windows:
         return self
 
     def held(self, key):
-        spaces = self.backend.spaces
+        spaces = self.backend.namespaces
         return {row[1][1]: spaces.contents_of(row) for row in spaces.rows_of(key)}
 
     @property
     def num_rows(self):
-        return len([*self.backend.every_row(), *self.backend.spaces.every_row()])
+        return len([*self.backend.every_row(), *self.backend.namespaces.every_row()])
 
 
 def test_each_namespace_has_its_own():

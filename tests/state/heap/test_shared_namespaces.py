@@ -9,24 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import OperatorError, ProgramError
-from pillarbox._state import (
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    KeyedStateBackend,
-    KeyOwner,
     ListStateDescriptor,
-    LogIdentity,
-    MemoryChunkStore,
     ReducingStateDescriptor,
-    StateLog,
-    Sync,
     ValueStateDescriptor,
 )
 from pillarbox._state.heap import shared_windows as heap_windows
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.keys.key_groups import key_group, subtask_of
 from pillarbox._state.log import limits
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._time.internal_timer_service import InternalTimerService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 
 Window = tuple[int, int]
 

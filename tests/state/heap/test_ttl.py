@@ -27,10 +27,12 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._runtime.spark.reading.state_columns import state_columns
-from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog, Sync
-from pillarbox._state.chunks.head import META, read_head
+from pillarbox._state.chunks.head import META, LogIdentity, read_head
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.log import large_collections, limits
+from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._state.slots import FIRST_SLOT, STAMPS
 from pillarbox.testing import ProcessingTime, ProgramTestHarness, StreamRecord, check_operator, harness_for, row
 from tests.data import make_ttl as golden

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pillarbox import StateTtlConfig
-from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.store import MemoryChunkStore
 from tests.state.heap.test_ttl import KINDS, Task
 
 LAZY = StateTtlConfig(1000, cleanup_in_background=False)

@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor
-from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.large_collection import LiveMap
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.log.state_log import StateLog
 
 
 class Thing:

@@ -21,9 +21,12 @@ from pillarbox import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.large_collection import LiveMap
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.heap import undo
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.log.state_log import StateLog
 
 KEYS = ("k", "other")
 LARGE = 300  # so many elements of 200 bytes are kept apart from their row

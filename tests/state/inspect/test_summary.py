@@ -7,18 +7,15 @@ from typing import Any
 
 import pytest
 
-from pillarbox._state import (
-    KeyedStateBackend,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    ValueStateDescriptor,
-)
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.inspect.summary import LogSummary
 from pillarbox._state.inspect.view import LogView
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._state.log.state_log import StateLog
 from pillarbox._time.internal_timer_service import InternalTimerService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from tests.data import make_checkpoint as golden
 
 

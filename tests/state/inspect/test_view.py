@@ -18,20 +18,19 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, Row
 from pillarbox._elements import dumps
-from pillarbox._state import (
+from pillarbox._state.chunks.head import META, LogIdentity, Mark, write_head
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import (
     AggregatingStateDescriptor,
-    KeyedStateBackend,
     ListStateDescriptor,
-    LogIdentity,
     MapStateDescriptor,
-    MemoryChunkStore,
     ReducingStateDescriptor,
-    StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks.head import META, Mark, write_head
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.log import large_collections, limits
+from pillarbox._state.log.state_log import StateLog
 from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
 from pillarbox._unpickle import loads, loads_allowed
 from tests.data import make_checkpoint as golden
@@ -81,8 +80,8 @@ def restored(store: MemoryChunkStore) -> dict[Any, dict[str, Any]]:
     found: dict[Any, dict[str, Any]] = {}
     for key, row in backend.rows.items():
         found[key] = {slot.name: value for slot, value in zip(backend.slots, row[2:]) if value is not None}
-    for row in backend.spaces.every_row():
-        content = {slot.name: value for slot, value in zip(backend.spaces.slots, row[2:]) if value is not None}
+    for row in backend.namespaces.every_row():
+        content = {slot.name: value for slot, value in zip(backend.namespaces.slots, row[2:]) if value is not None}
         key, namespace, _ = row[1]
         found[key, namespace, "space"] = content
     return found

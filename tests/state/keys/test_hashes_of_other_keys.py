@@ -13,15 +13,13 @@ import pytest
 
 from pillarbox import CheckpointMismatchError
 from pillarbox._errors import KeyTypeError
-from pillarbox._state import (
-    KeyedStateBackend,
-    KeyOwner,
-    LogIdentity,
-    MemoryChunkStore,
-    StateLog,
-    ValueStateDescriptor,
-)
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.keys.key_groups import key_group, stable_hash, subtask_of
+from pillarbox._state.log.state_log import StateLog
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TWICE = dt.datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)

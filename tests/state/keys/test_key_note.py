@@ -11,9 +11,11 @@ import pytest
 
 from pillarbox import CheckpointMismatchError, KeySelector
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._state import KeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
-from pillarbox._state.chunks.head import META, read_head, write_head
+from pillarbox._state.chunks.head import META, LogIdentity, read_head, write_head
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_note import KeyNote, function_note, key_change
+from pillarbox._state.log.state_log import StateLog
 
 SURELY, MAYBE, NO = "surely", "maybe", "no"
 

@@ -16,8 +16,12 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
-from pillarbox._state import KeyedStateBackend, KeyOwner, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.log.state_log import StateLog
 
 V = TypeVar("V")
 WORDS = KeyNote(columns=["word"], types=["string"])

@@ -8,16 +8,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from pillarbox import CheckpointMismatchError, Row, Types
-from pillarbox._state import (
-    KeyedStateBackend,
-    KeyOwner,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    ValueStateDescriptor,
-)
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.log.state_log import StateLog
 
 PLAIN = KeyNote(columns=["k"], types=["string"])
 

@@ -15,23 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import CheckpointMismatchError, ProgramError, Row, StateTtlConfig, TypeMismatchError, Types
-from pillarbox._state import (
-    KeyedStateBackend,
-    KeyOwner,
+from pillarbox._state.chunks.head import META, LogIdentity, open_head, write_head
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import (
     ListStateDescriptor,
-    LogIdentity,
     MapStateDescriptor,
-    MemoryChunkStore,
     ReducingStateDescriptor,
-    StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks.head import META, open_head, write_head
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.inspect.changes import compare_states
 from pillarbox._state.inspect.summary import LogSummary
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.log import large_collections, limits
+from pillarbox._state.log.state_log import StateLog
 from pillarbox._state.savepoint.files import LocalSavepoint, write_savepoint
 from pillarbox._state.types.type_names import parse
 from tests.data import make_evolution as golden

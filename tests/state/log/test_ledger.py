@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 
-from pillarbox._state import (
-    KeyedStateBackend,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    ReducingStateDescriptor,
-    StateLog,
-    Sync,
-    ValueStateDescriptor,
-)
-from pillarbox._state.keys.addresses import space_address
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.keys.addresses import namespace_address
+from pillarbox._state.log.state_log import StateLog, Sync
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,7 @@ def test_rows_of_namespaces_have_one_key_object_each(shared):
         log.sync(store)
         for value in values:
             for number in range(0 if shared else 500):
-                backend.spaces.enter(space_address(Key(number), 7))
+                backend.namespaces.enter(namespace_address(Key(number), 7))
                 windows.update(value)
             if shared:
                 window = windows.get_window(7) or windows.open_window(7)

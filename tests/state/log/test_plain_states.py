@@ -29,19 +29,18 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox._elements import Records
-from pillarbox._state import (
-    KeyedStateBackend,
+from pillarbox._state.chunks.head import META, LogIdentity, read_head
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import (
     ListStateDescriptor,
-    LogIdentity,
     MapStateDescriptor,
-    MemoryChunkStore,
     ReducingStateDescriptor,
-    StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks.head import META, read_head
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.log import large_collections
+from pillarbox._state.log.state_log import StateLog
 from pillarbox._state.types.plain_types import NotPlainError, plain_type
 from tests.data import make_types as golden
 from tests.data.make_checkpoint import load

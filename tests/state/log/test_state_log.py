@@ -12,18 +12,12 @@ import numpy as np
 import pytest
 
 from pillarbox._errors import CheckpointMismatchError, OperatorError
-from pillarbox._state import (
-    KeyedStateBackend,
-    ListStateDescriptor,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    Sync,
-    ValueStateDescriptor,
-)
-from pillarbox._state.chunks.head import FORMAT, META
+from pillarbox._state.chunks.head import FORMAT, META, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log import limits
+from pillarbox._state.log.state_log import StateLog, Sync
 
 KINDS = {"value": ValueStateDescriptor, "list": ListStateDescriptor, "map": MapStateDescriptor}
 

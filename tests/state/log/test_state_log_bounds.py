@@ -12,17 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pillarbox._state import (
-    KeyedStateBackend,
-    ListStateDescriptor,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    ValueStateDescriptor,
-)
-from pillarbox._state.chunks.head import META
+from pillarbox._state.chunks.head import META, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log import large_collections, limits
+from pillarbox._state.log.state_log import StateLog
 
 MIB = 1024 * 1024 // 64
 SIZES = (0, 10, 100, 1_000, 5_000, 20_000, 60_000)

@@ -11,26 +11,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pillarbox import Types
-from pillarbox._state import (
+from pillarbox._state.chunks.head import META, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
-    KeyedStateBackend,
     ListStateDescriptor,
-    LogIdentity,
     MapStateDescriptor,
-    MemoryChunkStore,
     ReducingStateDescriptor,
-    StateLog,
-    Sync,
     ValueStateDescriptor,
 )
-from pillarbox._state.chunks.head import META
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.log import large_collections, limits
 from pillarbox._state.log import writer as log_writer
 from pillarbox._state.log.cleaner import clean
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._time.internal_timer_service import InternalTimerService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 
 CHUNK_ROWS, SPARE_CHUNKS, GATHERING = 4, 3, 2
 # Rows with more than some elements are large ones.
@@ -184,7 +182,7 @@ class Resident:
 
     @property
     def num_rows(self):
-        return len([*self.backend.every_row(), *self.backend.spaces.every_row()])
+        return len([*self.backend.every_row(), *self.backend.namespaces.every_row()])
 
     def space_state(self, kind):
         late = {"late map": MapStateDescriptor, "late list": ListStateDescriptor}.get(kind)

@@ -17,21 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import OperatorError
-from pillarbox._state import (
-    KeyedStateBackend,
-    ListStateDescriptor,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    StateTtlConfig,
-    Sync,
-    ValueStateDescriptor,
-)
-from pillarbox._state.chunks.head import META
+from pillarbox._state.chunks.head import META, LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log import large_collections, limits
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._state.log.state_log import StateLog, Sync
+from pillarbox._state.ttl import StateTtlConfig
 from pillarbox._time.internal_timer_service import InternalTimerService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 
 MIB = 1024 * 1024 // 64
 LONG = "PILLARBOX_LONG" in os.environ
@@ -112,11 +106,11 @@ class Operator:
                 found = other.backend
                 found.set_current_key(key)
                 found.row[2:] = pickle.loads(pickle.dumps(row[2:]))
-        for row in [*self.backend.spaces.every_row()]:
+        for row in [*self.backend.namespaces.every_row()]:
             key, namespace, _ = row[1]
             if only is None or (key, namespace) in only:
                 other.at(key, namespace)
-                other.backend.spaces.row[2:] = pickle.loads(pickle.dumps(row[2:]))
+                other.backend.namespaces.row[2:] = pickle.loads(pickle.dumps(row[2:]))
         other.log.commit(other.store, {})
         return size(other.store)
 
@@ -291,7 +285,7 @@ def test_windows_timers_and_stamps_by_workers_in_turn(phases, seed, workers):
     last = tasks[(epoch - 1) % workers]
     for key in range(20):
         assert again.backend.contents(key) == last.backend.contents(key)
-        for namespace in last.backend.spaces.namespaces_of(key):
+        for namespace in last.backend.namespaces.namespaces_of(key):
             assert again.backend.contents(key, namespace) == last.backend.contents(key, namespace)
     assert META in store.chunks
 

@@ -10,15 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from pillarbox import CheckpointMismatchError, OperatorError
-from pillarbox._state import (
-    KeyedStateBackend,
-    KeyOwner,
-    LogIdentity,
-    MapStateDescriptor,
-    MemoryChunkStore,
-    StateLog,
-    ValueStateDescriptor,
-)
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.descriptors import MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
+from pillarbox._state.log.state_log import StateLog
 from pillarbox._state.types.opaque import loads_inert, opaques_in
 from pillarbox._unpickle import loads_allowed
 

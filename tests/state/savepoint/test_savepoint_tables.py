@@ -35,12 +35,16 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._elements import channel_code
-from pillarbox._state import KeyedStateBackend, KeyOwner, LogIdentity, MemoryChunkStore, StateLog, Sync
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.inspect.view import LogView
-from pillarbox._state.keys.addresses import space_address
+from pillarbox._state.keys.addresses import namespace_address
 from pillarbox._state.keys.key_groups import key_group, smallest_key, subtask_of
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.log import large_collections, limits
+from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._state.savepoint import files
 from pillarbox._state.savepoint.column_types import column_type
 from pillarbox._state.savepoint.files import LocalSavepoint, write_savepoint
@@ -213,7 +217,9 @@ class Program:
 
     def change(self, what: str, key: Any, namespace: Any, values: list[Any], at: int) -> None:
         spaced = what.startswith("space")
-        self.backend.spaces.enter(space_address(key, namespace)) if spaced else self.backend.set_current_key(key)
+        self.backend.namespaces.enter(namespace_address(key, namespace)) if spaced else self.backend.set_current_key(
+            key
+        )
         if what == "value":
             self.value.update(values[0])
         elif what == "list":
@@ -236,8 +242,8 @@ class Program:
         found: dict[str, Any] = {}
         for key, row in backend.rows.items():
             found[shown(key)] = shown({s.name: v for s, v in zip(backend.slots, row[2:]) if v is not None})
-        for row in backend.spaces.every_row():
-            held = {slot.name: value for slot, value in zip(backend.spaces.slots, row[2:]) if value is not None}
+        for row in backend.namespaces.every_row():
+            held = {slot.name: value for slot, value in zip(backend.namespaces.slots, row[2:]) if value is not None}
             found[shown(row[1][:2])] = shown(held)
         return found
 

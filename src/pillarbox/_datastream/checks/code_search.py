@@ -9,10 +9,8 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._graph import EventTimeUse
+from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.functions.basic import Function
-
-__all__ = ["event_time_use", "mentions", "uses_processing_time"]
 
 # Nothing in these is the user's.
 _FOREIGN = (sys.stdlib_module_names | {"cloudpickle", "numpy", "pandas", "pillarbox", "pyarrow", "pyspark"}) - {

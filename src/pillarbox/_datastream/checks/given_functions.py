@@ -11,9 +11,7 @@ from pillarbox._operators.async_io.api.function import AsyncBatchFunction, Async
 from pillarbox._operators.async_io.loop.host import is_generator_function
 from pillarbox._operators.functions.basic import Function, check_call, check_plain
 from pillarbox._operators.functions.checkpointed import CheckpointedFunction
-from pillarbox._types import TypeInformation
-
-__all__ = ["check_function", "check_instance", "check_parameters", "check_requests", "check_type", "name_of"]
+from pillarbox._types.type_information import TypeInformation
 
 
 def name_of(kind: str, func: Any) -> str:

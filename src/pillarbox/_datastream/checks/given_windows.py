@@ -8,7 +8,7 @@ from typing import Any
 from pillarbox._datastream.checks.code_search import event_time_use
 from pillarbox._datastream.checks.given_functions import check_parameters
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._graph import EventTimeUse
+from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.windowing.api.assigner import (
     EventTimeAssigner,
     MergingWindowAssigner,
@@ -24,8 +24,6 @@ from pillarbox._operators.windowing.api.functions import (
     WindowFunction,
 )
 from pillarbox._operators.windowing.api.triggers import Trigger, asked_trigger
-
-__all__ = ["check_fires", "check_merging", "check_window_function", "default_trigger", "event_time_of"]
 
 _FUNCTIONS = (WindowFunction, AllWindowFunction, ProcessWindowFunction, ProcessAllWindowFunction)
 

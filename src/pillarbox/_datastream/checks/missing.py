@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from pillarbox._errors import MissingClassError, MissingMethodError
 
-__all__ = ["missing", "missing_class", "missing_in_environment", "missing_in_sink", "unknown"]
-
 _WRITE = "end the stream with to_dataframe(...), and write that with Spark"
 _BUFFERS = "buffers are sent when they are full, and when a micro-batch ends: leave the call out"
 _SCHEDULED = "Spark schedules the tasks: leave the call out"

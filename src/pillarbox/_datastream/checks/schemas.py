@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ConfigurationError, ProgramError
-from pillarbox._graph import (
+from pillarbox._graph.transformations import (
     DataFrameSource,
     OperatorTransformation,
     PartitionTransformation,
@@ -16,27 +16,14 @@ from pillarbox._graph import (
     UnionTransformation,
 )
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._types import RowEncoder, SchemaLike, TypeInformation, resolve_schema
+from pillarbox._types.row_encoder import RowEncoder
+from pillarbox._types.schema import SchemaLike, resolve_schema
+from pillarbox._types.type_information import TypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
-
-__all__ = [
-    "check_column",
-    "check_column_names",
-    "check_field",
-    "check_key_columns",
-    "check_key_type",
-    "check_readable",
-    "check_timestamp_column",
-    "declared_columns",
-    "declared_type",
-    "encoder_of",
-    "key_types",
-    "known_schema",
-]
 
 
 def check_column_names(names: Sequence[str], where: str) -> None:

@@ -12,7 +12,7 @@ from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, T2, Generic, U
-from pillarbox._graph import PartitionTransformation
+from pillarbox._graph.transformations import PartitionTransformation
 from pillarbox._operators.connected.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
@@ -20,10 +20,8 @@ from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.functions.basic import Function
 from pillarbox._operators.functions.broadcast import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from pillarbox._operators.functions.two_streams import CoProcessFunction, KeyedCoProcessFunction
-from pillarbox._state import MapStateDescriptor
-from pillarbox._types import SchemaLike
-
-__all__ = ["BroadcastConnectedStream", "BroadcastStream"]
+from pillarbox._state.descriptors import MapStateDescriptor
+from pillarbox._types.schema import SchemaLike
 
 _PROCESS = "process() of a stream and a broadcast one"
 

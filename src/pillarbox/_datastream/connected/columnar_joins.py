@@ -11,7 +11,7 @@ import pyspark.sql.types as spark
 
 from pillarbox._datastream.checks.schemas import check_column, check_column_names, encoder_of, known_schema
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._graph import (
+from pillarbox._graph.transformations import (
     DataFrameSource,
     EventTimeUse,
     KeyByTransformation,
@@ -30,8 +30,6 @@ from pillarbox._task.network.partitioner import KeyGroupPartitioner
 if TYPE_CHECKING:
     from pillarbox._datastream.streams.data_stream import DataStream
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
-
-__all__ = ["join_columns", "sides_of_rows"]
 
 _NO_KEYS = (spark.ArrayType, spark.MapType, spark.VariantType)
 _INSTEAD = "give process() a ProcessJoinFunction instead, which works on Python objects"

@@ -12,7 +12,7 @@ from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, U
-from pillarbox._graph import KeyByTransformation, PartitionTransformation
+from pillarbox._graph.transformations import KeyByTransformation, PartitionTransformation
 from pillarbox._operators.connected.two_inputs import (
     CoFlatMapOperator,
     CoMapOperator,
@@ -32,9 +32,8 @@ from pillarbox._operators.functions.two_streams import (
     KeyedCoProcessFunction,
 )
 from pillarbox._state.keys.key_note import are_other_types
-from pillarbox._types import SchemaLike, TypeInformation
-
-__all__ = ["ConnectedStreams", "check_key_types"]
+from pillarbox._types.schema import SchemaLike
+from pillarbox._types.type_information import TypeInformation
 
 _PROCESS = "process() of connected streams"
 

@@ -15,7 +15,7 @@ from pillarbox._datastream.streams.keyed_stream import KeyedStream
 from pillarbox._datastream.windows.windowed import Windowed
 from pillarbox._errors import ProgramError, check_takes, shorten
 from pillarbox._generics import T1, T2, Generic, U, V
-from pillarbox._graph import EventTimeUse
+from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.columnar.joins.process_join import ColumnarProcessJoinOperator
 from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
 from pillarbox._operators.dead_letters.guarded import guarded
@@ -29,12 +29,10 @@ from pillarbox._operators.windowing.api.functions import WindowFunction
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.contents import AllElements
 from pillarbox._time.duration import DurationLike, to_millis
-from pillarbox._types import SchemaLike
+from pillarbox._types.schema import SchemaLike
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = ["CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams", "JoinedWindows"]
 
 
 class _Pair(Generic[T1, T2]):

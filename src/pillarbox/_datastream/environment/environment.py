@@ -11,24 +11,19 @@ from pillarbox._datastream.environment.settings import ProgramSettings
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError, check_kind, check_text, shorten
 from pillarbox._generics import T
-from pillarbox._graph import (
-    CollectionSource,
-    DataFrameSource,
-    Program,
-    SinkTransformation,
-    Transformation,
-)
+from pillarbox._graph.program import Program
+from pillarbox._graph.transformations import CollectionSource, DataFrameSource, SinkTransformation, Transformation
 from pillarbox._rows import Row
 from pillarbox._runtime.base import Runtime
 from pillarbox._runtime.local import LocalJob, LocalRuntime, Savepoint
-from pillarbox._time import ProcessingTimeService
-from pillarbox._types import SchemaLike, TypeInformation, value_converter
+from pillarbox._time.clock import ProcessingTimeService
+from pillarbox._types.conversion import value_converter
+from pillarbox._types.schema import SchemaLike
+from pillarbox._types.type_information import TypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-__all__ = ["StreamExecutionEnvironment"]
 
 
 class StreamExecutionEnvironment(ProgramSettings):

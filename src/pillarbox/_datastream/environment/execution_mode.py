@@ -6,10 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from pillarbox._errors import ProgramError
-from pillarbox._graph import DataFrameSource, Transformation
-from pillarbox._graph.transformations import steps_leading_to
-
-__all__ = ["RuntimeExecutionMode", "is_batch"]
+from pillarbox._graph.transformations import DataFrameSource, Transformation, steps_leading_to
 
 
 class RuntimeExecutionMode(Enum):

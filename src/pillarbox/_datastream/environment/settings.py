@@ -7,18 +7,16 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode, is_batch
-from pillarbox._datastream.streams.operator_settings import check_parallelism
-from pillarbox._errors import ProgramError, check_takes, shorten
-from pillarbox._graph import Program, SinkTransformation, compile_program
+from pillarbox._errors import ProgramError, check_count, check_takes, shorten
+from pillarbox._graph.program import Program, compile_program
 from pillarbox._graph.savepoint_start import SavepointStart
+from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.base import Runtime
 from pillarbox._state.keys.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
 from pillarbox._time.duration import DurationLike, positive_millis
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = ["ProgramSettings"]
 
 
 class ProgramSettings:
@@ -59,7 +57,8 @@ class ProgramSettings:
             >>> env.set_parallelism(4).get_parallelism()
             4
         """
-        self._parallelism = check_parallelism(parallelism)
+        check_count(parallelism, "parallelism")
+        self._parallelism = parallelism
         return self
 
     def get_parallelism(self) -> int:

@@ -14,12 +14,10 @@ from pillarbox._operators.async_io.api.function import AsyncBatchFunction, Async
 from pillarbox._operators.async_io.api.options import AsyncOptions, BatchWaitKeywords, WaitKeywords
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
 from pillarbox._time.duration import DurationLike
-from pillarbox._types import SchemaLike
+from pillarbox._types.schema import SchemaLike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-__all__ = ["AsyncDataStream"]
 
 
 class AsyncDataStream:
@@ -62,9 +60,7 @@ class AsyncDataStream:
             >>> AsyncDataStream.ordered_wait(words, Length(), "5 seconds").execute_and_collect()
             [2, 3]
         """
-        return _ask(
-            "ordered_wait", data_stream, async_function, output_type, options, timeout=timeout, capacity=capacity
-        )
+        return _ask("ordered_wait", data_stream, async_function, output_type, timeout, capacity, options)
 
     @staticmethod
     def unordered_wait(
@@ -97,8 +93,7 @@ class AsyncDataStream:
             >>> sorted(AsyncDataStream.unordered_wait(words, Length(), "5 seconds").execute_and_collect())
             [2, 3]
         """
-        named: dict[str, Any] = {"timeout": timeout, "capacity": capacity}
-        return _ask("unordered_wait", data_stream, async_function, output_type, options, **named)
+        return _ask("unordered_wait", data_stream, async_function, output_type, timeout, capacity, options)
 
     @staticmethod
     def ordered_wait_with_retry(
@@ -136,9 +131,8 @@ class AsyncDataStream:
             >>> lengths.execute_and_collect()
             [2, 3]
         """
-        _check_strategy("ordered_wait_with_retry", async_retry_strategy)
-        named: dict[str, Any] = {"timeout": timeout, "capacity": capacity, "retry": async_retry_strategy}
-        return _ask("ordered_wait", data_stream, async_function, output_type, options, **named)
+        retry = _checked_strategy("ordered_wait_with_retry", async_retry_strategy)
+        return _ask("ordered_wait", data_stream, async_function, output_type, timeout, capacity, options, retry=retry)
 
     @staticmethod
     def unordered_wait_with_retry(
@@ -176,9 +170,8 @@ class AsyncDataStream:
             >>> sorted(lengths.execute_and_collect())
             [2, 3]
         """
-        _check_strategy("unordered_wait_with_retry", async_retry_strategy)
-        named: dict[str, Any] = {"timeout": timeout, "capacity": capacity, "retry": async_retry_strategy}
-        return _ask("unordered_wait", data_stream, async_function, output_type, options, **named)
+        retry = _checked_strategy("unordered_wait_with_retry", async_retry_strategy)
+        return _ask("unordered_wait", data_stream, async_function, output_type, timeout, capacity, options, retry=retry)
 
     @staticmethod
     def ordered_wait_batch(
@@ -215,13 +208,10 @@ class AsyncDataStream:
             >>> AsyncDataStream.ordered_wait_batch(words, Lengths(), "5 seconds", batch_size=2).execute_and_collect()
             [2, 3, 2]
         """
-        named: dict[str, Any] = {
-            "timeout": timeout,
-            "capacity": capacity,
-            "batch_size": batch_size,
-            "batch_timeout": batch_timeout,
-        }
-        return _ask("ordered_wait_batch", data_stream, async_function, output_type, options, **named)
+        batches = {"batch_size": batch_size, "batch_timeout": batch_timeout}
+        return _ask(
+            "ordered_wait_batch", data_stream, async_function, output_type, timeout, capacity, options, **batches
+        )
 
     @staticmethod
     def unordered_wait_batch(
@@ -258,13 +248,10 @@ class AsyncDataStream:
             >>> sorted(lengths.execute_and_collect())
             [2, 2, 3]
         """
-        named: dict[str, Any] = {
-            "timeout": timeout,
-            "capacity": capacity,
-            "batch_size": batch_size,
-            "batch_timeout": batch_timeout,
-        }
-        return _ask("unordered_wait_batch", data_stream, async_function, output_type, options, **named)
+        batches = {"batch_size": batch_size, "batch_timeout": batch_timeout}
+        return _ask(
+            "unordered_wait_batch", data_stream, async_function, output_type, timeout, capacity, options, **batches
+        )
 
 
 def _ask(
@@ -272,15 +259,17 @@ def _ask(
     stream: DataStream[Any],
     function: Any,
     output_type: SchemaLike | None,
+    timeout: DurationLike,
+    capacity: int,
     given: WaitKeywords | BatchWaitKeywords,
-    **options: Any,
+    **more: Any,
 ) -> DataStream[Any]:
     """Return the stream of the results.
 
     Args:
         method: the one that was called; those with ``batch`` in their names take an ``AsyncBatchFunction``.
         given: the keywords that it was called with, as far as it has no parameters of these names.
-        options: its parameters.
+        more: the parameters that not all methods have.
     """
     batches = "batch" in method
     wanted: type = AsyncBatchFunction if batches else AsyncFunction
@@ -293,18 +282,20 @@ def _ask(
     check_parameters(function, wanted, f"{method}()")
     _check_coroutine(function, "async_invoke_batch" if batches else "async_invoke")
     _check_names(method, given, BatchWaitKeywords if batches else WaitKeywords)
-    if batches and options["batch_size"] is None:
+    if batches and more["batch_size"] is None:
         raise ProgramError(f"{method}(): batch_size is a whole number of at least 1, not None")
     ordered = not method.startswith("unordered")
-    return stream._apply_async(function, AsyncOptions(method, ordered=ordered, **options, **given), output_type)
+    options = AsyncOptions(method, capacity, timeout, ordered, **more, **given)
+    return stream._apply_async(function, options, output_type)
 
 
-def _check_strategy(method: str, strategy: object) -> None:
+def _checked_strategy(method: str, strategy: object) -> AsyncRetryStrategy:
     if not isinstance(strategy, AsyncRetryStrategy):
         raise ProgramError(
             f"{method}() takes an AsyncRetryStrategy, not {shorten(strategy)}: for example"
             " AsyncRetryStrategy.fixed_delay(3, '100 ms')"
         )
+    return strategy
 
 
 def _check_coroutine(function: Any, method: str) -> None:

@@ -11,7 +11,7 @@ from pillarbox._datastream.checks.schemas import check_key_columns, check_timest
 from pillarbox._datastream.streams.stream import Stream
 from pillarbox._errors import ProgramError, check_takes
 from pillarbox._generics import T1, Generic, K, U, V
-from pillarbox._graph import (
+from pillarbox._graph.transformations import (
     KeyByTransformation,
     OperatorTransformation,
     SideOutputTransformation,
@@ -46,17 +46,16 @@ from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.count_windows import count_windows
 from pillarbox._operators.windowing.api.windows import CountWindow
 from pillarbox._task.network.partitioner import KeyGroupPartitioner
-from pillarbox._time import WatermarkStrategy
 from pillarbox._time.duration import DurationLike
-from pillarbox._types import SchemaLike, TypeInformation
+from pillarbox._time.watermark_strategy import WatermarkStrategy
+from pillarbox._types.schema import SchemaLike
+from pillarbox._types.type_information import TypeInformation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
     from pillarbox._datastream.windows.all_windowed_stream import AllWindowedStream
-
-__all__ = ["DataStream"]
 
 
 class DataStream(Stream[T1], Generic[T1]):

@@ -12,7 +12,7 @@ from pillarbox._datastream.checks.schemas import check_field, declared_type
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, KeyOut, U
-from pillarbox._graph import EventTimeUse, KeyByTransformation, OperatorTransformation, Transformation
+from pillarbox._graph.transformations import EventTimeUse, KeyByTransformation, OperatorTransformation, Transformation
 from pillarbox._operators.dead_letters.dead_letter import OnError
 from pillarbox._operators.dead_letters.guarded import guarded
 from pillarbox._operators.frame.keying import Keying
@@ -33,14 +33,12 @@ from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.count_windows import count_windows
 from pillarbox._operators.windowing.api.windows import CountWindow
 from pillarbox._time.duration import DurationLike, positive_millis
-from pillarbox._types import SchemaLike
+from pillarbox._types.schema import SchemaLike
 
 if TYPE_CHECKING:
     from pillarbox._datastream.connected.joined_streams import IntervalJoin
     from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
     from pillarbox._datastream.windows.windowed_stream import WindowedStream
-
-__all__ = ["KeyedStream"]
 
 
 class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):

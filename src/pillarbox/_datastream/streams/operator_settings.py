@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pillarbox._errors import ProgramError, check_text, shorten
-from pillarbox._graph import (
+from pillarbox._errors import ProgramError, check_count, check_text
+from pillarbox._graph.transformations import (
     ChainingStrategy,
     CollectionSource,
     KeyByTransformation,
@@ -16,19 +16,6 @@ from pillarbox._graph import (
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = ["OperatorSettings", "check_parallelism"]
-
-
-def check_parallelism(parallelism: object) -> int:
-    """Return a number of subtasks.
-
-    Raises:
-        ProgramError: it is not a whole number from 1.
-    """
-    if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
-        raise ProgramError(f"parallelism is a whole number from 1, not {shorten(parallelism)}")
-    return parallelism
 
 
 class OperatorSettings:
@@ -102,7 +89,7 @@ class OperatorSettings:
             >>> sorted(totals.map(lambda n: n).set_parallelism(1).execute_and_collect())
             [3, 4]
         """
-        check_parallelism(parallelism)
+        check_count(parallelism, "parallelism")
         step = self._step
         if isinstance(step, CollectionSource) and parallelism == 1:
             return self  # it always has one

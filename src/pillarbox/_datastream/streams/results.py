@@ -9,9 +9,6 @@ from pillarbox._datastream.checks.missing import missing_in_sink
 from pillarbox._datastream.streams.operator_settings import OperatorSettings
 from pillarbox._generics import Generic, T
 
-__all__ = ["CollectedResults", "DataStreamSink"]
-
-
 # The program runs ahead of whoever reads its results until this many are there.
 _AHEAD = 10_000
 

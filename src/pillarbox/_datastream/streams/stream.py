@@ -13,9 +13,9 @@ from pillarbox._datastream.checks.missing import missing
 from pillarbox._datastream.checks.schemas import check_column_names, check_key_columns, declared_columns
 from pillarbox._datastream.streams.operator_settings import OperatorSettings
 from pillarbox._datastream.streams.results import CollectedResults, DataStreamSink
-from pillarbox._errors import ProgramError, check_takes, shorten
+from pillarbox._errors import ProgramError, check_count, check_takes
 from pillarbox._generics import T1, T2, Generic, K, U
-from pillarbox._graph import (
+from pillarbox._graph.transformations import (
     ChainingStrategy,
     EventTimeUse,
     OperatorTransformation,
@@ -29,10 +29,11 @@ from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.functions.basic import KeySelector, Partitioner
 from pillarbox._operators.stateless.limit import LimitOperator
 from pillarbox._operators.stateless.sinks import ColumnsOperator, PrintOperator
-from pillarbox._state import MapStateDescriptor
+from pillarbox._state.descriptors import MapStateDescriptor
 from pillarbox._task.network import partitioner as partitioners
-from pillarbox._time import WatermarkStrategy
-from pillarbox._types import RowEncoder, SchemaLike
+from pillarbox._time.watermark_strategy import WatermarkStrategy
+from pillarbox._types.row_encoder import RowEncoder
+from pillarbox._types.schema import SchemaLike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from pillarbox._datastream.connected.joined_streams import CoGroupedStreams, JoinedStreams
     from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
     from pillarbox._datastream.streams.data_stream import DataStream
-
-__all__ = ["Stream"]
 
 
 class Stream(OperatorSettings, Generic[T1]):
@@ -400,8 +399,7 @@ class Stream(OperatorSettings, Generic[T1]):
         """
         if limit is None:
             return CollectedResults(self._env._collect(self._sink("collect", output="collect", uid="collect")))
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise ProgramError(f"execute_and_collect(): limit is a whole number from 1, not {shorten(limit)}")
+        check_count(limit, "execute_and_collect(): limit")
         factory = OperatorFactory(partial(LimitOperator, limit=limit))
         sink = self._sink("collect", output="collect", uid="collect", limit=limit, factory=factory)
         with closing(self._env._collect(sink)) as portions:

@@ -11,7 +11,7 @@ import pyspark.sql.types as spark
 from pillarbox._datastream.checks.schemas import check_column_names, check_key_type, encoder_of, known_schema
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._graph import EventTimeUse
+from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.columnar.accumulators import is_compared
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.columnar.key_columns import grouped_fields
@@ -28,8 +28,6 @@ from pillarbox._operators.windowing.panes import panes_of
 if TYPE_CHECKING:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
     from pillarbox._datastream.windows.windowed import WindowsOfOneStream
-
-__all__ = ["aggregate_columns"]
 
 _INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python objects"
 

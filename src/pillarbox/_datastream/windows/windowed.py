@@ -24,7 +24,7 @@ from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._datastream.windows.columnar_windows import aggregate_columns
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, Generic, WindowOut
-from pillarbox._graph import Transformation
+from pillarbox._graph.transformations import Transformation
 from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag, ReduceFunction, check_plain
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
@@ -52,13 +52,11 @@ from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox._operators.windowing.panes import EvenPanes, panes_of
 from pillarbox._operators.windowing.session_operator import SessionWindowOperator
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
-from pillarbox._state import AggregateFunction
+from pillarbox._state.descriptors import AggregateFunction
 from pillarbox._time.duration import DurationLike, to_millis
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-__all__ = ["Windowed", "WindowsOfOneStream"]
 
 
 class Windowed(Generic[T1, WindowOut]):

@@ -12,10 +12,9 @@ from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.functions.basic import ReduceFunction, SideOutput
 from pillarbox._operators.windowing.api.functions import ProcessWindowFunction, WindowFunction
 from pillarbox._rows import Row
-from pillarbox._state import AggregateFunction
-from pillarbox._types import SchemaLike, TypeInformation
-
-__all__ = ["WindowedStream"]
+from pillarbox._state.descriptors import AggregateFunction
+from pillarbox._types.schema import SchemaLike
+from pillarbox._types.type_information import TypeInformation
 
 
 class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pillarbox._operators.async_io.api.request import Request
-from pillarbox._time import ProcessingTimeService, ScheduledTimer
-
-__all__ = ["Batches"]
+from pillarbox._time.clock import ProcessingTimeService, ScheduledTimer
 
 
 class Batches:

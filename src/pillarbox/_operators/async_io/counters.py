@@ -10,8 +10,6 @@ import numpy as np
 from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.frame.rates import RATE_LIMITED
 
-__all__ = ["Counters"]
-
 # Latency percentiles are those of the last requests of an epoch, up to this number.
 _SAMPLES = 4096
 

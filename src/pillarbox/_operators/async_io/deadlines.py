@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from pillarbox._operators.async_io.api.request import Event, Request, RequestState
-from pillarbox._time import ProcessingTimeService, ScheduledTimer
+from pillarbox._time.clock import ProcessingTimeService, ScheduledTimer
 from pillarbox.mailbox import MailboxExecutor
-
-__all__ = ["Deadlines"]
 
 
 class Deadlines:

@@ -26,13 +26,11 @@ from pillarbox._operators.async_io.counters import Counters
 from pillarbox._operators.async_io.deadlines import Deadlines
 from pillarbox._operators.async_io.loop.host import FunctionHost
 from pillarbox._operators.async_io.loop.turns import Turns
-from pillarbox._operators.async_io.queue import OrderedQueue, StreamElementQueue, UnorderedQueue
+from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_io.results import Results
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox.mailbox import RejectedExecutionError
-
-__all__ = ["InFlight"]
 
 _PENDING = RequestState.PENDING
 _SETTLED = RequestState.SETTLED
@@ -66,7 +64,7 @@ class InFlight:
         self._options = options
         self._emit_event = emit_event
         clock = context.processing_time_service
-        self._queue: StreamElementQueue = OrderedQueue() if options.ordered else UnorderedQueue()
+        self._queue: OrderedQueue | UnorderedQueue = OrderedQueue() if options.ordered else UnorderedQueue()
         # How many requests the queue takes: those under way, and as many more so that none of them waits for a record.
         self._most = 2 * options.capacity
         self._batches: Batches | None = None

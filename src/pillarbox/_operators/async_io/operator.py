@@ -17,8 +17,6 @@ from pillarbox._operators.async_io.in_flight import InFlight
 from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
 from pillarbox._operators.functions.basic import has_close
 
-__all__ = ["AsyncWaitOperator"]
-
 
 class AsyncWaitOperator(StreamOperator):
     """Runs an :class:`AsyncFunction`, or a function that returns one result for each record.

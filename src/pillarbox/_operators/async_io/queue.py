@@ -6,73 +6,43 @@ thread may touch a queue.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 
 from pillarbox._operators.async_io.api.request import Event, Request, RequestState
 
-__all__ = ["OrderedQueue", "Segment", "StreamElementQueue", "UnorderedQueue"]
-
 _PENDING = RequestState.PENDING
 
 
-class StreamElementQueue(ABC):
-    """Requests and events that have not left yet."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of requests."""
-
-    @abstractmethod
-    def is_empty(self) -> bool:
-        """Return whether there is neither request nor event."""
-
-    @abstractmethod
-    def put(self, request: Request) -> None:
-        """Take in a request."""
-
-    @abstractmethod
-    def put_event(self, event: Event) -> None:
-        """Add an event: earlier requests leave before it, later ones after it."""
-
-    @abstractmethod
-    def complete(self, request: Request) -> None:
-        """Note that a request of this queue is settled."""
-
-    @abstractmethod
-    def take_ready(self) -> Iterator[Request | Event]:
-        """Take out what may leave now."""
-
-    @abstractmethod
-    def elements(self) -> Iterator[Request | Event]:
-        """Return everything that is in it, in an order in which it might have come."""
-
-
-class OrderedQueue(StreamElementQueue):
-    """First in, first out (A1)."""
+class OrderedQueue:
+    """Requests and events that have not left yet: first in, first out (A1)."""
 
     def __init__(self) -> None:
         self._elements: deque[Request | Event] = deque()
         self._requests = 0
 
     def __len__(self) -> int:
+        """Return the number of requests."""
         return self._requests
 
     def is_empty(self) -> bool:
+        """Return whether there is neither request nor event."""
         return not self._elements
 
     def put(self, request: Request) -> None:
+        """Take in a request."""
         self._elements.append(request)
         self._requests += 1
 
     def put_event(self, event: Event) -> None:
+        """Add an event: earlier requests leave before it, later ones after it."""
         self._elements.append(event)
 
     def complete(self, request: Request) -> None:
-        """Nothing to note: the request itself tells."""
+        """Note that a request of this queue is settled: here the request itself tells."""
 
     def take_ready(self) -> Iterator[Request | Event]:
+        """Take out what may leave now."""
         elements = self._elements
         while elements:
             first = elements[0]
@@ -84,6 +54,7 @@ class OrderedQueue(StreamElementQueue):
             yield first
 
     def elements(self) -> Iterator[Request | Event]:
+        """Return everything that is in it, in an order in which it might have come."""
         return iter(self._elements)
 
 
@@ -100,7 +71,7 @@ class Segment:
         self.event: Event | None = None
 
 
-class UnorderedQueue(StreamElementQueue):
+class UnorderedQueue:
     """First completed, first out (A2), but nothing crosses an event (A3)."""
 
     def __init__(self) -> None:

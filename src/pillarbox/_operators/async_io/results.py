@@ -15,8 +15,6 @@ from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.frame.operator import OperatorContext
 
-__all__ = ["Results"]
-
 
 class Results:
     """Looks at what an operator's function returns.

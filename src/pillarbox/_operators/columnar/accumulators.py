@@ -21,27 +21,6 @@ from pillarbox._errors import ProgramError, raise_from_user_code
 from pillarbox._operators.columnar import sketch
 from pillarbox._types.codecs import codec_for
 
-__all__ = [
-    "Accumulator",
-    "ApproxCountDistinct",
-    "Average",
-    "ByGroups",
-    "ByKernels",
-    "Count",
-    "CountRows",
-    "Earliest",
-    "Extreme",
-    "Overflow",
-    "Own",
-    "Part",
-    "Sum",
-    "arrow_type",
-    "int128_array",
-    "int128_values",
-    "is_collated",
-    "is_compared",
-]
-
 Numbers = npt.NDArray[np.int64]
 
 _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)

@@ -27,20 +27,7 @@ from pillarbox._operators.columnar.accumulators import (
     Own,
     Sum,
 )
-from pillarbox._types import TypeInformation
-
-__all__ = [
-    "ArrowAggregateFunction",
-    "ColumnAggregate",
-    "approx_count_distinct_",
-    "avg_",
-    "count_",
-    "first_",
-    "last_",
-    "max_",
-    "min_",
-    "sum_",
-]
+from pillarbox._types.type_information import TypeInformation
 
 
 class ColumnAggregate(ABC):

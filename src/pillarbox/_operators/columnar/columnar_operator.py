@@ -21,10 +21,8 @@ from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.panes import panes_of
-from pillarbox._state import MapStateDescriptor
-from pillarbox._types import Types
-
-__all__ = ["ColumnarOperator"]
+from pillarbox._state.descriptors import MapStateDescriptor
+from pillarbox._types.type_information import Types
 
 
 class ColumnarOperator(KeyedOperator):

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Sized
 from typing import Any, TypeVar
 
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._state import KeyedStateBackend, StateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_groups import smallest_key
-
-__all__ = ["HomeState", "of_about_the_same_length"]
+from pillarbox._state.state_descriptor import StateDescriptor
 
 # That many streams of about the same length become one.
 _FEW = 4

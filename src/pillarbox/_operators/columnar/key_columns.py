@@ -12,8 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.types as spark
 
-__all__ = ["grouped_arrays", "grouped_fields", "key_array"]
-
 
 def grouped_fields(fields: Iterable[spark.StructField]) -> Iterator[spark.StructField]:
     """Yield the columns that stand for keys."""

@@ -21,9 +21,7 @@ from pillarbox._operators.columnar.accumulators import Accumulator, ByGroups, By
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.columnar.key_columns import grouped_fields, key_array
 from pillarbox._operators.windowing.by_key import positions_by_key
-from pillarbox._rows import column_to_list
-
-__all__ = ["ALL", "END", "ROWS", "START", "Columns", "Partials"]
+from pillarbox._rows import batch_from_bytes, batch_to_bytes, column_to_list
 
 ALL = "__pillarbox_all"
 """The key of windows over all rows: a column of zeros."""
@@ -349,12 +347,8 @@ class Partials:
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
         """Return partial results as they are kept: an Arrow stream."""
-        sink = pa.BufferOutputStream()
         noted = None if self._windows is None else {_WINDOWS: self._windows}
-        with pa.ipc.new_stream(sink, self.schema.with_metadata(noted)) as writer:
-            writer.write_batch(batch)
-        kept: bytes = sink.getvalue().to_pybytes()
-        return kept
+        return batch_to_bytes(batch.replace_schema_metadata(noted))
 
     def decode(self, kept: bytes) -> pa.RecordBatch:
         """Return partial results that were kept, without copying them.
@@ -362,7 +356,7 @@ class Partials:
         Raises:
             CheckpointMismatchError: they are of other windows, aggregates or keys.
         """
-        batch = pa.ipc.open_stream(pa.py_buffer(kept)).read_next_batch()
+        batch = batch_from_bytes(kept)
         noted = (batch.schema.metadata or {}).get(_WINDOWS)
         windows = None if noted is None else noted.decode()
         if windows != self._windows:

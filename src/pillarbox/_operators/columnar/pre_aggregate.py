@@ -15,12 +15,11 @@ from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import OperatorError
 from pillarbox._operators.columnar.partials import Partials
 from pillarbox._operators.columnar.program import ColumnarProgram, times_of_run
-from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
+from pillarbox._operators.frame.gathering import GatheringOperator
+from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK
-
-__all__ = ["PreAggregateOperator"]
 
 # Rows are gathered until an epoch ends, or these many are there: more would take more memory, and save little.
 _ROWS = 1 << 19
@@ -31,7 +30,7 @@ _PIECE = 1 << 16
 _MOST = (2**63 - 1) // 1000
 
 
-class PreAggregateOperator(StreamOperator):
+class PreAggregateOperator(GatheringOperator):
     """Gathers the rows of an epoch, and sends partial results.
 
     A watermark waits for the rows before it: records may overtake one, but not the other way round.
@@ -61,9 +60,9 @@ class PreAggregateOperator(StreamOperator):
         self._rows += len(times)
         self._bytes += times.nbytes + sum(column.nbytes for column in columns.values())
         if self._rows >= _ROWS or self._bytes >= _BYTES:
-            self._send()
+            self.work_off()
 
-    def _send(self) -> None:
+    def work_off(self) -> None:
         """Send the partial results of what is gathered, and then the watermark that waits for them."""
         if self._gathered:
             gathered, self._gathered = self._gathered, []
@@ -133,17 +132,4 @@ class PreAggregateOperator(StreamOperator):
         """Hand on a watermark, at once if no rows are before it."""
         self._watermark = timestamp
         if not self._gathered or timestamp == MAX_WATERMARK:
-            self._send()
-
-    def process_status(self, idle: bool) -> None:
-        """Hand on a change between idle and active, behind what came before it."""
-        self._send()
-        super().process_status(idle)
-
-    def end_input(self) -> None:
-        """Send what is gathered: the input has ended."""
-        self._send()
-
-    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Send what is gathered: the epoch ends."""
-        self._send()
+            self.work_off()

@@ -16,9 +16,7 @@ from pillarbox._operators.columnar.accumulators import arrow_type
 from pillarbox._operators.columnar.key_columns import grouped_arrays
 from pillarbox._operators.columnar.partials import ALL, Columns
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
-from pillarbox._types import RowEncoder
-
-__all__ = ["ColumnarProgram", "columns_of_run", "times_of_run"]
+from pillarbox._types.row_encoder import RowEncoder
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-__all__ = ["ColumnarSessionOperator"]
-
 _PLACE = "sessions"
 # Open sessions take the place of what was added when that is twice as many rows and this, or so many batches.
 _SLACK = 1 << 13

@@ -14,8 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["K", "estimates", "hashes", "least"]
-
 K = 1024
 """The number of hashes that are kept. The relative standard error is 1 / sqrt(K - 2)."""
 
@@ -63,12 +61,21 @@ def hashes(column: pa.Array) -> Hashes:
     if pa.types.is_decimal(kind):
         words = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
         return _mixed(words[0::2] ^ _mixed(words[1::2]))
+    return _mixed(numbers_of(column).view(np.uint64))
+
+
+def numbers_of(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Return values of up to 64 bits as integers, equal ones as equal ones."""
+    kind = column.type
     if pa.types.is_floating(kind):
-        numbers = column.cast(pa.float64()).to_numpy() + 0.0
-        return _mixed(np.where(np.isnan(numbers), np.nan, numbers).view(np.uint64))
+        numbers = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 is 0.0
+        numbers[np.isnan(numbers)] = np.nan  # of many bits
+        bits: npt.NDArray[np.int64] = numbers.view(np.int64)
+        return bits
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
-    return _mixed(column.cast(pa.int64()).to_numpy().view(np.uint64))
+    found: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+    return found
 
 
 def _mixed(words: Hashes) -> Hashes:

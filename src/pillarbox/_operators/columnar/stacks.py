@@ -9,8 +9,6 @@ import pyarrow as pa
 from pillarbox._operators.columnar.partials import Partials
 from pillarbox._operators.windowing.two_stacks import TwoStacks
 
-__all__ = ["ColumnStacks"]
-
 # The front has at most so many times the rows of its panes, and so many more.
 _TIMES = 2
 _FREE = 1 << 12

@@ -25,8 +25,6 @@ from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["ColumnarWindowOperator"]
-
 # Windows are fired together, and panes kept, while they have no more partial results than this; one that has more than
 # the other by itself is alone.
 _TOGETHER = 1 << 16

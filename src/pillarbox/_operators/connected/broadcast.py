@@ -17,18 +17,18 @@ from pillarbox._operators.frame.function_operator import FunctionOperator, keyed
 from pillarbox._operators.frame.inputs import StreamInput
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext, RecordInput
-from pillarbox._operators.functions.basic import TimerService
 from pillarbox._operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastState,
     KeyedBroadcastProcessFunction,
     ReadOnlyBroadcastState,
 )
+from pillarbox._operators.functions.contexts import TimerService
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.stateless.process import ProcessOperator, process_each
-from pillarbox._state import KeyedStateBackend, MapStateDescriptor, StateDescriptor
-
-__all__ = ["BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
+from pillarbox._state.descriptors import MapStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class _Side(EmittingContext):

@@ -18,8 +18,6 @@ from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.stateless.flat_map import FlatMapOperator
 from pillarbox._operators.stateless.process import ProcessOperator
 
-__all__ = ["CoFlatMapOperator", "CoMapOperator", "CoProcessOperator", "KeyedCoProcessOperator", "Keyings"]
-
 #: How the records of the first and of the second stream get their keys; None where the operator has no keyed state.
 Keyings = tuple[Keying, Keying] | tuple[None, None]
 

@@ -16,8 +16,6 @@ from pillarbox._operators.functions.metric_group import Counter
 from pillarbox._tracebacks import formatted
 from pillarbox._unpickle import make
 
-__all__ = ["DEAD_LETTERS", "DeadLetter", "DeadLetters", "OnError", "cause_of", "check_on_error", "sort_out"]
-
 DEAD_LETTERS = "dead_letters"
 """The counter of an operator's dead letters in the epoch."""
 

@@ -22,11 +22,9 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import Input, OperatorContext, OperatorFactory, RecordInput, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag, TimeDomain
 from pillarbox._operators.functions.checkpointed import CheckpointedFunction, no_undo
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.undo import Undo
 from pillarbox._time.internal_timer_service import Triggerable
-
-__all__ = ["GuardedOperator", "guarded"]
 
 # What is the guarded operator's affair alone. The rest is about records, timers, and what has been emitted.
 _AS_IT_IS = (
@@ -129,11 +127,6 @@ class GuardedOperator(StreamOperator):
     def _guarded_input(self, guarded: RecordInput, keying: Keying | None) -> StreamInput:
         keying = getattr(guarded, "keying", None) or keying
         return StreamInput(partial(self.process_run, keying=keying, process=guarded.process_records), keying)
-
-    @property
-    def inputs(self) -> Sequence[RecordInput]:
-        """The inputs of the guarded operator, with a guard before each."""
-        return self._inputs
 
     def process_records(self, records: Records) -> None:
         """Process a run of the only input."""

@@ -16,8 +16,6 @@ from pillarbox._operators.frame.keying import Keying, Router
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag
 
-__all__ = ["KeyGuardOperator"]
-
 
 class KeyGuardOperator(StreamOperator):
     """Hands on the records that have a key; others become dead letters. A columnar run stays columnar.

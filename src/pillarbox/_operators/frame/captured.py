@@ -9,8 +9,6 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from pyspark import cloudpickle
 
-__all__ = ["Announced", "Captured", "Pickled"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

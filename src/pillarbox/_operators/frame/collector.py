@@ -16,19 +16,6 @@ from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._state.types.sizes import size_of
 
-__all__ = [
-    "FIRST_LOOK",
-    "IMMUTABLE",
-    "RUN_LIMIT",
-    "USUAL_RESULTS",
-    "Collector",
-    "check_results",
-    "hand_on",
-    "is_from_further_on",
-    "next_look",
-    "settled",
-]
-
 # A collector hands on what it holds at this size, so that one run's fan-out never gathers in memory.
 RUN_LIMIT = 8192
 # Large results are handed on earlier, at about this many bytes: as seen at the first look, after so many results, or

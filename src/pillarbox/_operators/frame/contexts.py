@@ -13,10 +13,8 @@ from pillarbox._operators.frame.collector import Collector
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import KeyedProcessFunction, OutputTag, ProcessFunction, TimeDomain
 from pillarbox._operators.functions.contexts import TimerService
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.timestamps import MIN_TIMESTAMP
-
-__all__ = ["Clocks", "EmittingContext", "KeyedTimedContext", "TimedContext"]
 
 
 class Clocks(TimerService):

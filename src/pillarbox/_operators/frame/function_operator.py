@@ -13,16 +13,15 @@ from pillarbox._operators.frame.collector import Collector, is_from_further_on
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import KeyedContext, OperatorContext, StreamOperator
 from pillarbox._operators.frame.user_code import raise_at_record, with_context
-from pillarbox._operators.functions.basic import Function, RuntimeContext, has_close
+from pillarbox._operators.functions.basic import Function, has_close
 from pillarbox._operators.functions.checkpointed import (
     CheckpointedFunction,
     FunctionInitializationContext,
     FunctionSnapshotContext,
     no_operator_state,
 )
-from pillarbox._state import KeyedStateBackend
-
-__all__ = ["FunctionOperator", "Pass", "keyed_context", "under_keys"]
+from pillarbox._operators.functions.contexts import RuntimeContext
+from pillarbox._state.heap.backend import KeyedStateBackend
 
 T = TypeVar("T")
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pillarbox._elements import Records
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._operators.frame.operator import RecordInput, StreamOperator
-
-__all__ = ["StreamInput", "TwoInputs"]
+from pillarbox._operators.frame.operator import StreamOperator
 
 
 class StreamInput:
@@ -26,13 +24,6 @@ class StreamInput:
 
 class TwoInputs(StreamOperator):
     """The part of an operator that has the inputs; beside it, another class has the loop over a run."""
-
-    _inputs: Sequence[RecordInput]
-
-    @property
-    def inputs(self) -> Sequence[RecordInput]:
-        """The inputs of the first and of the second stream."""
-        return self._inputs
 
     def process_records(self, records: Records) -> None:
         """Refuse records that do not say of which stream they are."""

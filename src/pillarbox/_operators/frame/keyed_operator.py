@@ -10,11 +10,9 @@ from pillarbox._operators.frame.function_operator import FunctionOperator, keyed
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.batch_timer_service import BatchTimeServiceManager
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
-
-__all__ = ["LATE_RECORDS_DROPPED", "KeyedOperator"]
 
 LATE_RECORDS_DROPPED = "late_records_dropped"
 """The counter of the epoch's records that came too late, and went nowhere."""

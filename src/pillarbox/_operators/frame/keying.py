@@ -24,9 +24,9 @@ from pillarbox._state.keys.key_groups import (
     stable_hash,
 )
 from pillarbox._state.keys.key_note import KeyNote, function_note
-from pillarbox._types import TypeInformation, resolve_schema, value_converter
-
-__all__ = ["Keying", "Router"]
+from pillarbox._types.conversion import value_converter
+from pillarbox._types.schema import resolve_schema
+from pillarbox._types.type_information import TypeInformation
 
 # Routes of keys are remembered up to this many: beyond it, remembering costs more memory than it saves time.
 _REMEMBERED = 1 << 17

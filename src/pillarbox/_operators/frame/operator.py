@@ -21,23 +21,13 @@ from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.functions.metric_group import UserMetrics
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
-from pillarbox._time import ProcessingTimeService, WatermarkSink
+from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
-from pillarbox._types import TypeInformation
+from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._types.type_information import TypeInformation
 from pillarbox.mailbox import MailboxExecutor
-
-__all__ = [
-    "Discard",
-    "Fanout",
-    "Input",
-    "KeyedContext",
-    "OperatorContext",
-    "OperatorFactory",
-    "RecordInput",
-    "StreamOperator",
-]
 
 
 class RecordInput(Protocol):
@@ -164,6 +154,8 @@ class StreamOperator:
     """
 
     by_key: bool = True
+    # Of operators that read several streams, or have another input before them.
+    _inputs: Sequence[RecordInput] = ()
 
     def __init__(self, context: OperatorContext) -> None:
         self.context = context
@@ -194,7 +186,7 @@ class StreamOperator:
 
         Watermarks and changes between idle and active go to the operator itself: of several streams, the minimum.
         """
-        return (self,)
+        return self._inputs or (self,)
 
     def open(self) -> None:
         """Get ready for the first record."""

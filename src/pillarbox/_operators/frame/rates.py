@@ -21,8 +21,6 @@ try:
 except ImportError:  # Windows, where Spark starts a worker for each task
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["CATCH_UP", "RATE_LIMITED", "Bucket", "Place", "RateScope", "Rates", "RatesInFiles", "RatesInMemory"]
-
 #: After a pause, such as that between two epochs, this time (seconds) is made up for: what could have begun in it
 #: begins at once. It bounds how many requests begin in one moment.
 CATCH_UP = 0.5

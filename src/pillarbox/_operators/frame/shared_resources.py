@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Closeable", "Lease", "SharedResources"]
-
 
 class Closeable(Protocol):
     """What can be closed."""

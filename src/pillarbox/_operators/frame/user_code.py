@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 from pillarbox._errors import failed, raise_from_user_code, shorten_record
 from pillarbox._operators.frame.operator import OperatorContext
 
-__all__ = ["raise_at_record", "with_context"]
-
 
 def raise_at_record(
     error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], hint: str = "", **place: Any

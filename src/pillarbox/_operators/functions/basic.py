@@ -18,26 +18,7 @@ from pillarbox._operators.functions.contexts import RuntimeContext, TimerService
 from pillarbox._unpickle import make
 
 if TYPE_CHECKING:
-    from pillarbox._types import TypeInformation
-
-__all__ = [
-    "FilterFunction",
-    "FlatMapFunction",
-    "Function",
-    "KeySelector",
-    "KeyedProcessFunction",
-    "MapFunction",
-    "OutputTag",
-    "Partitioner",
-    "ProcessFunction",
-    "RecordContext",
-    "ReduceFunction",
-    "RuntimeContext",
-    "TimeDomain",
-    "TimerService",
-    "check_plain",
-    "has_close",
-]
+    from pillarbox._types.type_information import TypeInformation
 
 
 class OutputTag(Generic[T]):

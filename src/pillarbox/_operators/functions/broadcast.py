@@ -10,9 +10,8 @@ from pillarbox._errors import ProgramError
 from pillarbox._generics import Generic, In1, In2, K, Key, KeyOut, Out, V
 from pillarbox._operators.functions.basic import Function, RecordContext, SideOutput, TimeDomain
 from pillarbox._operators.functions.contexts import TimerService
-from pillarbox._state import MapState, MapStateDescriptor, StateDescriptor
-
-__all__ = ["BroadcastProcessFunction", "BroadcastState", "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState"]
+from pillarbox._state.descriptors import MapState, MapStateDescriptor
+from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class ReadOnlyBroadcastState(Generic[K, V]):

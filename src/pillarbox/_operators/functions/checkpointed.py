@@ -9,15 +9,8 @@ from abc import ABC, abstractmethod
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import V
-from pillarbox._state import KeyedStateBackend, ListState, ListStateDescriptor
-
-__all__ = [
-    "CheckpointedFunction",
-    "FunctionInitializationContext",
-    "FunctionSnapshotContext",
-    "OperatorStateStore",
-    "no_operator_state",
-]
+from pillarbox._state.descriptors import ListState, ListStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 
 
 def no_operator_state(name: str) -> str:

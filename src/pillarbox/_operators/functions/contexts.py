@@ -11,25 +11,23 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import Acc, K, T, U, V
 from pillarbox._operators.functions.logger import TaskLogger
 from pillarbox._operators.functions.metric_group import MetricGroup
-from pillarbox._state import (
+from pillarbox._state.descriptors import (
     AggregatingState,
     AggregatingStateDescriptor,
-    KeyedStateBackend,
     ListState,
     ListStateDescriptor,
     MapState,
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
-    StateDescriptor,
     ValueState,
     ValueStateDescriptor,
 )
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.state_descriptor import StateDescriptor
 
 if TYPE_CHECKING:
     from pillarbox._operators.frame.operator import KeyedContext, OperatorContext
-
-__all__ = ["RuntimeContext", "TimerService"]
 
 
 class RuntimeContext:

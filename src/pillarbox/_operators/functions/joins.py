@@ -9,8 +9,6 @@ from typing import Any
 from pillarbox._generics import Generic, In1, In2, Out, V
 from pillarbox._operators.functions.basic import Function, OutputTag, SideOutput
 
-__all__ = ["CoGroupFunction", "FlatJoinFunction", "JoinFunction", "ProcessJoinFunction"]
-
 
 class JoinFunction(Function, ABC, Generic[In1, In2, Out]):
     """Turns each pair of records into one result.

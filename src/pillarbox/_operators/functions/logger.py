@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 else:
     _Adapter = logging.LoggerAdapter  # not to be subscripted on Python 3.10
 
-__all__ = ["TaskLogger"]
-
 
 class TaskLogger(_Adapter):
     """A logger that says where it is. Any thread; the epoch is the one that runs."""

@@ -15,8 +15,6 @@ from typing import Any, NoReturn, TypeVar
 
 from pillarbox._errors import ProgramError, raise_from_user_code, shorten
 
-__all__ = ["Counter", "Distribution", "Meter", "MetricGroup", "UserMetrics"]
-
 _MetricT = TypeVar("_MetricT", bound="Counter | Meter | Distribution")
 
 

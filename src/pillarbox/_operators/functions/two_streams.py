@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from pillarbox._generics import Generic, In1, In2, Key, KeyOut, Out
 from pillarbox._operators.functions.basic import Function, KeyedProcessFunction, ProcessFunction, SideOutput
 
-__all__ = ["CoFlatMapFunction", "CoMapFunction", "CoProcessFunction", "KeyedCoProcessFunction"]
-
 
 class CoMapFunction(Function, ABC, Generic[In1, In2, Out]):
     """Turns each record of two streams into at most one other; where both have keys, they share keyed state.

@@ -6,7 +6,7 @@ The windows hold the records of both, each with the number of its stream. Source
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -15,12 +15,10 @@ from pillarbox._elements import Records
 from pillarbox._operators.frame.collector import USUAL_RESULTS, check_results
 from pillarbox._operators.frame.inputs import StreamInput
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._operators.frame.operator import OperatorContext, RecordInput
+from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.functions import WindowFunction
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.operator import WindowOperator
-
-__all__ = ["CoGroupWindowOperator", "CoGroups", "FlatPairs", "Pairs"]
 
 
 class _Numbered(Records):
@@ -55,11 +53,6 @@ class CoGroupWindowOperator(WindowOperator):
             StreamInput(partial(self._process_numbered, number, keying), keying)
             for number, keying in enumerate(keyings)
         ]
-
-    @property
-    def inputs(self) -> Sequence[RecordInput]:
-        """The inputs of the first and of the second stream."""
-        return self._inputs
 
     def _process_numbered(self, number: int, keying: Keying, records: Records) -> None:
         self.process_records(_Numbered(number, records, keying))

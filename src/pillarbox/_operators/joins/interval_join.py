@@ -23,11 +23,10 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._operators.functions.joins import ProcessJoinFunction
-from pillarbox._state import KeyedStateBackend, MapState, MapStateDescriptor
+from pillarbox._state.descriptors import MapState, MapStateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
-
-__all__ = ["Interval", "IntervalJoinOperator", "JoinContext"]
 
 # From this number of event times of a key on, they are kept in order beside the state.
 _MANY = 32

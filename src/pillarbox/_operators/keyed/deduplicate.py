@@ -14,12 +14,10 @@ from pillarbox._operators.frame.function_operator import under_keys
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._state import ValueState, ValueStateDescriptor
+from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
-from pillarbox._types import Types
-
-__all__ = ["DeduplicateOperator"]
+from pillarbox._types.type_information import Types
 
 
 class DeduplicateOperator(KeyedOperator):

@@ -14,8 +14,6 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.functions.basic import ReduceFunction
 from pillarbox._rows import Row
 
-__all__ = ["FieldAggregation", "Method"]
-
 # They can be added, but that is no sum.
 _NO_NUMBERS = (str, bytes, tuple, list)
 

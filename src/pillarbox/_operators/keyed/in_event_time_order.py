@@ -13,10 +13,8 @@ from pillarbox._operators.frame.function_operator import under_keys
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._state import MapState, MapStateDescriptor
+from pillarbox._state.descriptors import MapState, MapStateDescriptor
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
-
-__all__ = ["InEventTimeOrderOperator"]
 
 
 class InEventTimeOrderOperator(KeyedOperator):

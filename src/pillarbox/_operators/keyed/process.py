@@ -17,10 +17,9 @@ from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.functions.basic import TimeDomain, TimerService
+from pillarbox._operators.functions.basic import TimeDomain
+from pillarbox._operators.functions.contexts import TimerService
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimerService
-
-__all__ = ["KeyedProcessOperator"]
 
 
 class _KeyTimers(Clocks):

@@ -16,10 +16,8 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation
 from pillarbox._operators.stateless.typed_results import OfOneType
-from pillarbox._state import ValueState, ValueStateDescriptor
-from pillarbox._types import TypeInformation
-
-__all__ = ["ReduceOperator"]
+from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
+from pillarbox._types.type_information import TypeInformation
 
 # In batch mode, results are handed on when there are this many.
 _MANY = 1024

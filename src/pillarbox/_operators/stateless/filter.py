@@ -14,8 +14,6 @@ from pillarbox._operators.frame.function_operator import FunctionOperator, Pass
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 
-__all__ = ["FilterOperator"]
-
 _BOOLEANS = frozenset({bool, np.bool_})
 
 

@@ -21,8 +21,6 @@ from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 
-__all__ = ["FlatMapOperator"]
-
 
 class FlatMapOperator(FunctionOperator):
     """Applies ``f(value) -> iterable of values``; with ``keying``, under the key of each record."""

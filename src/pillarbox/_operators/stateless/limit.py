@@ -5,8 +5,6 @@ from __future__ import annotations
 from pillarbox._elements import Records
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 
-__all__ = ["LimitOperator"]
-
 
 class LimitOperator(StreamOperator):
     """Hands on ``limit`` records."""

@@ -11,8 +11,6 @@ from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 
-__all__ = ["MapOperator"]
-
 
 class MapOperator(FunctionOperator):
     """Applies ``f(value) -> value``; with ``keying``, under the key of each record."""

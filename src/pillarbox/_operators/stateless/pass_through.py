@@ -5,8 +5,6 @@ from __future__ import annotations
 from pillarbox._elements import Records
 from pillarbox._operators.frame.operator import OperatorFactory, StreamOperator
 
-__all__ = ["PASS_THROUGH", "PassThroughOperator"]
-
 
 class PassThroughOperator(StreamOperator):
     """Hands on what it gets."""

@@ -13,8 +13,6 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-__all__ = ["ProcessOperator", "process_each"]
-
 
 class ProcessOperator(FunctionOperator):
     """Applies ``process_element(value, ctx)``."""

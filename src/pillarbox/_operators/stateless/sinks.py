@@ -8,9 +8,7 @@ from typing import Any
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 from pillarbox._operators.frame.user_code import raise_at_record
-from pillarbox._types import RowEncoder
-
-__all__ = ["ColumnsOperator", "PrintOperator"]
+from pillarbox._types.row_encoder import RowEncoder
 
 
 class ColumnsOperator(StreamOperator):

@@ -13,9 +13,8 @@ from pillarbox._elements import Records
 from pillarbox._errors import TypeMismatchError
 from pillarbox._operators.frame.operator import Discard, Input
 from pillarbox._operators.stateless.sinks import ColumnsOperator
-from pillarbox._types import TypeInformation, value_converter
-
-__all__ = ["OfOneType", "typed"]
+from pillarbox._types.conversion import value_converter
+from pillarbox._types.type_information import TypeInformation
 
 
 class _TypedOutput:

@@ -13,7 +13,8 @@ from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.user_code import with_context
-from pillarbox._operators.functions.basic import Function, OutputTag, RuntimeContext, TimeDomain
+from pillarbox._operators.functions.basic import Function, OutputTag, TimeDomain
+from pillarbox._operators.functions.contexts import RuntimeContext
 from pillarbox._operators.windowing.api.assigner import (
     MergingWindowAssigner,
     TimedAssigner,
@@ -30,11 +31,9 @@ from pillarbox._operators.windowing.api.functions import (
 )
 from pillarbox._operators.windowing.api.triggers import Trigger
 from pillarbox._operators.windowing.contents import AllElements, Folded
-from pillarbox._state import KeyedStateBackend
+from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
-
-__all__ = ["BaseWindowOperator", "WindowProgram"]
 
 
 @dataclass(frozen=True)

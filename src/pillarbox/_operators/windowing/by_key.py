@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.frame.keying import Keying
 
-__all__ = ["GroupedRecords", "RunsByKey", "positions_by_key"]
-
 # That many rows, or bytes, and no more wait for each other.
 _ROWS = 1 << 18
 _BYTES = 32 * 1024 * 1024

@@ -8,15 +8,13 @@ from typing import Any
 
 from pillarbox._errors import shorten
 from pillarbox._operators.windowing.api.evictors import Evictor, TimestampedValue
-from pillarbox._state import (
+from pillarbox._state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     ReducingStateDescriptor,
-    StateDescriptor,
 )
-
-__all__ = ["CONTENTS", "AllElements", "Fold", "Folded", "aggregating", "reducing"]
+from pillarbox._state.state_descriptor import StateDescriptor
 
 _NAME = CONTENTS = "window-contents"
 # Gets the elements of a window that fires.

@@ -18,8 +18,6 @@ from pillarbox._operators.windowing.contents import Fold, Folded
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["FoldingWindowOperator", "are_far"]
-
 _FAR = 2**62
 
 

@@ -11,8 +11,6 @@ from pillarbox._operators.frame.collector import settled
 from pillarbox._operators.functions.basic import TimeDomain
 from pillarbox._operators.windowing.operator import WindowOperator
 
-__all__ = ["GuardedWindowOperator"]
-
 
 class GuardedWindowOperator(GuardedOperator):
     """Guards a :class:`WindowOperator`.

@@ -12,9 +12,7 @@ from typing import Any
 from pillarbox._operators.windowing.api.assigner import MergeCallback, MergingWindowAssigner
 from pillarbox._operators.windowing.api.session_windows import merges_what_meets
 from pillarbox._operators.windowing.api.windows import TimeWindow
-from pillarbox._state import MapState, MapStateDescriptor
-
-__all__ = ["MergingWindowSet", "merging_windows"]
+from pillarbox._state.descriptors import MapState, MapStateDescriptor
 
 # Is told of a merge: the window that came of it, the windows that are one with it, the window under which its state
 # lies, and those whose state has to be merged into that.

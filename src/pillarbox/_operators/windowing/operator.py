@@ -24,8 +24,6 @@ from pillarbox._operators.windowing.base_operator import BaseWindowOperator, Win
 from pillarbox._operators.windowing.merging import MergingWindowSet, merging_windows
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-__all__ = ["WindowOperator"]
-
 
 class WindowOperator(BaseWindowOperator):
     """Adds each record to its windows, and calls the window function when their trigger says so.

@@ -25,8 +25,6 @@ from pillarbox._operators.windowing.shared_operator import Begun, SharedWindowOp
 from pillarbox._operators.windowing.two_stacks import TwoStacks
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["PaneWindowOperator"]
-
 
 class _KeyPanes:
     """The panes of a key.

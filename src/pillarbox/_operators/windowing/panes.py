@@ -17,8 +17,6 @@ from pillarbox._operators.windowing.api.assigner import WindowAssigner, is_built
 from pillarbox._operators.windowing.api.time_windows import FixedWindows
 from pillarbox._operators.windowing.api.window_starts import Days
 
-__all__ = ["DayPanes", "EvenPanes", "panes_of"]
-
 # Windows of event time ask for no clock.
 _NO_CLOCK: Any = None
 

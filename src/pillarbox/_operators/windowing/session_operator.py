@@ -16,6 +16,7 @@ from typing import Any
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.frame.function_operator import Pass
+from pillarbox._operators.frame.gathering import GatheringOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import TimeDomain
@@ -24,10 +25,8 @@ from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.by_key import GroupedRecords, RunsByKey
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
-from pillarbox._state import ValueState, ValueStateDescriptor
+from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._time.timestamps import MIN_TIMESTAMP
-
-__all__ = ["SessionWindowOperator"]
 
 _START = itemgetter(0)
 _END = itemgetter(1)
@@ -35,7 +34,7 @@ _END = itemgetter(1)
 Session = tuple[int, int, Any]
 
 
-class SessionWindowOperator(FoldingWindowOperator):
+class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
     """Folds each record into the session that it belongs to."""
 
     timers = "session-timers"
@@ -61,30 +60,12 @@ class SessionWindowOperator(FoldingWindowOperator):
         if len(records) and self._gap is not None and self._runs.takes(records):
             assert isinstance(records, ArrowRecords)
             if self._runs.add(records):
-                self._fold_gathered()
+                self.work_off()
             return
-        self._fold_gathered()
+        self.work_off()
         self._fold_each(records)
 
-    def process_watermark(self, timestamp: int) -> None:
-        """Fold what waits, fire the sessions that end, then hand the watermark on."""
-        self._fold_gathered()
-        super().process_watermark(timestamp)
-
-    def process_status(self, idle: bool) -> None:
-        """Hand on a change between idle and active, behind what came before it."""
-        self._fold_gathered()
-        super().process_status(idle)
-
-    def end_input(self) -> None:
-        """Fold what waits: the input has ended."""
-        self._fold_gathered()
-
-    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Fold what waits: the epoch ends."""
-        self._fold_gathered()
-
-    def _fold_gathered(self) -> None:
+    def work_off(self) -> None:
         """Fold the runs that wait, key by key; where any record may be late, one by one."""
         records = self._runs.take()
         if records is None:

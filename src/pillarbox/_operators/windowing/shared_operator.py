@@ -18,9 +18,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.time_windows import FixedWindows
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
-from pillarbox._state import SharedWindows
-
-__all__ = ["Begun", "SharedWindowOperator"]
+from pillarbox._state.heap.shared_windows import SharedWindows
 
 Times = npt.NDArray[np.int64]
 Masks = npt.NDArray[np.bool_]

@@ -22,8 +22,6 @@ from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.shared_operator import Begun, SharedWindowOperator
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["TumblingWindowOperator"]
-
 
 class TumblingWindowOperator(SharedWindowOperator):
     """Folds each record into the one window that it belongs to."""

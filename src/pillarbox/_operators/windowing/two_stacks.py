@@ -18,29 +18,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pillarbox._copies import ATOMS, deep_copy
-
-__all__ = ["TwoStacks", "copied"]
+from pillarbox._copies import copied
 
 # The last panes stay out of the back where they are at most this part of a window.
 _UNSETTLED = 8
-
-
-def copied(value: Any) -> Any:
-    """Return a value that stays as it is, whatever is done to the given one."""
-    kind = type(value)
-    if kind in ATOMS:
-        return value
-    if kind is list:
-        if ATOMS.issuperset(map(type, value)):
-            return value.copy()
-    elif isinstance(value, tuple):
-        # (Rows and named tuples have no attributes beside their fields.)
-        if ATOMS.issuperset(map(type, value)) and not getattr(value, "__dict__", None):
-            return value
-    elif kind is dict and ATOMS.issuperset(map(type, value.values())):
-        return value.copy()
-    return deep_copy(value)
 
 
 class TwoStacks:

@@ -19,41 +19,6 @@ from pillarbox._errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_ID",
-    "BATCH_ROWS",
-    "CHANGELOG",
-    "CHECKSUMS",
-    "JOB_GROUP",
-    "PROVIDER",
-    "PROVIDER_KEY",
-    "QUERY_ID",
-    "SHUFFLE_PARTITIONS",
-    "STATE_FORMAT",
-    "STATE_PARTITIONS",
-    "WILDCARDS",
-    "analyzed_plan",
-    "analyzed_text",
-    "change_writer",
-    "check_facts",
-    "execution_of",
-    "file_system",
-    "frame_of",
-    "is_classic",
-    "is_classic_query",
-    "java_session",
-    "jvm",
-    "message_of",
-    "path_class",
-    "pinned_jvm",
-    "python_pattern",
-    "repartition",
-    "session_of",
-    "sink_log",
-    "writer_field",
-]
-
 # -- settings --
 
 STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"

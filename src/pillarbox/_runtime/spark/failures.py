@@ -15,8 +15,6 @@ from pillarbox._errors import OperatorError, PillarboxError, describe
 from pillarbox._runtime.failures import located
 from pillarbox._tracebacks import user_traceback
 
-__all__ = ["failures_in_worker", "sentence_of", "told_elsewhere", "unwrapped_failures"]
-
 
 @contextmanager
 def failures_in_worker(task: str, subtask: int) -> Iterator[None]:

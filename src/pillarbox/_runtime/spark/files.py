@@ -7,7 +7,6 @@ Hadoop's ``FileSystem``, without a job. Under Spark Connect there are only DataF
 from __future__ import annotations
 
 import base64
-import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,27 +14,10 @@ from urllib.parse import unquote
 
 from pillarbox._errors import PillarboxError
 from pillarbox._runtime.spark.facts import WILDCARDS, file_system, is_classic, path_class
+from pillarbox._state.savepoint.manifest import MANIFEST, STARTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
-
-__all__ = [
-    "MANIFEST",
-    "STARTED",
-    "add_file",
-    "add_line",
-    "file_names",
-    "is_savepoint",
-    "json_object",
-    "read_lines",
-    "reader",
-    "text_of",
-    "unless_missing",
-]
-
-# The files by which a directory is known as a savepoint, complete or not.
-STARTED = "started"
-MANIFEST = "manifest"
 
 T = TypeVar("T")
 
@@ -63,15 +45,6 @@ def unless_missing(read: Callable[[], T], otherwise: T) -> T:
         if error.java_exception.getClass().getName() != "java.io.FileNotFoundException":
             raise
     return otherwise
-
-
-def json_object(line: str) -> dict[str, Any]:
-    """Return a line that is a JSON object; an empty dictionary if it is something else."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def file_names(spark: SparkSession, folder: str) -> list[str]:

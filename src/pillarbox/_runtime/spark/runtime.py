@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._graph import CollectionSource, Program
+from pillarbox._graph.program import Program
+from pillarbox._graph.transformations import CollectionSource
 from pillarbox._runtime.local import LocalRuntime
 from pillarbox._runtime.spark.plan.plan import collect_objects, plan_outputs, write_for_each_batch
 from pillarbox._runtime.spark.settings.session import default_parallelism, task_slots, time_zone
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
-
-__all__ = ["SparkRuntime"]
 
 
 class SparkRuntime:

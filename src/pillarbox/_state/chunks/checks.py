@@ -16,9 +16,7 @@ from pillarbox._errors import describe
 from pillarbox._state.chunks.chunk import Chunk
 from pillarbox._state.chunks.head import Layout, LogIdentity, Mark, damaged
 from pillarbox._state.chunks.large_collection import Elements
-from pillarbox._state.keys.addresses import is_plain, is_space
-
-__all__ = ["check_chunk", "check_rows"]
+from pillarbox._state.keys.addresses import is_namespaced, is_plain
 
 
 def check_chunk(chunk: Chunk, mark: Mark, layouts: tuple[Layout, Layout], identity: LogIdentity) -> None:
@@ -91,16 +89,16 @@ def _wrong_elements(chunk: Chunk, layouts: Sequence[Layout]) -> str | None:
     for index, counts in chunk.apart.items():
         if not 0 <= index < len(chunk.rows):
             return f"it has no row {index}, whose elements are said to be apart"
-        row, of = chunk.rows[index], layouts[chunk.is_space(index)]
+        row, of = chunk.rows[index], layouts[chunk.is_namespaced(index)]
         for slot in counts:
             if not _is_collection(slot, of) or (row is not None and row[slot] is not None):
                 return f"slot {slot} of its row {index} has no elements apart"
     for found in chunk.elements:
-        of = layouts[is_space(found.address)]
+        of = layouts[is_namespaced(found.address)]
         # (Slots of namespaces' rows are counted without the address here.)
         if not _is_collection(found.slot, of) or (of[found.slot - 1][1] == "list") != (found.keys is None):
             return f"elements in it are those of slot {found.slot}, which has none"
-        if is_space(found.address) and not is_plain(found.address[1]):
+        if is_namespaced(found.address) and not is_plain(found.address[1]):
             return "a namespace in it is no plain value"
         if not _fit(found):
             return f"the elements in it of slot {found.slot} have not one name and one ordinal each"

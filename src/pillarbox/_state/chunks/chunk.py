@@ -20,14 +20,12 @@ from pillarbox._errors import CheckpointMismatchError, describe, shorten
 from pillarbox._state.chunks.head import Layout, LogIdentity, Mark, cannot_become, damaged, newer, refused, unreadable
 from pillarbox._state.chunks.large_collection import Elements
 from pillarbox._state.chunks.store import ChunkStore
-from pillarbox._state.keys.addresses import is_space, space_address
+from pillarbox._state.keys.addresses import is_namespaced, namespace_address
 from pillarbox._state.slots import FIRST_SLOT, SlotSpec, state_name
-from pillarbox._state.types.class_names import Classes
+from pillarbox._state.types.class_names import ImportedNames
 from pillarbox._state.types.opaque import Opaque, equal_keys, loads_inert, opaques_in
 from pillarbox._state.types.records import RecordError
 from pillarbox._unpickle import Allowed, MissingGlobalError, RefusedGlobalError, loads_allowed
-
-__all__ = ["Chunk", "check_keys", "large_element", "large_row", "read_chunk", "read_large"]
 
 # In the log slots are counted from 1, without what leads a row in memory.
 _LEAD = FIRST_SLOT - 1
@@ -44,7 +42,7 @@ class Chunk:
     Attributes:
         keys: the addresses of the rows.
         rows: the rows, as they are written: without address; None in the place of a large one.
-        spaces: how many of them, the last ones, are rows of namespaces.
+        namespaces: how many of them, the last ones, are rows of namespaces.
         elements: the elements; their entries come behind those of the rows.
         apart: which rows have maps and lists whose elements are entries of their own, and how many, by slot.
         replaced: how far before the chunk's first entry those entries are that are out of date now: older values of
@@ -68,7 +66,7 @@ class Chunk:
     weights: npt.NDArray[np.uint32] | None = None
     large: dict[int, tuple[int, Mark]] = field(default_factory=dict)
     beside: int = 0
-    spaces: int = 0
+    namespaces: int = 0
     elements: list[Elements] = field(default_factory=list)
     apart: dict[int, dict[int, int]] = field(default_factory=dict)
     number: int = 0
@@ -79,14 +77,14 @@ class Chunk:
     @property
     def own_keys(self) -> int:
         """How many rows, the first ones, are those of keys."""
-        return len(self.keys) - self.spaces
+        return len(self.keys) - self.namespaces
 
     @property
     def parts(self) -> tuple[slice, slice]:
         """Which rows are those of keys, and which are those of namespaces."""
         return slice(0, self.own_keys), slice(self.own_keys, len(self.keys))
 
-    def is_space(self, index: int) -> bool:
+    def is_namespaced(self, index: int) -> bool:
         """Return whether a row is that of a namespace."""
         return index >= self.own_keys
 
@@ -119,7 +117,7 @@ class Chunk:
     def encode(self, dump: Callable[[Any], bytes] = dumps_by_name) -> bytes:
         """Return the chunk as it stands in the store."""
         content: dict[str, Any] = {"epoch": self.epoch, "keys": self.keys, "rows": self.rows}
-        if self.spaces:
+        if self.namespaces:
             own = self.own_keys
             of = self.keys[own:]
             content["keys"], content["rows"] = self.keys[:own], self.rows[:own]
@@ -149,7 +147,7 @@ class Chunk:
             content["elements"] = groups = []
             for address, slot, ordinals, keys, values in self.elements:
                 first, width, steps = _packed_ordinals(ordinals)
-                row = address[:2] if is_space(address) else (address,)
+                row = address[:2] if is_namespaced(address) else (address,)
                 groups.append((row, slot - _LEAD, (first, width, steps), keys, values))
                 self.beside += len(steps)
         return dump(content)
@@ -247,13 +245,13 @@ def _made(content: dict[str, Any]) -> Chunk:
     if "spaces" in content:
         keys, namespaces, rows = map(_list, content["spaces"])
         _check_lengths(keys, namespaces, rows)
-        chunk.keys += map(space_address, keys, namespaces)
+        chunk.keys += map(namespace_address, keys, namespaces)
         chunk.rows += rows
-        chunk.spaces = len(keys)
+        chunk.namespaces = len(keys)
     if "apart" in content:
         chunk.apart = content["apart"]
     for row, slot, ordinals, keys, values in content.get("elements", ()):
-        address = row[0] if len(row) == 1 else space_address(*row)
+        address = row[0] if len(row) == 1 else namespace_address(*row)
         names = None if keys is None else _list(keys)
         chunk.elements.append(Elements(address, slot, _unpacked_ordinals(ordinals, len(_list(values))), names, values))
         chunk.beside += len(ordinals[2])
@@ -365,7 +363,7 @@ def _checked(
         raise damaged(identity, f"{what}, of epoch {mark.epoch},", f"its digest does not fit{length}")
     try:
         content = loads_allowed(payload, allowed)
-        if isinstance(allowed, Classes):
+        if isinstance(allowed, ImportedNames):
             allowed.check_places(payload)
         return content
     except MissingGlobalError as error:
@@ -373,11 +371,11 @@ def _checked(
     except RefusedGlobalError as error:
         raise refused(identity, _where(payload, *layouts, _names(error.args[:2])), error) from error
     except RecordError as error:
-        names = allowed.names_of(error.record) if isinstance(allowed, Classes) else []
+        names = allowed.names_of(error.record) if isinstance(allowed, ImportedNames) else []
         names = names or [(error.record.__module__, error.record.__qualname__)]
         raise cannot_become(identity, _where(payload, *layouts, _names(*names)), str(error)) from error
     except Exception as error:
-        where = _found(payload, *layouts, allowed.is_misfit) if isinstance(allowed, Classes) else ""
+        where = _found(payload, *layouts, allowed.is_misfit) if isinstance(allowed, ImportedNames) else ""
         raise CheckpointMismatchError(
             f"{identity}: {what}, of epoch {mark.epoch}, cannot be read{where and f' (in {where})'}: {describe(error)};"
             " it is as it was written, so a class in it does not read what it wrote before: let it, as with a default"
@@ -424,9 +422,9 @@ def _where_in(content: Any, layout: Layout, space_layout: Layout, test: _Test) -
 def _values_in(content: Any, layouts: tuple[Layout, Layout]) -> Iterator[tuple[Any, str]]:
     """Return all values in a chunk, or in a large row, and where each is, for people."""
 
-    def in_row(row: list[Any] | None, layout: Layout, whose: str) -> Iterator[tuple[Any, str]]:
+    def in_row(row: list[Any] | None, layout: Layout, owner: str) -> Iterator[tuple[Any, str]]:
         for slot, value in zip(layout, (row or ())[1:]):
-            yield value, f"{SlotSpec(*slot).title} of {whose}"
+            yield value, f"{SlotSpec(*slot).title} of {owner}"
 
     if "row" in content:
         yield from in_row(content["row"], content["slots"], "a key with much state")

@@ -18,24 +18,6 @@ from pillarbox._state.keys.key_note import KeyNote, key_change
 from pillarbox._state.keys.state_note import StateNote, state_change
 from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError, loads_plain
 
-__all__ = [
-    "FORMAT",
-    "META",
-    "Layout",
-    "LogHead",
-    "LogIdentity",
-    "Mark",
-    "cannot_become",
-    "check_classes_of_keys",
-    "check_dependence",
-    "check_key",
-    "damaged",
-    "open_head",
-    "read_head",
-    "refused",
-    "write_head",
-]
-
 _log = logging.getLogger("pillarbox")
 
 # Of the head and the chunks. Another one is refused.

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Elements", "FoundCollections", "FoundElements", "LargeCollection", "LargeList", "LargeMap", "LiveMap"]
-
 _UNWRITTEN = -1
 
 

@@ -18,8 +18,6 @@ from pillarbox._state.chunks.head import Layout, LogHead, LogIdentity, damaged
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._unpickle import Allowed
 
-__all__ = ["scan"]
-
 
 def scan(
     store: ChunkStore,

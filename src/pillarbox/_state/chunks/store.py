@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["ChunkStore", "MemoryChunkStore"]
-
 
 class ChunkStore(Protocol):
     """Binary values by number, written together or not at all."""

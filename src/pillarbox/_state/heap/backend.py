@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError
-from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor
 from pillarbox._state.heap.key_rows import KeyOwner, KeyRows
 from pillarbox._state.heap.namespace_rows import NamespaceRows
 from pillarbox._state.heap.rows import RowTable
@@ -21,14 +21,13 @@ from pillarbox._state.heap.ttl_cleaner import TtlCleaner
 from pillarbox._state.heap.ttl_states import TTL_STATES
 from pillarbox._state.heap.undo import Undo
 from pillarbox._state.heap.undoable_states import UndoableTimers, undoable
-from pillarbox._state.keys.addresses import OPERATOR, is_space, space_address
+from pillarbox._state.keys.addresses import OPERATOR, is_namespaced, namespace_address
 from pillarbox._state.keys.key_groups import stable_hash
 from pillarbox._state.slots import FIRST_SLOT, LIST, STAMPS, UNION, Row, SlotSpec, state_name
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.types.sizes import largest_rows
 from pillarbox._time.internal_timer_service import KeyedTimers
-from pillarbox._types import Types
-
-__all__ = ["KeyedStateBackend"]
+from pillarbox._types.type_information import Types
 
 
 class KeyedStateBackend(KeyRows):
@@ -44,7 +43,7 @@ class KeyedStateBackend(KeyRows):
         owner: the subtask whose keys they are; None: it may hold any key.
 
     Attributes:
-        spaces: the rows of namespaces.
+        namespaces: the rows of namespaces.
     """
 
     key: Any
@@ -52,7 +51,7 @@ class KeyedStateBackend(KeyRows):
 
     def __init__(self, operator: str, owner: KeyOwner | None = None) -> None:
         super().__init__(operator, owner)
-        self.spaces: NamespaceRows = NamespaceRows(self)
+        self.namespaces: NamespaceRows = NamespaceRows(self)
         # The keys that were asked for last, and in their order: most often there are the same ones again.
         self._ordered_keys: tuple[list[Any], list[Any]] = ([], [])
         # In an operator that goes on when its function raises: where its states and timers note what is to be undone.
@@ -68,7 +67,7 @@ class KeyedStateBackend(KeyRows):
         :class:`SharedWindows` then, and a timer calls once for all keys of its namespace.
         """
         assert self._undo is None, "what all keys share cannot be undone"
-        self.spaces = SharedWindows(self)
+        self.namespaces = SharedWindows(self)
 
     def get_state(self, descriptor: StateDescriptor, *, namespaced: bool = False, late: bool = False) -> Any:
         """Return the state that a descriptor declares; the same name means the same state.
@@ -84,8 +83,8 @@ class KeyedStateBackend(KeyRows):
 
     def _table(self, namespaced: bool) -> RowTable:
         """Return the rows in which states and timers are declared."""
-        self.spaces.is_of_keys |= namespaced
-        return self.spaces if namespaced else self
+        self.namespaces.is_of_keys |= namespaced
+        return self.namespaces if namespaced else self
 
     def _undoable(self, state: Any, descriptor: StateDescriptor) -> Any:
         return state if self._undo is None else undoable(state, descriptor, self._undo)
@@ -113,7 +112,7 @@ class KeyedStateBackend(KeyRows):
         Raises:
             ProgramError: it was declared with another kind, or is declared too late.
         """
-        state = self.spaces.declare(descriptor, current=self.spaces.operators_row)
+        state = self.namespaces.declare(descriptor, current=self.namespaces.operators_row)
         return state if is_read else self._undoable(state, descriptor)
 
     def get_operator_list(self, descriptor: ListStateDescriptor, uid: str, *, union: bool) -> Any:
@@ -126,15 +125,15 @@ class KeyedStateBackend(KeyRows):
         Raises:
             ProgramError: there are states or timers of namespaces, beside which it cannot lie.
         """
-        spaces = self.spaces
-        if spaces.is_of_keys:
+        namespaces = self.namespaces
+        if namespaces.is_of_keys:
             raise ProgramError(
                 f"operator {self.operator!r}: the state {descriptor.name!r} of the operator {uid!r} itself cannot lie"
                 " beside the windows of keys: put rebalance() between the window and the function, or keep it in a"
                 " state of keys"
             )
         lead = f"{UNION if union else LIST}{uid}/"
-        return spaces.declare(descriptor, late=True, current=spaces.operators_row, lead=lead)
+        return namespaces.declare(descriptor, late=True, current=namespaces.operators_row, lead=lead)
 
     def delete_operator_list(self, name: str, uid: str) -> None:
         """Delete the list state that a checkpoint holds under a name, of an operator of the chain itself.
@@ -142,19 +141,19 @@ class KeyedStateBackend(KeyRows):
         Raises:
             ProgramError: the function declares it.
         """
-        spaces = self.spaces
+        namespaces = self.namespaces
         for lead in (LIST, UNION):
             slot = f"{lead}{uid}/{name}"
-            if spaces.declares(slot):
+            if namespaces.declares(slot):
                 raise ProgramError(
                     f"operator {self.operator!r} deletes the state {name!r} of the operator {uid!r} itself, and"
                     " declares it: do one of both"
                 )
-            row = spaces.find(OPERATOR)
-            if row is not None and any(spec.name == slot for spec, _ in spaces.contents_by_slot(row)):
+            row = namespaces.find(OPERATOR)
+            if row is not None and any(spec.name == slot for spec, _ in namespaces.contents_by_slot(row)):
                 if row[0] >= 0:
-                    spaces.touch_row(row)
-                row[spaces.place_of(slot)] = None
+                    namespaces.touch_row(row)
+                row[namespaces.place_of(slot)] = None
 
     def check_operator_lists(self) -> None:
         """Refuse a checkpoint with list states of operators that nobody has asked for.
@@ -162,9 +161,9 @@ class KeyedStateBackend(KeyRows):
         Raises:
             CheckpointMismatchError: there is one.
         """
-        row = self.spaces.find(OPERATOR)
-        for (name, _), content in () if row is None else self.spaces.contents_by_slot(row):
-            if name.startswith((LIST, UNION)) and not self.spaces.declares(name):
+        row = self.namespaces.find(OPERATOR)
+        for (name, _), content in () if row is None else self.namespaces.contents_by_slot(row):
+            if name.startswith((LIST, UNION)) and not self.namespaces.declares(name):
                 kind = "union list" if name.startswith(UNION) else "list"
                 raise CheckpointMismatchError(
                     f"the checkpoint holds the {kind} state {state_name(name)!r} (uid and name) with"
@@ -189,12 +188,12 @@ class KeyedStateBackend(KeyRows):
     def seal(self) -> None:
         """End the declaring of states: records come, or state is restored. Some may come late nevertheless."""
         super().seal()
-        self.spaces.seal()
+        self.namespaces.seal()
 
     @property
     def is_declared(self) -> bool:
         """Whether the operator has declared any state, or has timers."""
-        return bool(self.slots or self.spaces.slots)
+        return bool(self.slots or self.namespaces.slots)
 
     def allow_undo(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> Undo:
         """Return what undoes what is done to states and timers; these are declared later.
@@ -217,8 +216,8 @@ class KeyedStateBackend(KeyRows):
         """
         self.row = row = self.rows[key]
         self.key = key
-        spaces = self.spaces
-        spaces.row = spaces.nowhere
+        namespaces = self.namespaces
+        namespaces.row = namespaces.nowhere
         return row
 
     def enter(self, address: Any) -> Row:
@@ -229,7 +228,7 @@ class KeyedStateBackend(KeyRows):
         """Make no key the current one: states of keys are refused."""
         self.row = self.nowhere
         self.key = None
-        self.spaces.row = self.spaces.nowhere
+        self.namespaces.row = self.namespaces.nowhere
 
     def set_current_namespace(self, namespace: Any) -> None:
         """Make ``namespace`` the current one of the current key, as Flink's ``InternalKvState.setCurrentNamespace``.
@@ -237,7 +236,7 @@ class KeyedStateBackend(KeyRows):
         Raises:
             ProgramError: it is no int, text, or tuple of such.
         """
-        self.spaces.row = self.spaces.row_in(namespace)
+        self.namespaces.row = self.namespaces.row_in(namespace)
 
     def select(self, key: Any, namespace: Any) -> None:
         """Make ``key`` and ``namespace`` the current ones, for states and timers of namespaces alone.
@@ -250,28 +249,28 @@ class KeyedStateBackend(KeyRows):
         """
         self.key = key
         self.row = self.nowhere
-        spaces = self.spaces
+        namespaces = self.namespaces
         # (row_in, in line for what is nearly always so.)
-        found = spaces.by_key.get(key)
+        found = namespaces.by_key.get(key)
         if type(found) is dict:
             row = found.get(namespace)
-            spaces.row = spaces.row_in(namespace) if row is None else row
+            namespaces.row = namespaces.row_in(namespace) if row is None else row
         elif found is not None and found[1][1] == namespace:
-            spaces.row = found  # type: ignore[assignment]
+            namespaces.row = found  # type: ignore[assignment]
         else:
-            spaces.row = spaces.row_in(namespace)
+            namespaces.row = namespaces.row_in(namespace)
 
     def get_namespaces(self) -> list[Any]:
         """Return the namespaces in which the current key has state or timers."""
-        return self.spaces.namespaces_of(self.key)
+        return self.namespaces.namespaces_of(self.key)
 
     def drop_keys(self) -> None:
         """Drop the states and timers of all keys; the operator's own states stay."""
         self.leave_key()
         self.rows.clear()
         self.dirty.clear()
-        self.spaces.drop_keys()
-        for timers in (*self.timers, *self.spaces.timers):
+        self.namespaces.drop_keys()
+        for timers in (*self.timers, *self.namespaces.timers):
             timers.clear()
 
     # -- looking at it, for metrics and harnesses --
@@ -279,12 +278,12 @@ class KeyedStateBackend(KeyRows):
     @property
     def num_keys(self) -> int:
         """The number of keys that have state or timers; where they have rows of both kinds, it may be more."""
-        return max(len(self.rows), self.spaces.num_keys)
+        return max(len(self.rows), self.namespaces.num_keys)
 
     def get_keys(self) -> Iterator[Any]:
         """Return the keys that have state or timers."""
         yield from self.rows
-        for key in self.spaces.get_keys():
+        for key in self.namespaces.get_keys():
             if key not in self.rows:
                 yield key
 
@@ -320,13 +319,13 @@ class KeyedStateBackend(KeyRows):
 
     def _look(self, key: Any, namespace: Any) -> tuple[RowTable, Row]:
         """Return the row of a key, or of a key in a namespace, and the table; none is made."""
-        address = key if namespace is None else space_address(key, namespace)
+        address = key if namespace is None else namespace_address(key, namespace)
         table = self.table_of(address)
         return table, table.find(address) or table.blank
 
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""
-        found = largest_rows(self.rows.items(), count) + largest_rows(self.spaces.contents_by_key(), count)
+        found = largest_rows(self.rows.items(), count) + largest_rows(self.namespaces.contents_by_key(), count)
         return sorted(found, key=lambda each: -each[1])[:count]
 
     # -- writing and restoring whole rows (the state log's side) --
@@ -334,11 +333,11 @@ class KeyedStateBackend(KeyRows):
     @property
     def tables(self) -> tuple[RowTable, RowTable]:
         """The rows of keys, and those of namespaces."""
-        return self, self.spaces
+        return self, self.namespaces
 
     def table_of(self, address: Any) -> RowTable:
         """Return the rows that have an address."""
-        return self.spaces if is_space(address) else self
+        return self.namespaces if is_namespaced(address) else self
 
     def take_all_changes(self) -> tuple[list[list[Row]], dict[Any, int]]:
         """Return the rows that changed in this epoch and hold something; and the stale entries of those that are gone.
@@ -354,7 +353,7 @@ class KeyedStateBackend(KeyRows):
         changed = [table.take_changes(removed) for table in self.tables]
         if self._undo is not None:
             self._undo.end_epoch()
-        for timers in (*self.timers, *self.spaces.timers):
+        for timers in (*self.timers, *self.namespaces.timers):
             timers.queue.end_epoch()
         return changed, removed
 

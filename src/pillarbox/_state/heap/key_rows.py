@@ -11,8 +11,6 @@ from pillarbox._state.heap.rows import RowTable
 from pillarbox._state.keys.key_groups import key_group, subtask_of
 from pillarbox._state.slots import Row
 
-__all__ = ["KeyOwner", "KeyRows"]
-
 
 class KeyOwner(NamedTuple):
     """The keys of a program that a backend may hold: those of one subtask."""

@@ -11,10 +11,8 @@ from typing import Any
 from pillarbox._errors import ProgramError
 from pillarbox._state.heap.key_rows import KeyRows
 from pillarbox._state.heap.rows import RowTable
-from pillarbox._state.keys.addresses import OPERATOR, check_namespace, is_space, space_address
+from pillarbox._state.keys.addresses import OPERATOR, check_namespace, is_namespaced, namespace_address
 from pillarbox._state.slots import Row, SlotSpec
-
-__all__ = ["NamespaceRows", "OperatorsRow"]
 
 _OPERATORS_NAMESPACE = OPERATOR[1]
 
@@ -85,7 +83,7 @@ class NamespaceRows(RowTable):
             check_namespace(namespace, self.operator)
             self._checked = namespace  # keys that come to be in the same window bring the same one
         self._keys.check_owner(key)
-        return self.new_row(space_address(key, namespace))
+        return self.new_row(namespace_address(key, namespace))
 
     def new_row(self, address: Any) -> Row:
         """Return a new row, in its place."""
@@ -114,7 +112,7 @@ class NamespaceRows(RowTable):
 
     def find(self, address: Any) -> Row | None:
         """Return the row of an address; None where there is none, or it is none of a namespace."""
-        if not is_space(address):
+        if not is_namespaced(address):
             return None
         found = self.by_key.get(address[0])
         if isinstance(found, dict):
@@ -177,19 +175,19 @@ class NamespaceRows(RowTable):
 class OperatorsRow:
     """The operator's own row: the current one of all states that are the operator's, whatever the current key is."""
 
-    def __init__(self, spaces: NamespaceRows) -> None:
-        self._spaces = spaces
-        self.operator: str = spaces.operator
+    def __init__(self, namespaces: NamespaceRows) -> None:
+        self._namespaces = namespaces
+        self.operator: str = namespaces.operator
 
     current_key: Any = None
 
     def spec_of(self, slot: int) -> SlotSpec:
         """Return what is in a place of the row."""
-        return self._spaces.spec_of(slot)
+        return self._namespaces.spec_of(slot)
 
     def touch_row(self, row: Row) -> None:
         """Note that the row, unchanged so far in this epoch, is being changed."""
-        self._spaces.touch_row(row)
+        self._namespaces.touch_row(row)
 
     def row_in(self, namespace: Any) -> Row:
         """Refuse: the operator's own states have no namespaces."""
@@ -199,12 +197,12 @@ class OperatorsRow:
     def row(self) -> Row:
         """The row, made where there is none; it stays only if it holds something when the epoch ends."""
         # As ``find`` does, in line for the usual case: it is asked for with each read of broadcast state.
-        found = self._spaces.by_key.get(None)
+        found = self._namespaces.by_key.get(None)
         if type(found) is list and found[1][1] == _OPERATORS_NAMESPACE:
             return found
-        row = self._spaces.find(OPERATOR)
-        return self._spaces.new_row(OPERATOR) if row is None else row
+        row = self._namespaces.find(OPERATOR)
+        return self._namespaces.new_row(OPERATOR) if row is None else row
 
     def touch(self) -> None:
         """Note that the row, unchanged so far in this epoch, is being changed."""
-        self._spaces.touch_row(self.row)
+        self._namespaces.touch_row(self.row)

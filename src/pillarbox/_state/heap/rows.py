@@ -10,12 +10,10 @@ from operator import is_, itemgetter
 from typing import Any, NoReturn
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
-from pillarbox._state.descriptors import StateDescriptor
 from pillarbox._state.heap.states import STATES, CurrentRow
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.slots import FIRST_SLOT, KEPT, LATE, NEW, STAMPS, STATE, Row, SlotSpec, stale_entry, state_name
-
-__all__ = ["RowTable"]
+from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class NoRow(list[Any]):

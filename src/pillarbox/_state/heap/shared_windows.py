@@ -16,21 +16,15 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from pillarbox._state.descriptors import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-)
+from pillarbox._state.descriptors import AggregateFunction, AggregatingStateDescriptor, ReducingStateDescriptor
 from pillarbox._state.heap.key_rows import KeyRows
 from pillarbox._state.heap.namespace_rows import NamespaceRows
 from pillarbox._state.heap.states import folded_none
 from pillarbox._state.heap.timers import HeapTimers
-from pillarbox._state.keys.addresses import check_namespace, is_space, space_address
+from pillarbox._state.keys.addresses import check_namespace, is_namespaced, namespace_address
 from pillarbox._state.slots import FIRST_SLOT, NEW, Row, SlotSpec, stale_entry
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-
-__all__ = ["SharedWindows", "Window"]
 
 _MARK = itemgetter(0)
 # Windows that hold more than this in all are not searched for the number of different keys: it is asked for each epoch.
@@ -331,7 +325,7 @@ class SharedWindows(NamespaceRows):
         row = window.rows.get(key)
         if row is None:
             row = window.rows[key] = self.blank.copy()
-            row[1] = space_address(key, namespace)
+            row[1] = namespace_address(key, namespace)
         self._fill(window, key, row, window.fresh[key])
         return row
 
@@ -351,12 +345,12 @@ class SharedWindows(NamespaceRows):
 
     def rows_of(self, key: Any) -> Iterator[Row]:
         """Return a key's rows that hold something."""
-        found = (self.find(space_address(key, namespace)) for namespace in list(self.by_namespace))
+        found = (self.find(namespace_address(key, namespace)) for namespace in list(self.by_namespace))
         return (row for row in found if row is not None and self.holds_something(row))
 
     def find(self, address: Any) -> Row | None:
         """Return the row of an address; None where there is none, or it is none of a namespace."""
-        if not is_space(address):
+        if not is_namespaced(address):
             return None
         key, namespace, _ = address
         window = self.by_namespace.get(namespace)
@@ -397,7 +391,7 @@ class SharedWindows(NamespaceRows):
                 row = rows.get(key)
                 if row is None:
                     row = blank.copy()
-                    row[1] = space_address(key, namespace)
+                    row[1] = namespace_address(key, namespace)
                 elif folded is None and all(row[slot] is None for slot in late):
                     if row[0] != NEW:
                         removed[row[1]] = stale_entry(row[0])

@@ -25,19 +25,6 @@ from pillarbox._state.descriptors import (
 )
 from pillarbox._state.slots import Row, SlotSpec, state_name
 
-__all__ = [
-    "STATES",
-    "CurrentRow",
-    "HeapAggregatingState",
-    "HeapFoldingState",
-    "HeapListState",
-    "HeapMapState",
-    "HeapReducingState",
-    "HeapState",
-    "HeapValueState",
-    "folded_none",
-]
-
 _EMPTY: dict[Any, Any] = {}
 _IS_NONE = partial(is_, None)
 

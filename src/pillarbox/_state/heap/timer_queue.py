@@ -21,8 +21,6 @@ import numpy.typing as npt
 
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-__all__ = ["TimerQueue"]
-
 _PORTION = 1024
 # The run is swept when it has passed, or lost, more than this many and a share of those that are left: so a timer costs
 # a few looks at most.

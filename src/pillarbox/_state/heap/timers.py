@@ -15,12 +15,10 @@ import numpy.typing as npt
 from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
 from pillarbox._state.heap.states import CurrentRow
 from pillarbox._state.heap.timer_queue import TimerQueue
-from pillarbox._state.keys.addresses import said
+from pillarbox._state.keys.addresses import format_address
 from pillarbox._state.slots import NEW, Row, stale_entry
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
-
-__all__ = ["HeapTimers"]
 
 # Fewer entries than this are compared faster by Python than by numpy.
 _FEW = 64
@@ -238,9 +236,9 @@ class HeapTimers:
             for timestamp in _stamps_in(row[self.slot]):
                 if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
                     raise CheckpointMismatchError(
-                        f"operator {self._table.operator!r}: the checkpoint holds a timer of key {said(address)} at"
-                        f" {shorten(timestamp)} ({type(timestamp).__name__}), which is no 64-bit integer: it is"
-                        " damaged; start from an older copy of it, or from a new one"
+                        f"operator {self._table.operator!r}: the checkpoint holds a timer of key"
+                        f" {format_address(address)} at {shorten(timestamp)} ({type(timestamp).__name__}), which is no"
+                        " 64-bit integer: it is damaged; start from an older copy of it, or from a new one"
                     )
                 timestamps.append(timestamp)
                 owners.append(address)

@@ -17,8 +17,6 @@ from pillarbox._state.heap.key_rows import KeyRows
 from pillarbox._state.heap.ttl_states import TtlState
 from pillarbox._state.slots import Row
 
-__all__ = ["TtlCleaner"]
-
 _END = object()
 
 

@@ -18,7 +18,6 @@ from pillarbox._state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
-    StateDescriptor,
     ValueStateDescriptor,
 )
 from pillarbox._state.heap.key_rows import KeyRows
@@ -32,9 +31,8 @@ from pillarbox._state.heap.states import (
     HeapValueState,
 )
 from pillarbox._state.slots import Row
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.ttl import StateTtlConfig
-
-__all__ = ["TTL_STATES", "TtlState"]
 
 _EMPTY: dict[Any, Any] = {}
 

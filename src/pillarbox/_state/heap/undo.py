@@ -9,11 +9,9 @@ from collections.abc import Callable, Collection
 from operator import delitem, setitem
 from typing import Any
 
-from pillarbox._copies import ATOMS, deep_copy
+from pillarbox._copies import ATOMS, are_fixed, copied, is_fixed
 from pillarbox._state.chunks.large_collection import LiveMap
 from pillarbox._state.slots import Row
-
-__all__ = ["Undo"]
 
 _MISSING = object()
 
@@ -93,7 +91,7 @@ class Undo:
             if name in self._copied:
                 return
             self._copied[name] = row
-            value = _copy(value)
+            value = copied(value)
         self._steps.append((setitem, (row, slot, value)))
 
     # -- lists --
@@ -107,8 +105,8 @@ class Undo:
         """Note a list whose elements may be changed in place."""
         if self._active and elements is not None and id(elements) not in self._copied:
             self._copied[id(elements)] = elements
-            if not _all_fixed(elements):
-                self._steps.append((setitem, (elements, slice(None), _copy(elements))))
+            if not are_fixed(elements):
+                self._steps.append((setitem, (elements, slice(None), copied(elements))))
 
     # -- maps --
 
@@ -120,13 +118,13 @@ class Undo:
         if type(value) in ATOMS or id(entries) in self._copied or (name := (id(entries), key)) in self._copied:
             return
         self._copied[name] = entries
-        self._note(entries, key, _copy(value))
+        self._note(entries, key, copied(value))
 
     def values(self, entries: dict[Any, Any] | None) -> None:
         """Note a map whose values may all be changed in place."""
         if self._active and entries and id(entries) not in self._copied:
             self._copied[id(entries)] = entries
-            changing = {key: _copy(value) for key, value in entries.items() if not _is_fixed(value)}
+            changing = {key: copied(value) for key, value in entries.items() if not is_fixed(value)}
             if changing:
                 self._steps.append((dict.update, (entries, changing)))
 
@@ -219,25 +217,3 @@ def _put_back_live(entries: LiveMap, key: Any, value: Any, is_changed: bool, is_
             noted[key] = None
         else:
             noted.pop(key, None)
-
-
-def _is_fixed(value: Any) -> bool:
-    return type(value) in ATOMS or (isinstance(value, tuple) and _all_fixed(value))
-
-
-def _all_fixed(values: Collection[Any]) -> bool:
-    return ATOMS.issuperset(map(type, values)) or all(map(_is_fixed, values))
-
-
-def _copy(value: Any) -> Any:
-    """Return a copy that nothing which is done to the value can change."""
-    kind = type(value)
-    if kind is list or kind is set:
-        if _all_fixed(value):
-            return value.copy()
-    elif kind is dict:
-        if _all_fixed(value.values()):
-            return value.copy()
-    elif isinstance(value, tuple) and _all_fixed(value):
-        return value
-    return deep_copy(value)

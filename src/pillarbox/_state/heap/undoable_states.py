@@ -17,16 +17,14 @@ from pillarbox._state.descriptors import (
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
-    StateDescriptor,
     ValueState,
     ValueStateDescriptor,
 )
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.heap.undo import Undo
 from pillarbox._state.slots import Row
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
-
-__all__ = ["UndoableTimers", "undoable"]
 
 
 def undoable(state: Any, descriptor: StateDescriptor, undo: Undo) -> Any:

@@ -9,8 +9,6 @@ from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.slots import LIST, UNION, state_name
 from pillarbox._state.types.type_names import TypeName, parse, refusal
 
-__all__ = ["StateChanges", "compare_states"]
-
 
 @dataclass
 class StateChanges:
@@ -34,34 +32,34 @@ def compare_states(then: LogHead, now: LogHead) -> StateChanges:
     old, new = dict(_states(then)), dict(_states(now))
     kept = {slot: now.former.get(slot, slot) for slot in old}
     for slot, name in kept.items():
-        what = f"{operator}: the {old[slot]} state {_said(slot)!r}"
+        what = f"{operator}: the {old[slot]} state {_format_slot(slot)!r}"
         if not name:
             found.carried_out.append(f"{what} is deleted")
         elif name != slot and name in old:
             found.refused.append(
-                f"{what} is to be called {_said(name)!r}, and there is a state of that name: declare both, or delete"
-                " one of them with runtime_context.delete_if_exists()"
+                f"{what} is to be called {_format_slot(name)!r}, and there is a state of that name: declare both, or"
+                " delete one of them with runtime_context.delete_if_exists()"
             )
         elif name not in new:
             found.refused.append(
-                f"{what} is no more: let another one say renamed_from({_said(slot)!r}), or delete it with"
+                f"{what} is no more: let another one say renamed_from({_format_slot(slot)!r}), or delete it with"
                 " runtime_context.delete_if_exists()"
             )
         elif new[name] != old[slot]:
             found.refused.append(f"{what} is a {new[name]} state: give it another name")
         else:
             if name != slot:
-                found.carried_out.append(f"{what} is called {_said(name)!r} now")
+                found.carried_out.append(f"{what} is called {_format_slot(name)!r} now")
             one, other = then.types.get(slot), now.types.get(name)
             if one is not None and other is not None:
                 _compare_types(what, parse(one), parse(other), found)
     found.doubtful += [
-        f"{operator}: nobody asks for the list state {_said(slot)!r} (uid and name): it is refused where anything is in"
-        " it; set uid() to the old one, or delete it with delete_if_exists() of the operator state store"
+        f"{operator}: nobody asks for the list state {_format_slot(slot)!r} (uid and name): it is refused where"
+        " anything is in it; set uid() to the old one, or delete it with delete_if_exists() of the operator state store"
         for slot in sorted(_lists(then) - _lists(now))
     ]
     found.carried_out += [
-        f"{operator}: the {kind} state {_said(slot)!r} is new"
+        f"{operator}: the {kind} state {_format_slot(slot)!r} is new"
         for slot, kind in new.items()
         if slot not in kept.values()
     ]
@@ -80,7 +78,7 @@ def _compare_types(what: str, then: TypeName, now: TypeName, found: StateChanges
     (found.doubtful if old - new and new - old else found.refused).append(f"{what}: {why}")
 
 
-def _said(slot: str) -> str:
+def _format_slot(slot: str) -> str:
     return state_name(slot.removeprefix("space/"))
 
 

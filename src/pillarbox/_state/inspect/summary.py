@@ -12,8 +12,6 @@ from pillarbox._errors import shorten
 from pillarbox._state.inspect.view import LogView, ViewedRows
 from pillarbox._state.keys.addresses import OPERATOR
 
-__all__ = ["LogSummary", "timestamps_in"]
-
 # Of each chunk this many of the keys with most state are kept by name.
 _NAMED = 20
 _MINUS_ONE = 0x2545F4914F6CDD1D

@@ -22,13 +22,11 @@ from pillarbox._state.chunks.head import META, Layout, LogHead, LogIdentity, dam
 from pillarbox._state.chunks.large_collection import FoundCollections
 from pillarbox._state.chunks.scan import scan
 from pillarbox._state.chunks.store import ChunkStore
-from pillarbox._state.keys.addresses import is_space, whose
+from pillarbox._state.keys.addresses import format_owner, is_namespaced
 from pillarbox._state.log.layouts import layout_at
 from pillarbox._state.slots import Row, state_name
 from pillarbox._state.types.opaque import AnyNames
 from pillarbox._unpickle import loads_allowed
-
-__all__ = ["LogView", "ViewedRows"]
 
 
 class ViewedRows(NamedTuple):
@@ -121,20 +119,20 @@ class LogView:
             for index, counts in chunk.apart.items():
                 if alone[index]:
                     alone[index] = False
-                    address, of = chunk.keys[index], layouts[chunk.is_space(index)]
+                    address, of = chunk.keys[index], layouts[chunk.is_namespaced(index)]
                     apart[address] = _Apart(of, chunk.rows[index], sizes[index])
                     for slot, count in counts.items():
                         collections.expect((address, of[slot - 1]), count)
             check_rows(list(compress(chunk.rows, alone.tobytes())), chunk.number, self._identity)
             for found, entries in chunk.current_elements():
-                spec = layouts[is_space(found.address)][found.slot - 1]
+                spec = layouts[is_namespaced(found.address)][found.slot - 1]
                 collections.find((found.address, spec), found, entries)
                 sizes_of_elements[found.address] += float(sizes[entries - chunk.start].sum())
             for part, layout in zip(chunk.parts, layouts):
                 yield from _chosen(chunk, part, alone[part], layout, sizes[part])
         for (address, spec), count, elements in collections.take_all():
             if not count or count != len(elements):
-                state = f"the state {state_name(spec[0])!r} of {whose(address)}"
+                state = f"the state {state_name(spec[0])!r} of {format_owner(address)}"
                 what = f"{state} has not its {count} elements, but {len(elements)}"
                 raise damaged(self._identity, "the state", what)
             apart[address].row[1 + apart[address].layout.index(spec)] = elements.content()
@@ -148,7 +146,7 @@ class LogView:
 def _with_slots(chunk: Chunk, layouts: tuple[Layout, Layout], index: int, written: Layout, row: Row) -> Row:
     """Return a large row with the slots of the others in its chunk."""
     held = dict(zip(written, row[1:]))
-    return [row[0], *(held.get(slot) for slot in layouts[chunk.is_space(index)])]
+    return [row[0], *(held.get(slot) for slot in layouts[chunk.is_namespaced(index)])]
 
 
 def _sizes(chunk: Chunk) -> npt.NDArray[np.float64]:
@@ -168,7 +166,7 @@ def _chosen(
 
 
 def _viewed(addresses: list[Any], layout: Layout, rows: list[Row], sizes: npt.NDArray[np.float64]) -> ViewedRows:
-    if not is_space(addresses[0]):
+    if not is_namespaced(addresses[0]):
         return ViewedRows(addresses, None, layout, rows, sizes)
     keys, namespaces = ([address[place] for address in addresses] for place in (0, 1))
     return ViewedRows(keys, namespaces, layout, rows, sizes)

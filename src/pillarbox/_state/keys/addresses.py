@@ -9,47 +9,45 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 
-__all__ = ["OPERATOR", "check_namespace", "is_plain", "is_space", "said", "space_address", "whose"]
 
-
-class _Space:
+class _OfNamespace:
     """Marks addresses of namespaces: no key holds it."""
 
 
-_SPACE = _Space()
+_OF_NAMESPACE = _OfNamespace()
 
 
-def space_address(key: Any, namespace: Any) -> tuple[Any, Any, _Space]:
+def namespace_address(key: Any, namespace: Any) -> tuple[Any, Any, _OfNamespace]:
     """Return the address of the row of a key and a namespace: a tuple of both, and one thing more."""
-    return (key, namespace, _SPACE)
+    return (key, namespace, _OF_NAMESPACE)
 
 
 #: The address of the operator's own row, which is of no key: stored as namespace "operator" of the key None.
-OPERATOR: tuple[Any, ...] = space_address(None, "operator")
+OPERATOR: tuple[Any, ...] = namespace_address(None, "operator")
 
 
-def is_space(address: Any) -> bool:
+def is_namespaced(address: Any) -> bool:
     """Return whether an address is one of a namespace, and not a key."""
-    return type(address) is tuple and len(address) == 3 and address[2] is _SPACE
+    return type(address) is tuple and len(address) == 3 and address[2] is _OF_NAMESPACE
 
 
-def said(address: Any) -> str:
+def format_address(address: Any) -> str:
     """Return an address for people."""
     if _is_operators(address):
         return "the operator itself"
-    if is_space(address):
+    if is_namespaced(address):
         return f"{shorten(address[0])} in namespace {shorten(address[1])}"
     return shorten(address)
 
 
-def whose(address: Any) -> str:
+def format_owner(address: Any) -> str:
     """Return whose the row at an address is, for people."""
-    return said(address) if _is_operators(address) else f"key {said(address)}"
+    return format_address(address) if _is_operators(address) else f"key {format_address(address)}"
 
 
 def _is_operators(address: Any) -> bool:
     """Return whether an address is the operator's own; a key may compare in a way of its own, as numpy's values do."""
-    return is_space(address) and address == OPERATOR
+    return is_namespaced(address) and address == OPERATOR
 
 
 def check_namespace(namespace: Any, operator: str) -> None:

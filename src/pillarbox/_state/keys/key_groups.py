@@ -27,22 +27,6 @@ import pyarrow.compute as pc
 from pillarbox._errors import KeyTypeError, shorten
 from pillarbox._rows import column_to_list
 
-__all__ = [
-    "DEFAULT_MAX_PARALLELISM",
-    "MAX_MAX_PARALLELISM",
-    "default_max_parallelism",
-    "hashes_of_column",
-    "hashes_of_integers",
-    "hashes_of_keys",
-    "hashes_of_tuples",
-    "key_group",
-    "key_group_range",
-    "owners",
-    "smallest_key",
-    "stable_hash",
-    "subtask_of",
-]
-
 DEFAULT_MAX_PARALLELISM = 128
 MAX_MAX_PARALLELISM = 1 << 15
 

@@ -16,17 +16,6 @@ from typing import Any, TypedDict
 
 from pillarbox._types.scalars import SCALARS, scalar_of_spark
 
-__all__ = [
-    "KeyNote",
-    "are_other_types",
-    "classes_of_keys",
-    "declared_key",
-    "family_of",
-    "function_note",
-    "key_change",
-    "note_of_inputs",
-]
-
 
 class KeyNote(TypedDict, total=False):
     """How a keyed operator gets its keys; plain data, since checkpoints hold it.
@@ -72,7 +61,7 @@ def key_change(then: KeyNote | None, now: KeyNote | None) -> tuple[bool, str] | 
         return None
     if "inputs" in then or "inputs" in now:
         return _change_of_inputs(then.get("inputs", [then]), now.get("inputs", [now]))
-    said = f"the key was {_said(then)}, and is {_said(now)}"
+    said = f"the key was {_format_key(then)}, and is {_format_key(now)}"
     if are_other_types(then.get("types"), now.get("types")):
         return True, said
     columns, new_columns = then.get("columns"), now.get("columns")
@@ -128,7 +117,7 @@ def _other_code(then: KeyNote, now: KeyNote) -> bool:
     return then.get("function") != now.get("function")
 
 
-def _said(note: KeyNote) -> str:
+def _format_key(note: KeyNote) -> str:
     columns, types = note.get("columns"), note.get("types") or []
     if columns is not None:
         named = [f"{column} {kind.upper()}" for column, kind in zip(columns, types)] or columns

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["INPUTS", "SIDES", "Inputs", "StateNote", "kept_inputs", "state_change"]
-
 #: Plain data, since checkpoints hold it: phrases, each under the name of what it tells of, and notes of inputs.
 StateNote = Mapping[str, Any]
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pillarbox._state.chunks.large_collection import LargeCollection
 from pillarbox._state.chunks.store import ChunkStore
-from pillarbox._state.keys.addresses import is_space
+from pillarbox._state.keys.addresses import is_namespaced
 from pillarbox._state.log import limits
 from pillarbox._state.log.contents import LogContents
 from pillarbox._state.log.ledger import CLEANED
 from pillarbox._state.slots import Row
-
-__all__ = ["clean", "drop_stale"]
 
 
 def drop_stale(contents: LogContents, store: ChunkStore) -> None:
@@ -37,8 +35,8 @@ def clean(
         the rows of each table, and places of elements by their maps and lists.
     """
     ledger, collections = contents.ledger, contents.collections
-    rows, spaces = contents.backend.rows, contents.backend.spaces
-    has_spaces = bool(spaces.slots)
+    rows, namespaces = contents.backend.rows, contents.backend.namespaces
+    has_namespaces = bool(namespaces.slots)
     chunk_bytes, slack = limits.CHUNK_BYTES, limits.SLACK_BYTES
     moved: list[list[Row]] = [[], []]
     elements: dict[LargeCollection, list[int]] = {}
@@ -63,11 +61,11 @@ def clean(
             contents.head.cleaned += 1
             if not slot:
                 row = rows.get(address)
-                if row is None and has_spaces:
-                    row = spaces.find(address)
+                if row is None and has_namespaces:
+                    row = namespaces.find(address)
                 if row is None or row[0] != entry:
                     continue
-                moved[is_space(address)].append(row)
+                moved[is_namespaced(address)].append(row)
             else:
                 collection = collections.get(address, slot)
                 place = None if collection is None else collection.place_of(name, entry)

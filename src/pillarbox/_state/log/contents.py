@@ -17,10 +17,8 @@ from pillarbox._state.log.large_collections import LargeCollections
 from pillarbox._state.log.layouts import Layouts
 from pillarbox._state.log.ledger import ChunkOnFile, Ledger
 from pillarbox._state.log.plain_states import PlainStates
-from pillarbox._state.types.class_names import Classes
+from pillarbox._state.types.class_names import ImportedNames
 from pillarbox._unpickle import Allowed, loads_allowed
-
-__all__ = ["LogContents"]
 
 
 class LogContents:
@@ -50,7 +48,7 @@ class LogContents:
         self.identity = identity
         self.backend = backend
         self.moved: Mapping[tuple[str, str], type] = moved or {}
-        self.classes: Classes = Classes(self.moved)
+        self.classes: ImportedNames = ImportedNames(self.moved)
         self.plain: PlainStates | None = None
         self.layouts: Layouts = Layouts(backend)
         self.ledger: Ledger = Ledger()
@@ -86,7 +84,7 @@ class LogContents:
         chunks = self.ledger.chunks
         self.head = head = replace(self.head, stamps=[stamp], first=chunks[0].number if chunks else self.head.following)
         head.layouts = self.layouts.keys.written(head.first)
-        head.space_layouts = self.layouts.spaces.written(head.first)
+        head.space_layouts = self.layouts.namespaces.written(head.first)
         head.former = self.layouts.former
         head.without_timers = self.backend.without_timers()
         return head

@@ -19,8 +19,6 @@ from pillarbox._state.log.sections import ElementSection, Section
 from pillarbox._state.slots import FIRST_SLOT, Row, SlotSpec
 from pillarbox._state.types.sizes import sizes_of
 
-__all__ = ["Entries", "RowSection"]
-
 # The entry in a chunk for a row that lies elsewhere.
 _STUB = 64
 # Rows of a chunk whose sizes differ by no more than this factor count as their mean.
@@ -77,7 +75,7 @@ class RowSection(Section):
         chunk.keys += [row[1] for row in rows]
         chunk.rows += list(map(_as_written, self._collections.slim(rows)))
         if self.table.is_namespaced:
-            chunk.spaces = len(rows)
+            chunk.namespaces = len(rows)
 
     def values(self, part: slice) -> Iterator[tuple[Any, SlotSpec, Any]]:
         for row in self._collections.slim(self.rows[part]):

@@ -23,14 +23,12 @@ from pillarbox._state.keys.key_groups import key_group, subtask_of
 from pillarbox._state.log.contents import LogContents
 from pillarbox._state.log.plain_states import PlainStates
 from pillarbox._state.slots import FIRST_SLOT, Row
-from pillarbox._state.types.class_names import Classes
+from pillarbox._state.types.class_names import ImportedNames
 from pillarbox._state.types.opaque import Distinct, name_of_class
 from pillarbox._state.types.records import RecordError, fill, reader
 from pillarbox._state.types.type_names import TypeName, change_of_type, parse, refusal
 from pillarbox._types.scalars import CLASSES
 from pillarbox._unpickle import Allowed
-
-__all__ = ["Evolution", "evolution_of"]
 
 # The hash of a key of these types never changes; that of a tuple is made of those of its elements.
 _WITHOUT_CLASS = CLASSES | {type(None), UUID}
@@ -104,7 +102,7 @@ class Evolution:
 class _OfPickles(Evolution):
     """Of pickled values: classes are imported, and dataclasses get the fields that they were written without."""
 
-    def __init__(self, identity: LogIdentity, classes: Classes) -> None:
+    def __init__(self, identity: LogIdentity, classes: ImportedNames) -> None:
         super().__init__(identity)
         self.allowed = self._classes = classes
         classes.forget()
@@ -165,7 +163,7 @@ class _OfPlainValues(Evolution):
         for name, kind in now.items():
             why = refusal(then[name], kind, names) if name in then else None
             if why is not None:
-                raise cannot_become(identity, plain.said(name), why)
+                raise cannot_become(identity, plain.title_of(name), why)
         self._unchecked = {name for name, kind in now.items() if then.get(name) != kind}
         self._others: dict[type, bool] = {}
         self._converters: dict[str, _Converter] = {}

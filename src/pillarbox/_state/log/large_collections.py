@@ -22,12 +22,10 @@ from pillarbox._state.chunks.large_collection import (
 )
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.rows import RowTable
-from pillarbox._state.keys.addresses import said
+from pillarbox._state.keys.addresses import format_address
 from pillarbox._state.log.sections import ElementSection
 from pillarbox._state.slots import FIRST_SLOT, Row, SlotSpec
 from pillarbox._state.types.sizes import sizes_of
-
-__all__ = ["LargeCollections"]
 
 # Beyond about this many bytes a map or list leaves its row; below a quarter of it, it comes back. What is in its row
 # is written with each change of it, but needs no numbers in memory.
@@ -201,5 +199,5 @@ class LargeCollections:
         return collection
 
     def _wrong(self, address: Any, slot: int, count: int, found: int) -> str:
-        state = f"{self.spec(address, slot).title} of key {said(address)}"
+        state = f"{self.spec(address, slot).title} of key {format_address(address)}"
         return f"{state} has not its {count} elements, but {found}{', in other places' if found == count else ''}"

@@ -14,11 +14,8 @@ from pillarbox._state.chunks.chunk import Chunk
 from pillarbox._state.chunks.head import Layout, LogHead
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.rows import RowTable
-from pillarbox._state.keys.addresses import is_space
+from pillarbox._state.keys.addresses import is_namespaced
 from pillarbox._state.slots import FIRST_SLOT, STAMPS, Row, SlotSpec
-
-__all__ = ["DELETED", "Layouts", "SlotLayouts", "layout_at", "with_addresses"]
-
 
 # The place of a slot of a state that the program has deleted.
 DELETED = -1
@@ -29,13 +26,13 @@ class Layouts:
 
     Attributes:
         keys: those of rows of keys.
-        spaces: those of rows of namespaces.
+        namespaces: those of rows of namespaces.
     """
 
     def __init__(self, backend: KeyedStateBackend) -> None:
         self.keys: SlotLayouts = SlotLayouts(backend)
-        self.spaces: SlotLayouts = SlotLayouts(backend.spaces)
-        self._both = (self.keys, self.spaces)
+        self.namespaces: SlotLayouts = SlotLayouts(backend.namespaces)
+        self._both = (self.keys, self.namespaces)
 
     def take_over(self, head: LogHead) -> bool:
         """Take what a head says, and have room for it in the program's rows.
@@ -47,24 +44,24 @@ class Layouts:
             CheckpointMismatchError: the program does not declare what there is.
         """
         changed = self.keys.take_over(head.layouts)
-        return self.spaces.take_over(head.space_layouts) or changed
+        return self.namespaces.take_over(head.space_layouts) or changed
 
     def note(self, following: int) -> None:
         """Take the program's slots for the layout from a chunk on."""
         self.keys.note(following)
-        if self.spaces.table.slots:
-            self.spaces.note(following)
+        if self.namespaces.table.slots:
+            self.namespaces.note(following)
 
     def at(self, number: int) -> tuple[Layout, Layout]:
         """Return the layouts of a chunk."""
-        return self.keys.at(number), self.spaces.at(number)
+        return self.keys.at(number), self.namespaces.at(number)
 
     @property
     def former(self) -> dict[str, str]:
         """What the head says of states that the program has renamed or deleted."""
         return {
             table.lead + name: now and table.lead + now
-            for table in (self.keys.table, self.spaces.table)
+            for table in (self.keys.table, self.namespaces.table)
             for name, now in chain(table.former.items(), zip(table.deleted, repeat("")))
             if not name.startswith(STAMPS)
         }
@@ -77,15 +74,18 @@ class Layouts:
                 chunk.rows[part] = [row if row is None else _rearranged(row, of) for row in chunk.rows[part]]
         if chunk.apart or chunk.elements:
             for index, counts in chunk.apart.items():
-                places = [(_place(slot, positions[chunk.is_space(index)]), count) for slot, count in counts.items()]
+                places = [
+                    (_place(slot, positions[chunk.is_namespaced(index)]), count) for slot, count in counts.items()
+                ]
                 chunk.apart[index] = {place: count for place, count in places if place != DELETED}
             chunk.elements = [
-                found._replace(slot=_place(found.slot, positions[is_space(found.address)])) for found in chunk.elements
+                found._replace(slot=_place(found.slot, positions[is_namespaced(found.address)]))
+                for found in chunk.elements
             ]
 
     def fit_large(self, chunk: Chunk, index: int, layout: Layout, row: Row) -> Row:
         """Return a large row of a chunk, which has a layout of its own, with the program's slots."""
-        table = self._both[chunk.is_space(index)].table
+        table = self._both[chunk.is_namespaced(index)].table
         slots = _specs(layout)
         table.adopt_slots(slots)
         positions = table.positions(slots)

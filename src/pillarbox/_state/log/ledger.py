@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from pillarbox._state.chunks.chunk import Chunk
 
-__all__ = ["ChunkOnFile", "Ledger"]
-
 # Of each byte that epochs change, cleaning may write this many again (CLEANED, of which the smallest rows' numbers in
 # the log take some), and one more where bytes only go; what is reckoned with beforehand is a little less.
 CLEANED = 1.7

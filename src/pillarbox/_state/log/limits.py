@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "GATHERING", "SLACK_BYTES", "SPARE_CHUNKS", "VALUE_BYTES"]
-
 CHUNK_BYTES = 512 * 1024
 CHUNK_ROWS = 4096
 # PySpark sends the length of a value as a signed number of 32 bits, and some bytes around it.

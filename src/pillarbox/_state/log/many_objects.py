@@ -6,8 +6,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["collector_paused"]
-
 # From this number of new objects on, the collector takes them for old ones.
 _MANY = 100_000
 

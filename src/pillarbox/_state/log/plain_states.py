@@ -14,7 +14,7 @@ from pillarbox._errors import TypeMismatchError
 from pillarbox._state.chunks.large_collection import Elements
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.rows import RowTable
-from pillarbox._state.keys.addresses import is_space, said, whose
+from pillarbox._state.keys.addresses import format_address, format_owner, is_namespaced
 from pillarbox._state.keys.key_note import KeyNote, family_of
 from pillarbox._state.slots import FIRST_SLOT, Row, SlotSpec
 from pillarbox._state.types.plain_types import (
@@ -27,8 +27,6 @@ from pillarbox._state.types.plain_types import (
     type_of_state,
 )
 from pillarbox._unpickle import Allowed, loads_allowed
-
-__all__ = ["PlainStates", "reason_for_pickled_keys", "reason_for_pickles"]
 
 
 class PlainStates:
@@ -69,11 +67,11 @@ class PlainStates:
         return any(self._present_name(name) != name for name in types)
 
     def _present_name(self, name: str) -> str:
-        table = self._backend.spaces if name.startswith(self._backend.spaces.lead) else self._backend
+        table = self._backend.namespaces if name.startswith(self._backend.namespaces.lead) else self._backend
         plain = name.removeprefix(table.lead)
         return table.lead + table.former.get(plain, plain)
 
-    def said(self, name: str) -> str:
+    def title_of(self, name: str) -> str:
         """Return a state for people, by the name of its slot."""
         return self._specs[name].title
 
@@ -134,19 +132,19 @@ class PlainStates:
     def _error(self, address: Any, spec: SlotSpec, what: str) -> TypeMismatchError:
         error = TypeMismatchError(
             f"operator {self._backend.operator!r}: {spec.title} of"
-            f" {whose(address)} does not fit its declared type: {what}; give such a value, or declare another type"
-            " (Types.PICKLED_BYTE_ARRAY() takes all)"
+            f" {format_owner(address)} does not fit its declared type: {what}; give such a value, or declare another"
+            " type (Types.PICKLED_BYTE_ARRAY() takes all)"
         )
-        error.at(operator=self._backend.operator, key=address[0] if is_space(address) else address)
+        error.at(operator=self._backend.operator, key=address[0] if is_namespaced(address) else address)
         return error
 
     def _refuse_key(self, keys: list[Any]) -> None:
         for key in keys:
             if not self._key.fits([key]):
                 raise TypeMismatchError(
-                    f"operator {self._backend.operator!r}: the key {said(key)} ({type(key).__name__}) is no plain"
-                    " value, as the type of the key says: let the key function, or what makes the column, return one of"
-                    " Python's own classes, such as int(...) or str(...) of it"
+                    f"operator {self._backend.operator!r}: the key {format_address(key)} ({type(key).__name__}) is no"
+                    " plain value, as the type of the key says: let the key function, or what makes the column, return"
+                    " one of Python's own classes, such as int(...) or str(...) of it"
                 )
 
 

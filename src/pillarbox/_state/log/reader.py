@@ -17,8 +17,6 @@ from pillarbox._state.log.evolution import Evolution
 from pillarbox._state.log.layouts import DELETED, with_addresses
 from pillarbox._state.log.many_objects import collector_paused
 
-__all__ = ["LogReader"]
-
 
 class LogReader:
     """Reads from a store what its head knows of.

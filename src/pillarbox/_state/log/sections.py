@@ -17,8 +17,6 @@ from pillarbox._state.chunks.large_collection import Elements, LargeCollection
 from pillarbox._state.slots import SlotSpec
 from pillarbox._state.types.sizes import sizes_of
 
-__all__ = ["ElementSection", "Section"]
-
 
 class Section(ABC):
     """Entries of one kind.

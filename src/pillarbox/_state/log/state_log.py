@@ -41,8 +41,6 @@ from pillarbox._state.log.reader import LogReader
 from pillarbox._state.log.writer import EpochWriter, cannot_be_written
 from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError
 
-__all__ = ["StateLog", "Sync"]
-
 # What the head has of the task, as the subject of a sentence.
 _BESIDE_KEYS = "what it keeps besides the state of keys, such as records of requests that have not ended,"
 

@@ -18,15 +18,13 @@ from pillarbox._errors import OperatorError, describe, shorten
 from pillarbox._state.chunks.chunk import Chunk
 from pillarbox._state.chunks.head import Mark, check_classes_of_keys
 from pillarbox._state.chunks.store import ChunkStore
-from pillarbox._state.keys.addresses import OPERATOR, is_space, whose
+from pillarbox._state.keys.addresses import OPERATOR, format_owner, is_namespaced
 from pillarbox._state.log import limits
 from pillarbox._state.log.cleaner import clean, drop_stale
 from pillarbox._state.log.contents import LogContents
 from pillarbox._state.log.entries import Entries, RowSection
 from pillarbox._state.log.sections import ElementSection
 from pillarbox._state.slots import stale_entry
-
-__all__ = ["EpochWriter", "cannot_be_written"]
 
 # From this number of bytes on, the writes of an epoch show how exact the estimates of sizes were.
 _CALIBRATING = 4096
@@ -66,8 +64,8 @@ class EpochWriter:
         collections, ledger, scale = contents.collections, contents.ledger, contents.scale
         changed, removed = contents.backend.take_all_changes()
         if contents.classes_of_keys:
-            of_keys, of_spaces = ([row[1] for row in rows] for rows in changed)
-            keys = of_keys + [address[0] for address in of_spaces if address != OPERATOR]
+            of_keys, of_namespaces = ([row[1] for row in rows] for rows in changed)
+            keys = of_keys + [address[0] for address in of_namespaces if address != OPERATOR]
             check_classes_of_keys(keys, contents.classes_of_keys, contents.identity)
         contents.layouts.note(contents.head.following)
         elements_gone, elements = collections.take_changes(chain(*changed), removed, scale)
@@ -208,7 +206,7 @@ class EpochWriter:
         what = f"an element, {shorten(value[0])}, of " if isinstance(section, ElementSection) else ""
         return OperatorError(
             f"operator {self._contents.backend.operator!r}: {what}{spec.title} of"
-            f" {whose(address)} cannot be written: it takes {size} bytes, and Spark takes no value of more than"
+            f" {format_owner(address)} cannot be written: it takes {size} bytes, and Spark takes no value of more than"
             f" {limits.VALUE_BYTES}: keep it in a map or list state, whose elements are written one by one, or"
             " under several keys"
         )
@@ -218,10 +216,10 @@ class EpochWriter:
         operator = self._contents.backend.operator
         for address, spec, value in chain(*(section.values(part) for section, part in entries.parts(start, stop))):
             try:
-                self._contents.dump((address[0] if is_space(address) else address, value))
+                self._contents.dump((address[0] if is_namespaced(address) else address, value))
             except Exception as its:
                 return OperatorError(
-                    f"operator {operator!r}: {spec.title} of {whose(address)} {cannot_be_written(its)}"
+                    f"operator {operator!r}: {spec.title} of {format_owner(address)} {cannot_be_written(its)}"
                 )
         # Each by itself can be written, now that it is tried again.
         return OperatorError(f"operator {operator!r}: the epoch's state cannot be written: {describe(error)}")

@@ -18,19 +18,8 @@ from pillarbox._errors import CheckpointMismatchError
 from pillarbox._rows import batch_from_bytes, batch_to_bytes, column_to_list
 from pillarbox._state.inspect.view import LogView, ViewedRows
 from pillarbox._state.keys.key_groups import hashes_of_column, hashes_of_tuples, stable_hash
-from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, parts_slot
+from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, parts_slot_of
 from pillarbox._state.slots import NEW
-
-__all__ = [
-    "ArrowRows",
-    "PartsFromLog",
-    "PartsToLog",
-    "hashes_of_rows",
-    "rows_of",
-    "schemas_of",
-    "struct_type",
-    "structs_of",
-]
 
 # Of a join: a bit of each left row tells whether it has found a partner, in blocks of this many rows.
 _BLOCK = 1 << 12
@@ -223,8 +212,7 @@ def schemas_of(view: LogView) -> dict[str, pa.Schema]:
     Raises:
         CheckpointMismatchError: the log cannot be read.
     """
-    slots = [*view.head.slots()]
-    slot = parts_slot(*([(name, kind) for lead, name, kind in slots if lead == of] for of in ("", "space/")))
+    slot = parts_slot_of(view.head)
     found: dict[str, pa.Schema] = {}
     if slot is None:
         return found

@@ -26,8 +26,6 @@ from pillarbox._state.types.type_names import Converter, TypeName, chained, or_n
 from pillarbox._types.codecs import MISFITS, Codec, codec_for
 from pillarbox._types.scalars import SCALARS, Scalar
 
-__all__ = ["ColumnType", "PickledType", "column_type", "is_typed"]
-
 
 class ColumnType(ABC):
     """A kind of columns.

@@ -20,7 +20,16 @@ from pillarbox._errors import CheckpointMismatchError
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint.arrow_parts import schemas_of
-from pillarbox._state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources, table_folder
+from pillarbox._state.savepoint.manifest import (
+    BEGUN,
+    MANIFEST,
+    STARTED,
+    FileDigest,
+    Manifest,
+    OperatorTable,
+    Sources,
+    table_folder,
+)
 from pillarbox._state.savepoint.own_state import (
     TASKS,
     OwnState,
@@ -31,12 +40,8 @@ from pillarbox._state.savepoint.own_state import (
 from pillarbox._state.savepoint.table import Loads, Table
 from pillarbox._unpickle import loads as loads_anything
 
-__all__ = ["LocalSavepoint", "write_savepoint"]
-
 # What comes before the path in a URI.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://[^/]*)?(?=/)")
-_MANIFEST = "manifest"
-_STARTED = "started"
 
 
 def write_savepoint(
@@ -94,10 +99,10 @@ def write_savepoint(
         drained=is_drained(rows),
     )
     # Moved to its place as a whole: a savepoint is complete, or it is none.
-    half = folder / f".{_MANIFEST}"
+    half = folder / f".{MANIFEST}"
     half.mkdir()
     (half / "part-0.txt").write_text(manifest.to_json() + "\n", encoding="utf-8")
-    half.rename(folder / _MANIFEST)
+    half.rename(folder / MANIFEST)
     return manifest
 
 
@@ -116,15 +121,15 @@ def _local(directory: str | Path) -> Path:
 
 def _prepare(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
-        if not (folder / _STARTED).exists() or (folder / _MANIFEST).exists():
+        if not (folder / STARTED).exists() or (folder / MANIFEST).exists():
             raise CheckpointMismatchError(
                 f"{folder} exists, and is no savepoint that was begun and not completed: give a new directory"
             )
         for path in folder.iterdir():
-            if path.name != _STARTED:
+            if path.name != STARTED:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (folder / _STARTED).mkdir(parents=True, exist_ok=True)
-    (folder / _STARTED / "part-0.txt").write_text("a savepoint of pillarbox was begun here\n", encoding="utf-8")
+    (folder / STARTED).mkdir(parents=True, exist_ok=True)
+    (folder / STARTED / "part-0.txt").write_text(f"{BEGUN}\n", encoding="utf-8")
 
 
 def _digests(folder: Path) -> dict[str, FileDigest]:
@@ -153,9 +158,9 @@ class LocalSavepoint:
 
     def __init__(self, directory: str | Path) -> None:
         self._folder = _local(directory)
-        found = sorted(path for path in (self._folder / _MANIFEST).glob("*") if path.name[0] not in "._")
+        found = sorted(path for path in (self._folder / MANIFEST).glob("*") if path.name[0] not in "._")
         if not found:
-            state = "was begun, and not completed" if (self._folder / _STARTED).exists() else "is no savepoint"
+            state = "was begun, and not completed" if (self._folder / STARTED).exists() else "is no savepoint"
             raise CheckpointMismatchError(f"{directory} {state}: it has no manifest")
         self.manifest: Manifest = Manifest.from_json(found[0].read_text(encoding="utf-8"))
         self.manifest.check_files(directory, _digests(self._folder))

@@ -20,7 +20,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.heap.rows import RowTable
 from pillarbox._state.inspect.view import ViewedRows
-from pillarbox._state.keys.addresses import OPERATOR, said, space_address
+from pillarbox._state.keys.addresses import OPERATOR, format_address, namespace_address
 from pillarbox._state.keys.key_groups import hashes_of_keys, key_group_range
 from pillarbox._state.log.contents import LogContents
 from pillarbox._state.log.layouts import with_addresses
@@ -32,8 +32,6 @@ from pillarbox._state.savepoint.table import Loads, Table
 from pillarbox._state.slots import NEW, Row, SlotSpec
 from pillarbox._state.types.opaque import pickled
 from pillarbox._unpickle import loads as loads_anything
-
-__all__ = ["LogBuilder", "build_log"]
 
 
 def build_log(
@@ -95,7 +93,7 @@ class LogBuilder:
         if rows.namespaces is None:
             self._put(self._backend, rows.keys, rows.rows)
         else:
-            self._put(self._backend.spaces, list(map(space_address, rows.keys, rows.namespaces)), rows.rows)
+            self._put(self._backend.namespaces, list(map(namespace_address, rows.keys, rows.namespaces)), rows.rows)
 
     def _put(self, table: RowTable, addresses: list[Any], rows: list[Row]) -> None:
         with_addresses(rows, addresses)
@@ -108,8 +106,8 @@ class LogBuilder:
             if table.count_rows() < len(table.dirty):
                 twice = Counter(row[1] for row in table.dirty).most_common(1)[0][0]
                 raise CheckpointMismatchError(
-                    f"{self._identity}: the savepoint has the state of {said(twice)} twice: it is damaged, or was"
-                    " edited"
+                    f"{self._identity}: the savepoint has the state of {format_address(twice)} twice: it is damaged, or"
+                    " was edited"
                 )
 
     def _check(self, rows: ViewedRows) -> None:
@@ -122,8 +120,8 @@ class LogBuilder:
         if wrong.any():
             key = rows.keys[int(wrong.argmax())]
             raise CheckpointMismatchError(
-                f"{self._identity}: the savepoint has the state of {said(key)} for it, which is another subtask's: its"
-                " key_group is not that of the key; it is damaged, or was edited"
+                f"{self._identity}: the savepoint has the state of {format_address(key)} for it, which is another"
+                " subtask's: its key_group is not that of the key; it is damaged, or was edited"
             )
 
     def finish(self, own: OwnState) -> None:
@@ -134,8 +132,8 @@ class LogBuilder:
             OperatorError: a value cannot be pickled.
         """
         if own.row:
-            spaces = self._backend.spaces
-            self._put(spaces, [OPERATOR], [[NEW, *(own.row.get(slot.name) for slot in spaces.slots)]])
+            namespaces = self._backend.namespaces
+            self._put(namespaces, [OPERATOR], [[NEW, *(own.row.get(slot.name) for slot in namespaces.slots)]])
         self._check_once()
         contents, operator = self._contents, self._operator
         contents.head.version = version = max(1, operator.version)

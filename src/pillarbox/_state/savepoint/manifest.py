@@ -23,23 +23,6 @@ from pillarbox._state.savepoint.column_types import is_typed
 from pillarbox._state.slots import state_name
 from pillarbox._types.scalars import scalar_of_spark
 
-__all__ = [
-    "FORMAT",
-    "RESERVED",
-    "ArrowPart",
-    "FileDigest",
-    "Manifest",
-    "OperatorTable",
-    "SlotColumn",
-    "Sources",
-    "columns_of",
-    "parts_slot",
-    "table_folder",
-    "type_of_keys",
-    "types_of_slots",
-    "unique_name",
-]
-
 # Of savepoints. Another one is refused.
 FORMAT = 1
 
@@ -212,12 +195,18 @@ class OperatorTable:
 
 def parts_slot(layout: Iterable[tuple[str, str]], space_layout: Iterable[tuple[str, str]]) -> str | None:
     """Return the slot where an operator by columns keeps its Arrow streams; None: it is not such an operator."""
-    keys, spaces = set(layout), set(space_layout)
-    if not keys and ("state/partials", "map") in spaces and spaces <= _PARTIALS:
+    keys, namespaces = set(layout), set(space_layout)
+    if not keys and ("state/partials", "map") in namespaces and namespaces <= _PARTIALS:
         return "state/partials"
-    if spaces == _JOINED and keys >= _BUFFERS:
+    if namespaces == _JOINED and keys >= _BUFFERS:
         return "state/rows"
     return None
+
+
+def parts_slot_of(head: LogHead) -> str | None:
+    """Return the slot of a log in which Arrow streams lie; None: it is none of an operator by columns."""
+    keys, namespaces = ({(name, kind) for lead, name, kind in head.slots() if lead == of} for of in ("", "space/"))
+    return parts_slot(keys, namespaces)
 
 
 @dataclass(frozen=True)
@@ -323,6 +312,12 @@ class Manifest:
             wanted, found = self.files[name], present[name]
             if found != (wanted.length if isinstance(found, int) else wanted):
                 raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is not as it was written")
+
+
+#: The files by which a directory is known as a savepoint, complete or not; and what the latter holds.
+MANIFEST = "manifest"
+STARTED = "started"
+BEGUN = "a savepoint of pillarbox was begun here"
 
 
 def table_folder(uid: str) -> str:

@@ -12,12 +12,10 @@ import pyarrow as pa
 
 from pillarbox._state.keys.addresses import OPERATOR
 
-__all__ = ["has_own_namespace", "is_own", "is_space", "namespace_of", "texts_of"]
-
 _OWN_TEXT = json.dumps(OPERATOR[1])
 
 
-def is_space(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+def is_namespaced(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Return for each row whether it is of a namespace."""
     found: npt.NDArray[np.bool_] = batch.column("namespace").is_valid().to_numpy(zero_copy_only=False)
     return found

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from pillarbox._errors import KeyTypeError, ProgramError, TypeMismatchError, describe, shorten
 from pillarbox._rows import column_to_list
-from pillarbox._state.descriptors import StateDescriptor
 from pillarbox._state.inspect.view import ViewedRows
 from pillarbox._state.keys.key_groups import hashes_of_keys
 from pillarbox._state.keys.key_note import KeyNote
@@ -19,9 +18,8 @@ from pillarbox._state.savepoint.column_types import is_typed
 from pillarbox._state.savepoint.manifest import OperatorTable, columns_of, type_of_keys
 from pillarbox._state.savepoint.table import Table
 from pillarbox._state.slots import NEW
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.types.plain_types import NotPlainError, PlainType, type_of_state
-
-__all__ = ["EditedTable", "NewTable"]
 
 _TIMERS = "user-timers"
 _DOMAINS = ("event", "processing")

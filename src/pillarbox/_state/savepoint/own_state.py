@@ -20,18 +20,6 @@ from pillarbox._state.slots import LIST, UNION
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._unpickle import MissingGlobalError
 
-__all__ = [
-    "TASKS",
-    "OwnState",
-    "check_watermarks",
-    "gate_with_edges",
-    "is_drained",
-    "own_states",
-    "redistribute",
-    "redistribute_operator_state",
-    "task_row",
-]
-
 #: The columns of the table ``tasks``: a row for each subtask with a log. ``task`` is pickled, as the head has it.
 TASKS = pa.schema(
     [

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, describe
+from pillarbox._rows import batch_of, in_larger_batches
 from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.inspect.view import ViewedRows
 from pillarbox._state.keys.addresses import OPERATOR
@@ -32,18 +33,12 @@ from pillarbox._state.savepoint.arrow_parts import (
 )
 from pillarbox._state.savepoint.column_types import ColumnType, PickledType, column_type
 from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, SlotColumn
-from pillarbox._state.savepoint.namespaces import has_own_namespace, is_own, is_space, namespace_of, texts_of
+from pillarbox._state.savepoint.namespaces import has_own_namespace, is_namespaced, is_own, namespace_of, texts_of
 from pillarbox._state.savepoint.timer_column import TIMERS, decode_timers, encode_timers
 from pillarbox._state.slots import NEW
 from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
 from pillarbox._unpickle import MissingGlobalError, loads_allowed
 from pillarbox._unpickle import loads as loads_anything
-
-__all__ = ["ROWS", "Table"]
-
-#: About this many rows are in a batch, or so many bytes of a log.
-ROWS = 10_000
-_BYTES = 8 * 1024 * 1024
 
 # Key groups of rows: of a key whose class is not at hand; of no key, but of all subtasks; and the operator's own.
 _UNKNOWN = -1
@@ -90,17 +85,7 @@ class Table:
         Raises:
             CheckpointMismatchError: rows of an operator by columns have other columns than the table.
         """
-        pending: list[pa.RecordBatch] = []
-        count = size = 0
-        for batch, taken in self._encoded(views, subtask):
-            pending.append(batch)
-            count += batch.num_rows
-            size += taken
-            if count >= ROWS or size >= _BYTES:
-                yield pa.concat_batches(pending)
-                pending, count, size = [], 0, 0
-        if pending:
-            yield pa.concat_batches(pending)
+        return in_larger_batches(self._encoded(views, subtask))
 
     def _encoded(self, views: Iterable[ViewedRows], subtask: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         parts = PartsFromLog(self.operator) if self._parts else None
@@ -168,10 +153,7 @@ class Table:
 
     def _batch(self, columns: dict[str, pa.Array], count: int, subtask: int) -> pa.RecordBatch:
         columns["subtask"] = pa.array(np.full(count, subtask, np.int32))
-        arrays = [
-            columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in self.schema
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return batch_of(self.schema, count, columns)
 
     def _groups(self, keys: list[Any]) -> npt.NDArray[np.int64]:
         """Return the key group of each key, or that it is not known: where the key is of a class that is not here."""
@@ -318,21 +300,21 @@ class Table:
             batch = self.cast(batch)  # noqa: PLW2901
             if parts is not None:
                 batch = self._take_parts(batch, parts, loads)  # noqa: PLW2901
-            for space in (False, True):
-                chosen = self._chosen(batch, space=space)
+            for namespaced in (False, True):
+                chosen = self._chosen(batch, namespaced=namespaced)
                 if chosen.num_rows:
-                    yield self._view(chosen, loads, space=space)
+                    yield self._view(chosen, loads, namespaced=namespaced)
         if parts is not None:
             yield from parts.end()
 
-    def _chosen(self, batch: pa.RecordBatch, *, space: bool) -> pa.RecordBatch:
+    def _chosen(self, batch: pa.RecordBatch, *, namespaced: bool) -> pa.RecordBatch:
         """Return the rows of namespaces, or of keys; without the operator's own."""
         namespaces = batch.column("namespace")
         if namespaces.null_count == batch.num_rows:
-            return batch.slice(0, 0) if space else batch
-        if not space:
+            return batch.slice(0, 0) if namespaced else batch
+        if not namespaced:
             return batch.filter(namespaces.is_null())
-        return batch.filter(pa.array(is_space(batch) & ~is_own(batch)))
+        return batch.filter(pa.array(is_namespaced(batch) & ~is_own(batch)))
 
     def _take_parts(self, batch: pa.RecordBatch, parts: PartsToLog, loads: Loads) -> pa.RecordBatch:
         """Take the rows of parts, and the timers of their windows, out of a batch."""
@@ -349,7 +331,7 @@ class Table:
         rest = batch.filter(batch.column("stream").is_null())
         of_all = rest.column("key_group").is_null().to_numpy(zero_copy_only=False)
         if of_all.any():
-            parts.add_timers(self._view(rest.filter(pa.array(of_all)), loads, space=True))
+            parts.add_timers(self._view(rest.filter(pa.array(of_all)), loads, namespaced=True))
         return rest.filter(pa.array(~of_all))
 
     def _stream(self, part: ArrowPart, batch: pa.RecordBatch) -> tuple[Any, int, pa.RecordBatch, Any]:
@@ -368,11 +350,11 @@ class Table:
         batch = self.cast(batch)
         if self._parts:
             batch = batch.filter(batch.column("stream").is_null())
-        spaces = is_space(batch)
-        for space in (False, True):
-            chosen = batch.filter(pa.array(spaces == space))
+        namespaces = is_namespaced(batch)
+        for namespaced in (False, True):
+            chosen = batch.filter(pa.array(namespaces == namespaced))
             if chosen.num_rows:
-                yield self._view(chosen, loads, space=space), chosen.column("subtask")
+                yield self._view(chosen, loads, namespaced=namespaced), chosen.column("subtask")
 
     def own_rows(self, batch: pa.RecordBatch, loads: Loads = loads_anything) -> dict[int, dict[str, Any]]:
         """Return what the former subtasks had of the operator's own state, by subtask and slot.
@@ -384,13 +366,13 @@ class Table:
         batch = batch.filter(pa.array(is_own(batch)))
         if not batch.num_rows:
             return {}
-        view = self._view(batch, loads, space=True, own=True)
+        view = self._view(batch, loads, namespaced=True, own=True)
         return {
             subtask: {slot: value for (slot, _), value in zip(view.layout, row[1:]) if value is not None}
             for subtask, row in zip(batch.column("subtask").to_pylist(), view.rows)
         }
 
-    def _view(self, batch: pa.RecordBatch, loads: Loads, *, space: bool, own: bool = False) -> ViewedRows:
+    def _view(self, batch: pa.RecordBatch, loads: Loads, *, namespaced: bool, own: bool = False) -> ViewedRows:
         """Return rows of keys, or of namespaces.
 
         Args:
@@ -399,15 +381,15 @@ class Table:
         """
         of_values = loads if own else _as_written()
         count = batch.num_rows
-        layout = list(self.operator.space_layout if space else self.operator.layout)
+        layout = list(self.operator.space_layout if namespaced else self.operator.layout)
         columns: dict[str, Sequence[Any]] = {}
         names: dict[str, SlotColumn] = {}
         with self._readable():
             keys = self._decode("key", batch, loads)
             for column in self.operator.columns:
-                if column.space == space and batch.column(column.name).null_count < count:
+                if column.space == namespaced and batch.column(column.name).null_count < count:
                     columns[column.slot] = self._decode(column.name, batch, of_values)
-                if column.space == space:
+                if column.space == namespaced:
                     names[column.name] = column
             columns.update(decode_timers(batch.column("timers"), [slot for slot, kind in layout if kind == "timers"]))
             for place, values in _exact(batch, of_values):
@@ -421,7 +403,7 @@ class Table:
         nothing = [None] * count
         rows = list(map(list, zip(repeat(NEW, count), *(columns.get(slot, nothing) for slot, _ in layout))))
         namespaces = None
-        if space:
+        if namespaced:
             texts = batch.column("namespace").to_pylist()
             known = {text: namespace_of(text) for text in set(texts)}
             namespaces = [known[text] for text in texts]

@@ -12,8 +12,6 @@ import pyarrow as pa
 from pillarbox._state.chunks.head import Layout
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["TIMERS", "decode_timers", "encode_timers"]
-
 TIMERS = pa.list_(pa.struct([("service", pa.string()), ("domain", pa.string()), ("timestamp", pa.int64())]))
 
 

@@ -17,10 +17,8 @@ from pillarbox._state.types.records import (
 )
 from pillarbox._unpickle import Allowed, find_global
 
-__all__ = ["Classes"]
 
-
-class Classes(Allowed):
+class ImportedNames(Allowed):
     """Names by which anything may be imported.
 
     Args:

@@ -18,17 +18,6 @@ from typing import Any
 from pillarbox._state.types.plain_types import PlainKey
 from pillarbox._unpickle import Allowed, loads_allowed
 
-__all__ = [
-    "AnyNames",
-    "Distinct",
-    "Opaque",
-    "equal_keys",
-    "loads_inert",
-    "name_of_class",
-    "opaques_in",
-    "pickled",
-]
-
 _ATOMS = frozenset({type(None), bool, int, str, bytes})
 _UUID = ("uuid", "UUID")
 

@@ -13,8 +13,6 @@ from typing import Any
 from pillarbox._state.types.opaque import Opaque, name_of_class
 from pillarbox._state.types.type_names import RecordName, TypeName, or_none, within
 
-__all__ = ["RecordForm", "with_fields"]
-
 
 class RecordForm:
     """One class, as pickles have its objects.

@@ -24,23 +24,18 @@ import pyspark.sql.types as spark
 
 from pillarbox._errors import shorten
 from pillarbox._rows import Row
-from pillarbox._state.types.records import field_names, fields_beside, optional_fields, own_pickling, pickled_form
+from pillarbox._state.types.records import (
+    always,
+    field_names,
+    fields_beside,
+    optional_fields,
+    own_pickling,
+    pickled_form,
+)
 from pillarbox._state.types.type_names import RecordName, TypeName
-from pillarbox._types import TypeInformation
 from pillarbox._types.scalars import CLASSES, OF_CLASSES, OF_SPARK, SCALARS, Scalar
+from pillarbox._types.type_information import TypeInformation
 from pillarbox._unpickle import Allowed, loads_allowed, row_class
-
-__all__ = [
-    "ListOf",
-    "MapOf",
-    "NotPlainError",
-    "PlainKey",
-    "PlainType",
-    "Readable",
-    "of_present",
-    "plain_type",
-    "type_of_state",
-]
 
 _NONE = type(None)
 _ZONES = frozenset({_NONE, dt.timezone, ZoneInfo})
@@ -280,23 +275,19 @@ def _stub(record: type) -> type:
     return type(record.__name__, (), {"__new__": new, "__slots__": ()})
 
 
-def _always(value: Any) -> Callable[[], Any]:
-    return lambda: value
-
-
 _ROWS: Allowed = {("pillarbox._unpickle", "row_class"): _Rows, ("pillarbox.rows", "row_class"): _Rows}
-_DELTA: Allowed = {("datetime", "timedelta"): _always(dt.timedelta)}
+_DELTA: Allowed = {("datetime", "timedelta"): always(dt.timedelta)}
 _ZONED: Allowed = {
     **_DELTA,
-    ("datetime", "timezone"): _always(dt.timezone),
+    ("datetime", "timezone"): always(dt.timezone),
     ("builtins", "getattr"): _Zones,
     ("zoneinfo", "ZoneInfo"): _Zones,
 }
 _NAMED: dict[type, Allowed] = {
-    Decimal: {("decimal", "Decimal"): _always(Decimal)},
-    dt.date: {("datetime", "date"): _always(dt.date)},
-    dt.datetime: {**_ZONED, ("datetime", "datetime"): _always(dt.datetime)},
-    dt.time: {**_ZONED, ("datetime", "time"): _always(dt.time)},
+    Decimal: {("decimal", "Decimal"): always(Decimal)},
+    dt.date: {("datetime", "date"): always(dt.date)},
+    dt.datetime: {**_ZONED, ("datetime", "datetime"): always(dt.datetime)},
+    dt.time: {**_ZONED, ("datetime", "time"): always(dt.time)},
     dt.timedelta: _DELTA,
 }
 _SEQUENCES = frozenset({list, tuple, set, frozenset})

@@ -14,20 +14,6 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-__all__ = [
-    "RecordError",
-    "compared_fields",
-    "field_names",
-    "fields_beside",
-    "fill",
-    "is_pickled_by_places",
-    "is_record",
-    "optional_fields",
-    "own_pickling",
-    "pickled_form",
-    "reader",
-]
-
 _PICKLING = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__")
 _LEAVES = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray})
 _SEQUENCES = (list, tuple, set, frozenset, deque)
@@ -83,17 +69,18 @@ def field_names(record: Any) -> tuple[str, ...]:
 def _defaults(record: Any) -> Mapping[str, Callable[[], Any]]:
     """Return what makes the default of each field that has one."""
     if issubclass(record, tuple):
-        return {name: _always(value) for name, value in record._field_defaults.items()}
+        return {name: always(value) for name, value in record._field_defaults.items()}
     made: dict[str, Callable[[], Any]] = {}
     for each in dataclasses.fields(record):
         if each.default_factory is not _MISSING:
             made[each.name] = each.default_factory
         elif each.default is not _MISSING:
-            made[each.name] = _always(each.default)
+            made[each.name] = always(each.default)
     return made
 
 
-def _always(value: Any) -> Callable[[], Any]:
+def always(value: Any) -> Callable[[], Any]:
+    """Return a function that returns the value."""
     return lambda: value
 
 

@@ -19,8 +19,6 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["largest_rows", "size_of", "sizes_of"]
-
 _CONTAINER = 8.0
 _SCALAR = 5.0
 _NAME = 64.0

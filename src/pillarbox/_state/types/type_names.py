@@ -18,20 +18,6 @@ from pillarbox._rows import Row
 from pillarbox._rows import row_class as class_of_rows
 from pillarbox._types.scalars import SCALARS
 
-__all__ = [
-    "FORMS",
-    "Converter",
-    "RecordName",
-    "TypeName",
-    "chained",
-    "change_of_type",
-    "or_none",
-    "parse",
-    "refusal",
-    "within",
-    "without_forms",
-]
-
 Converter = Callable[[Any], Any]
 
 FORMS = frozenset({"tuple", "dict", "slots", "list"})

@@ -13,8 +13,6 @@ from pillarbox._task.network.partitioner import BroadcastPartitioner, KeyGroupPa
 from pillarbox._task.network.spool import RecordSpool
 from pillarbox._task.vertex import InputEdge
 
-__all__ = ["BatchInput"]
-
 
 class BatchInput:
     """Holds records back until those before them have come. Only the mailbox thread may touch it.

@@ -36,10 +36,9 @@ from pillarbox._elements import (
 from pillarbox._errors import ExchangeError
 from pillarbox._task.network.spool import Extent, Spool
 from pillarbox._task.vertex import InputEdge
-from pillarbox._time import EpochValve, WatermarkSink
+from pillarbox._time.epoch_valve import EpochValve
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-
-__all__ = ["InputGate"]
+from pillarbox._time.watermark_generators import WatermarkSink
 
 
 @dataclass

@@ -25,8 +25,6 @@ from pillarbox._task.network.spool import NOT_KEPT, Extent, RecordSpool, Spool
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-__all__ = ["KeySorter", "KeyedRun"]
-
 # Records are sorted when they take about this much: the bytes in which they come, and so much more for each as objects.
 _PORTION_BYTES = 32 * 1024 * 1024
 _OBJECT_BYTES = 250

@@ -19,23 +19,16 @@ from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.keying import Keying, Router
 from pillarbox._operators.frame.user_code import raise_at_record
 
-__all__ = [
-    "BroadcastPartitioner",
-    "ChannelSelector",
-    "CustomPartitioner",
-    "ForwardPartitioner",
-    "GlobalPartitioner",
-    "KeyGroupPartitioner",
-    "OutputPartitioner",
-    "Partitioner",
-    "RebalancePartitioner",
-    "RescalePartitioner",
-    "ShufflePartitioner",
-]
-
 
 class ChannelSelector(ABC):
-    """Divides the runs of records of one sending subtask among the targets. Only the mailbox thread may touch it."""
+    """Divides the runs of records of one sending subtask among the targets. Only the mailbox thread may touch it.
+
+    Args:
+        targets: the number of receivers.
+    """
+
+    def __init__(self, targets: int) -> None:
+        self._targets = targets
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
         """Start anew, as the ``subtask``-th sender: an epoch that is run again divides its records the same way."""
@@ -45,7 +38,7 @@ class ChannelSelector(ABC):
         """Yield the index of a target and its share of the records, for each target that has any."""
 
 
-class Partitioner(ABC):
+class Partitioner:
     """How records are spread over the targets of an edge.
 
     Attributes:
@@ -57,14 +50,21 @@ class Partitioner(ABC):
     to_output = False
     at_once = False
     label: str
+    # What divides the records, where that depends on the number of targets alone.
+    _selector: type[ChannelSelector]
 
-    @abstractmethod
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what divides the records of one sending subtask among ``targets`` receivers.
 
         Args:
             senders: the number of sending subtasks; 0: nobody knows, as they are the partitions of a source.
         """
+        return self._selector(targets)
+
+
+class _ToTheOnlyTarget(ChannelSelector):
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        yield 0, records
 
 
 class OutputPartitioner(Partitioner):
@@ -76,18 +76,10 @@ class OutputPartitioner(Partitioner):
 
     to_output = True
     label = "rows"
+    _selector = _ToTheOnlyTarget
 
     def __init__(self, *, at_once: bool = False) -> None:
         self.at_once = at_once
-
-    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Return what hands on all records."""
-        return _ToTheOnlyTarget()
-
-
-class _ToTheOnlyTarget(ChannelSelector):
-    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
-        yield 0, records
 
 
 class KeyGroupPartitioner(Partitioner):
@@ -107,8 +99,8 @@ class KeyGroupPartitioner(Partitioner):
 
 class _ByKeyGroup(ChannelSelector):
     def __init__(self, router: Router, targets: int) -> None:
+        super().__init__(targets)
         self._router = router
-        self._targets = targets
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         # Also where there is one target: a key that cannot be routed is refused at any parallelism.
@@ -132,44 +124,22 @@ def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) ->
         start = end
 
 
-class BroadcastPartitioner(Partitioner):
-    """All records to every subtask. Flink's ``BroadcastPartitioner``."""
-
-    label = "broadcast"
-
-    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Return what hands on all records to all receivers."""
-        return _ToAll(targets)
-
-
 class _ToAll(ChannelSelector):
-    def __init__(self, targets: int) -> None:
-        self._targets = targets
-
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         for target in range(self._targets):
             yield target, records
 
 
-class RebalancePartitioner(Partitioner):
-    """In equal shares, regardless of the records.
+class BroadcastPartitioner(Partitioner):
+    """All records to every subtask. Flink's ``BroadcastPartitioner``."""
 
-    Flink's ``RebalancePartitioner`` deals out single records; here each run is cut into as many pieces as there are
-    targets, so that columns need not be copied.
-
-    An epoch that is run again deals the same records out to the same subtasks if they come in the same order.
-    """
-
-    label = "rebalance"
-
-    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Return what deals records out."""
-        return _InTurn(targets)
+    label = "broadcast"
+    _selector = _ToAll
 
 
 class _InTurn(ChannelSelector):
     def __init__(self, targets: int) -> None:
-        self._targets = targets
+        super().__init__(targets)
         self._next = 0
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
@@ -188,19 +158,22 @@ class _InTurn(ChannelSelector):
         self._next = (self._next + left_over) % self._targets
 
 
-class ShufflePartitioner(Partitioner):
-    """At random. Flink's ``ShufflePartitioner``, but that an epoch that is run again draws the same numbers."""
+class RebalancePartitioner(Partitioner):
+    """In equal shares, regardless of the records.
 
-    label = "shuffle"
+    Flink's ``RebalancePartitioner`` deals out single records; here each run is cut into as many pieces as there are
+    targets, so that columns need not be copied.
 
-    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Return what deals records out at random."""
-        return _AtRandom(targets)
+    An epoch that is run again deals the same records out to the same subtasks if they come in the same order.
+    """
+
+    label = "rebalance"
+    _selector = _InTurn
 
 
 class _AtRandom(ChannelSelector):
     def __init__(self, targets: int) -> None:
-        self._targets = targets
+        super().__init__(targets)
         self._random = np.random.default_rng()
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
@@ -210,6 +183,25 @@ class _AtRandom(ChannelSelector):
         yield from _scatter(records, self._random.integers(self._targets, size=len(records)), self._targets)
 
 
+class ShufflePartitioner(Partitioner):
+    """At random. Flink's ``ShufflePartitioner``, but that an epoch that is run again draws the same numbers."""
+
+    label = "shuffle"
+    _selector = _AtRandom
+
+
+class _ToOne(ChannelSelector):
+    def __init__(self, targets: int) -> None:
+        super().__init__(targets)
+        self._target = 0
+
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
+        self._target = subtask % self._targets
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        yield self._target, records
+
+
 class ForwardPartitioner(Partitioner):
     """From each subtask to the one with the same index. Flink's ``ForwardPartitioner``.
 
@@ -217,10 +209,7 @@ class ForwardPartitioner(Partitioner):
     """
 
     label = "forward"
-
-    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Return what hands on all records to one receiver."""
-        return _ToOne(targets)
+    _selector = _ToOne
 
 
 class RescalePartitioner(Partitioner):
@@ -236,21 +225,9 @@ class RescalePartitioner(Partitioner):
         return _ToShare(targets, senders) if senders else _ToOne(targets)
 
 
-class _ToOne(ChannelSelector):
-    def __init__(self, targets: int) -> None:
-        self._targets = targets
-        self._target = 0
-
-    def begin_epoch(self, subtask: int, epoch: int) -> None:
-        self._target = subtask % self._targets
-
-    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
-        yield self._target, records
-
-
 class _ToShare(ChannelSelector):
     def __init__(self, targets: int, senders: int) -> None:
-        self._targets = targets
+        super().__init__(targets)
         self._senders = senders
         self._first = 0
         self._turns = _InTurn(1)
@@ -274,10 +251,7 @@ class GlobalPartitioner(Partitioner):
     """All records to the first subtask. Flink's ``GlobalPartitioner``."""
 
     label = "global"
-
-    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Return what hands on all records to the first receiver."""
-        return _ToTheOnlyTarget()
+    _selector = _ToTheOnlyTarget
 
 
 class CustomPartitioner(Partitioner):
@@ -301,9 +275,9 @@ class CustomPartitioner(Partitioner):
 
 class _AsTold(ChannelSelector):
     def __init__(self, function: Callable[[Any, int], int], keying: Keying, targets: int) -> None:
+        super().__init__(targets)
         self._function = function
         self._keying = keying
-        self._targets = targets
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         where = f"operator {self._keying.operator!r}: the partitioner"

@@ -11,12 +11,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pillarbox._elements import ArrowRecords, Buffer, Element, Records, Watermark, WatermarkStatus, dumps, encode
+from pillarbox._elements import (
+    ArrowRecords,
+    Buffer,
+    Element,
+    Records,
+    Watermark,
+    WatermarkStatus,
+    channel_code,
+    dumps,
+    encode,
+)
 from pillarbox._task.network.unpicklable import refuse_unpicklable
-from pillarbox._task.vertex import Edge, channel_code
+from pillarbox._task.vertex import Edge
 from pillarbox._time.timestamps import MIN_TIMESTAMP
-
-__all__ = ["RecordWriter"]
 
 # A buffer is packed at about this many bytes. Smaller ones cost more per record, larger ones more memory.
 _BUFFER_BYTES = 512 * 1024

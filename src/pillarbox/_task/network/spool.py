@@ -9,8 +9,6 @@ from typing import IO
 from pillarbox._elements import Records, decode, encode
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 
-__all__ = ["NOT_KEPT", "Extent", "RecordSpool", "Spool"]
-
 # What is wrong with a record that cannot be kept so.
 NOT_KEPT = "cannot be pickled, as it has to be in batch mode, where records wait for others"
 _MEMORY_BOUND = 64 * 1024 * 1024

@@ -15,8 +15,6 @@ from typing import Any, Generic, TypeVar
 
 from pillarbox.mailbox import MailboxExecutor
 
-__all__ = ["EXHAUSTED", "AnyReader", "DataInputStatus", "IteratorReader", "Reader", "ThreadedReader"]
-
 T = TypeVar("T")
 
 

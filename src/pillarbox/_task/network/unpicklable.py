@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 from pillarbox._elements import dumps
 from pillarbox._errors import raise_from_user_code, shorten, shorten_record
 
-__all__ = ["refuse_unpicklable"]
-
 _ADVICE = "(connections, locks, generators and the like stay in the function that made them)"
 
 

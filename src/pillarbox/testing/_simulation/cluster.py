@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pillarbox._elements import Buffer, Records
-from pillarbox._graph import Program
+from pillarbox._graph.program import Program
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._runtime.local import EpochStore, Savepoint
-from pillarbox._task import MultipleInputStreamTask, SourceStreamTask
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
+from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.vertex import Vertex
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing._program_harness import PatientJob
 from pillarbox.testing._simulation.turns import Turns
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pillarbox._elements import Records
-from pillarbox._graph import Program
 from pillarbox._graph.description import describe_programs
+from pillarbox._graph.program import Program
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state.savepoint.files import write_savepoint
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing._program_harness import PatientJob, program_of
 from pillarbox.testing._simulation.cluster import SimulatedJob, Story, Weather
 from pillarbox.testing._simulation.program import Inputs, SimulatedProgram, outcome

@@ -14,8 +14,6 @@ from pillarbox.testing._simulation.cluster import FAULTS
 from pillarbox.testing._simulation.program import SimulatedProgram
 from pillarbox.testing._simulation.run import MAX_PARALLELISM, Disagreement, Programs, Run
 
-__all__ = ["SimulationError", "simulate"]
-
 Records = Mapping[str, Sequence[Any]]
 Key = str | Callable[[Any], Any]
 

@@ -18,7 +18,7 @@ from pillarbox._operators.async_io.loop.event_loop import CallFailed
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._task.network.task_input import EXHAUSTED, Reader
-from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.testing._patience import Patience
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._errors import OperatorError, ProgramError, shorten
+from pillarbox._errors import OperatorError, ProgramError, check_count, shorten
 from pillarbox._operators.async_io.api.libraries import import_library
 from pillarbox._operators.async_io.api.request import NO_KEY, Request
 from pillarbox._operators.frame.collector import settled
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._time.duration import DurationLike, positive_millis, to_millis
-
-__all__ = ["AsyncCache", "ResultCache"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,7 @@ class AsyncCache:
     key: Callable[[Any], Any] | str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_size, bool) or not isinstance(self.max_size, int) or self.max_size < 1:
-            raise ProgramError(f"AsyncCache: max_size is a whole number of at least 1, not {shorten(self.max_size)}")
+        check_count(self.max_size, "AsyncCache: max_size", "a whole number of at least 1")
         if self.ttl is not None:
             positive_millis(self.ttl, "AsyncCache: ttl")
         if self.key is not None:

@@ -9,8 +9,6 @@ from typing import Any
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.functions.basic import check_call, check_plain
 
-__all__ = ["AsyncFallback", "fallback"]
-
 
 @dataclass(frozen=True)
 class AsyncFallback:

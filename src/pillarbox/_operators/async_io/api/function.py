@@ -10,8 +10,6 @@ from pillarbox._generics import Generic, In, Out
 from pillarbox._operators.functions.basic import Function
 from pillarbox._unpickle import make
 
-__all__ = ["AsyncBatchFunction", "AsyncFailure", "AsyncFunction", "CombiningFunction"]
-
 
 class AsyncFunction(Function, ABC, Generic[In, Out]):
     """Asks a service about each record, many at a time; ``AsyncDataStream`` applies it.

@@ -7,8 +7,6 @@ from typing import Any
 
 from pillarbox._errors import ConfigurationError
 
-__all__ = ["import_library"]
-
 
 def import_library(name: str, option: str) -> Any:
     """Import the library that an option needs.

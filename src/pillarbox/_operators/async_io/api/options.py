@@ -6,32 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, is_count, shorten
 from pillarbox._operators.async_io.api.cache import AsyncCache
 from pillarbox._operators.async_io.api.fallback import AsyncFallback
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, retry_strategy
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
 
-__all__ = ["AsyncKeywords", "AsyncOptions", "BatchWaitKeywords", "OnBarrier", "OnFailure", "WaitKeywords"]
-
 OnFailure = Literal["fail", "drop"] | OutputTag[Any] | AsyncFallback
 OnBarrier = Literal["drain", "carry"]
-
-
-class AsyncKeywords(TypedDict, total=False):
-    """The options that ``map_async`` takes whatever its function, for type checkers."""
-
-    capacity: int
-    timeout: DurationLike | None
-    ordered: bool
-    retry: AsyncRetryStrategy | int | None
-    batch_timeout: DurationLike | None
-    rate_limit: float | None
-    job_rate_limit: float | None
-    cache: AsyncCache | None
-    on_failure: OnFailure
-    on_barrier: OnBarrier
 
 
 class WaitKeywords(TypedDict, total=False):
@@ -42,6 +25,16 @@ class WaitKeywords(TypedDict, total=False):
     cache: AsyncCache | None
     on_failure: OnFailure
     on_barrier: OnBarrier
+
+
+class AsyncKeywords(WaitKeywords, total=False):
+    """The options that ``map_async`` takes whatever its function, for type checkers."""
+
+    capacity: int
+    timeout: DurationLike | None
+    ordered: bool
+    retry: AsyncRetryStrategy | int | None
+    batch_timeout: DurationLike | None
 
 
 class BatchWaitKeywords(TypedDict, total=False):
@@ -94,9 +87,9 @@ class AsyncOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.ordered, bool):
             self._refuse("ordered", "True or False")
-        if not _is_count(self.capacity):
+        if not is_count(self.capacity):
             self._refuse("capacity", "a whole number of at least 1")
-        if self.batch_size is not None and not _is_count(self.batch_size):
+        if self.batch_size is not None and not is_count(self.batch_size):
             self._refuse("batch_size", "a whole number of at least 1")
         if self.batch_timeout is not None and self.batch_size is None:
             self._refuse("batch_timeout", "for the batch form, which needs a batch_size")
@@ -149,7 +142,3 @@ class AsyncOptions:
 
     def _refuse(self, name: str, wanted: str) -> None:
         raise ProgramError(f"{self.method}(): {name} is {wanted}, not {shorten(getattr(self, name))}")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

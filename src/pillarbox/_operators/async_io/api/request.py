@@ -11,8 +11,6 @@ from pillarbox._elements import Watermark, WatermarkStatus
 if TYPE_CHECKING:
     from pillarbox._operators.async_io.queue import Segment
 
-__all__ = ["NO_KEY", "Event", "Request", "RequestState"]
-
 Event = Watermark | WatermarkStatus
 """A watermark or a change between idle and active: no request may cross it."""
 

@@ -10,12 +10,9 @@ from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, check_count, is_count, shorten
 from pillarbox._generics import Generic, In
-from pillarbox._time import Duration
-from pillarbox._time.duration import DurationLike, positive_millis
-
-__all__ = ["AsyncRetryPredicate", "AsyncRetryStrategy", "retry_after_millis", "retry_strategy"]
+from pillarbox._time.duration import Duration, DurationLike, positive_millis
 
 ResultPredicate = Callable[[Any], bool]
 ExceptionPredicate = Callable[[Exception], bool] | type[Exception] | tuple[type[Exception], ...]
@@ -78,7 +75,8 @@ class AsyncRetryStrategy(ABC, Generic[In]):
             exception_predicate: returns whether to ask again after an exception; or types of exceptions; None: never.
         """
         pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")
-        return _Backoff(_attempts(max_attempts), pause, pause, 1.0, result_predicate, exception_predicate)
+        check_count(max_attempts, "a retry strategy's max_attempts", "a whole number of at least 1")
+        return _Backoff(max_attempts, pause, pause, 1.0, result_predicate, exception_predicate)
 
     @staticmethod
     def exponential_backoff(
@@ -101,8 +99,9 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
             raise ProgramError(f"a retry strategy's multiplier is a number above 0, not {shorten(multiplier)}")
+        check_count(max_attempts, "a retry strategy's max_attempts", "a whole number of at least 1")
         return _Backoff(
-            _attempts(max_attempts),
+            max_attempts,
             positive_millis(initial_delay, "a retry strategy's initial_delay"),
             positive_millis(max_retry_delay, "a retry strategy's max_retry_delay"),
             multiplier,
@@ -171,7 +170,7 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
     """
     if retry is None or isinstance(retry, AsyncRetryStrategy):
         return retry
-    if isinstance(retry, bool) or not isinstance(retry, int) or retry < 0:
+    if not is_count(retry, 0):
         raise ProgramError(
             f"retry is an AsyncRetryStrategy, or the number of further attempts, not {shorten(retry)}: for example"
             " AsyncRetryStrategy.fixed_delay(3, '100 ms')"
@@ -205,12 +204,6 @@ def _waits(said: Any) -> int:
     except ValueError:  # a date, the other form of the header
         seconds = parsedate_to_datetime(said).timestamp() - time.time()
     return max(0, math.ceil(seconds * 1000))
-
-
-def _attempts(value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ProgramError(f"a retry strategy's max_attempts is a whole number of at least 1, not {shorten(value)}")
-    return value
 
 
 def _checked(predicate: Callable[[Any], bool] | None, what: str) -> Callable[[Any], bool] | None:

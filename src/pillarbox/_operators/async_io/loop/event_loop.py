@@ -14,8 +14,6 @@ from weakref import WeakSet
 
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
 
-__all__ = ["GRACE", "CallFailed", "EventLoopThread", "cancelled", "context_of", "hold_for_good"]
-
 # How long the thread may take to end (seconds): coroutines that do not heed their cancellation must not hold up a task.
 GRACE = 5.0
 

@@ -28,10 +28,9 @@ from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.async_io.loop.workers import Places, RequestWorkers, most_stuck
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.shared_resources import Lease
-from pillarbox._operators.functions.basic import Function, RuntimeContext
-from pillarbox._state import StateDescriptor
-
-__all__ = ["FunctionHost", "is_coroutine_function", "is_generator_function"]
+from pillarbox._operators.functions.basic import Function
+from pillarbox._operators.functions.contexts import RuntimeContext
+from pillarbox._state.state_descriptor import StateDescriptor
 
 _log = logging.getLogger("pillarbox")
 

@@ -8,8 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-__all__ = ["DaemonThreads"]
-
 T = TypeVar("T")
 _Work = tuple["Future[Any]", Callable[[], Any]]
 

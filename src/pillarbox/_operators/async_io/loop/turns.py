@@ -7,8 +7,6 @@ import time
 
 from pillarbox._operators.frame.rates import Bucket, Place, RateScope, RatesInMemory
 
-__all__ = ["Turns"]
-
 
 class Turns:
     """The order in which the requests of an operator begin: each waits until all its buckets have one.

@@ -22,8 +22,6 @@ from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, retry_af
 from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread, cancelled
 from pillarbox._operators.async_io.loop.turns import Turns
 
-__all__ = ["Places", "RequestWorkers", "most_stuck"]
-
 # Completed requests wait up to this long (seconds) for others before the mailbox thread is woken up for them, as long
 # as more requests than _PLENTY are queued: waking it up costs more than a request, and takes the interpreter from the
 # loop.

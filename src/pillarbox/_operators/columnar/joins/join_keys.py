@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 
 from pillarbox._operators.columnar import sketch
 
-__all__ = ["are_equal", "are_exact", "codes_of", "without_nulls"]
-
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x6E756C6C)
 # Of a hash: with more bits, key, time and position of a row would often not fit into the one number by which rows are
@@ -44,7 +42,7 @@ def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int6
             must be no nulls.
     """
     if exact:
-        return _numbers(columns[0])
+        return sketch.numbers_of(columns[0])
     codes = np.zeros(len(columns[0]), np.uint64)
     for leaf in _leaves(columns):
         part = np.full(len(leaf), _NULL)
@@ -66,20 +64,6 @@ def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.ND
             same = pc.or_(same.fill_null(False), pc.and_(one.is_null(), other.is_null()))
         equal &= same.to_numpy(zero_copy_only=False)
     return equal
-
-
-def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return values of up to 64 bits as integers, equal ones as equal ones."""
-    kind = column.type
-    if pa.types.is_floating(kind):
-        numbers = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 is 0.0
-        numbers[np.isnan(numbers)] = np.nan  # of many bits
-        bits: npt.NDArray[np.int64] = numbers.view(np.int64)
-        return bits
-    if pa.types.is_date32(kind):
-        column = column.cast(pa.int32())
-    found: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
-    return found
 
 
 def _leaves(columns: Sequence[pa.Array]) -> list[pa.Array]:

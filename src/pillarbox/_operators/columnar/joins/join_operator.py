@@ -23,22 +23,21 @@ from pillarbox._operators.columnar.home_state import HomeState
 from pillarbox._operators.columnar.joins.join_keys import are_equal
 from pillarbox._operators.columnar.joins.join_segment import Ints, Segment
 from pillarbox._operators.columnar.joins.join_side import JoinSide, RowsOfSide
+from pillarbox._operators.frame.gathering import GatheringOperator
 from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.joins.interval_join import Interval
-from pillarbox._state import ValueStateDescriptor
-from pillarbox._types import Types
-
-__all__ = ["BaseJoinOperator", "ColumnarJoin", "ColumnarJoinOperator"]
+from pillarbox._state.descriptors import ValueStateDescriptor
+from pillarbox._types.type_information import Types
 
 # Rows are gathered until event time moves on, or these many are there.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
 
 
-class BaseJoinOperator(TwoInputs, KeyedOperator):
+class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
     """Finds the pairs; what becomes of them is the subclasses' affair.
 
     Attributes:
@@ -80,9 +79,9 @@ class BaseJoinOperator(TwoInputs, KeyedOperator):
     def join_if_many(self) -> None:
         """Join what came, if it is much."""
         if self._left.rows + self._right.rows >= _ROWS or self._left.bytes + self._right.bytes >= _BYTES:
-            self._join_all()
+            self.work_off()
 
-    def _join_all(self) -> None:
+    def work_off(self) -> None:
         """Join what came with each other and with what is kept."""
         self._read()
         left, right = self._left.take(), self._right.take()
@@ -121,11 +120,6 @@ class BaseJoinOperator(TwoInputs, KeyedOperator):
 
     # -- event time --
 
-    def process_watermark(self, timestamp: int) -> None:
-        """Join what came, drop what finds no partner any more, and hand the watermark on."""
-        self._join_all()
-        super().process_watermark(timestamp)
-
     def flush(self) -> None:
         """Drop what finds no partner any more by the watermark that has come."""
         watermark = self.watermark
@@ -136,15 +130,6 @@ class BaseJoinOperator(TwoInputs, KeyedOperator):
                 alone = positions[~segment.matched[positions]]
                 self.emit_alone(segment.columns(alone), segment.times[alone] + wait)
                 segment.match(alone)  # the state keeps them for a while, and a restored watermark may be lower
-
-    def process_status(self, idle: bool) -> None:
-        """Hand on a change between idle and active, behind what came before it."""
-        self._join_all()
-        super().process_status(idle)
-
-    def end_input(self) -> None:
-        """Join what came: the input has ended."""
-        self._join_all()
 
     # -- state --
 
@@ -168,7 +153,7 @@ class BaseJoinOperator(TwoInputs, KeyedOperator):
 
         A row may find no partner already when it comes: then the next watermark may be epochs away.
         """
-        self._join_all()
+        super().prepare_snapshot_pre_barrier(checkpoint_id)
         self.flush()
         for side in (self._left, self._right):
             side.keep_segments()

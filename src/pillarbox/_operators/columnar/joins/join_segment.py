@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["BLOCK", "Segment"]
-
 Ints = npt.NDArray[np.int64]
 
 BLOCK = 1 << 12

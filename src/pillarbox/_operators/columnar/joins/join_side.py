@@ -18,13 +18,12 @@ from pillarbox._operators.columnar.joins.join_keys import are_exact, codes_of, w
 from pillarbox._operators.columnar.joins.join_segment import BLOCK, Ints, Segment
 from pillarbox._operators.columnar.program import columns_of_run, times_of_run
 from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._rows import batch_from_bytes, batch_to_bytes
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox._types import RowEncoder
+from pillarbox._types.row_encoder import RowEncoder
 
 if TYPE_CHECKING:
     from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator
-
-__all__ = ["JoinSide", "RowsOfSide"]
 
 # A segment is no longer than this: so many rows, or bytes.
 _LONGEST = 1 << 17
@@ -220,11 +219,7 @@ class RowsOfSide:
 
     def _encode(self, segment: Segment) -> bytes:
         columns = [*segment.columns(), pa.array(segment.times)]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._stored.with_metadata(self._notes)) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._stored))
-        kept: bytes = sink.getvalue().to_pybytes()
-        return kept
+        return batch_to_bytes(pa.RecordBatch.from_arrays(columns, schema=self._stored.with_metadata(self._notes)))
 
     def decode(self, kept: bytes) -> pa.RecordBatch:
         """Return rows that were kept, without copying them.
@@ -232,7 +227,7 @@ class RowsOfSide:
         Raises:
             CheckpointMismatchError: they have other columns; or it is not known whether they have had a partner.
         """
-        batch = pa.ipc.open_stream(pa.py_buffer(kept)).read_next_batch()
+        batch = batch_from_bytes(kept)
         if not batch.schema.equals(self._stored):
             had, has = (
                 ", ".join(f"{field.name} {field.type}" for field in schema if field.name != TIME)

@@ -16,8 +16,6 @@ from pillarbox._operators.functions.basic import Function
 from pillarbox._operators.joins.interval_join import Interval, JoinContext
 from pillarbox._rows import Row, column_to_list, rows_from_arrow
 
-__all__ = ["ColumnarProcessJoinOperator"]
-
 
 class ColumnarProcessJoinOperator(BaseJoinOperator):
     """Applies a ``ProcessJoinFunction`` to each pair: only rows with a partner become Python objects."""

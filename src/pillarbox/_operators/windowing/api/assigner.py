@@ -11,22 +11,10 @@ from typing import Any, TypeAlias
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import Generic, In, WindowOut
-from pillarbox._operators.functions.basic import RuntimeContext
+from pillarbox._operators.functions.contexts import RuntimeContext
 from pillarbox._operators.windowing.api.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._time.timestamps import MAX_WATERMARK
-
-__all__ = [
-    "EventTimeAssigner",
-    "MergeCallback",
-    "MergingWindowAssigner",
-    "ProcessingTimeAssigner",
-    "TimedAssigner",
-    "WindowAssigner",
-    "assign_function",
-    "check_assigner",
-    "is_built_in",
-]
 
 
 class WindowAssigner(ABC, Generic[In, WindowOut]):

@@ -7,7 +7,8 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.collector import Collector
-from pillarbox._operators.functions.basic import OutputTag, RuntimeContext
+from pillarbox._operators.functions.basic import OutputTag
+from pillarbox._operators.functions.contexts import RuntimeContext
 from pillarbox._operators.functions.metric_group import MetricGroup, UserMetrics
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.evictors import Evictor
@@ -17,10 +18,9 @@ from pillarbox._operators.windowing.api.functions import (
     ProcessWindowFunction,
 )
 from pillarbox._operators.windowing.api.triggers import Trigger
-from pillarbox._state import KeyedStateBackend, StateDescriptor
+from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._time.internal_timer_service import InternalTimerService
-
-__all__ = ["AssignerContext", "FiringContext", "TriggerContext"]
 
 
 def _scoped(descriptor: StateDescriptor, scope: str) -> StateDescriptor:

@@ -6,11 +6,9 @@ from typing import Any
 
 from pillarbox._errors import ProgramError
 from pillarbox._operators.windowing.api.triggers import Trigger, TriggerResult
-from pillarbox._state import ReducingStateDescriptor
+from pillarbox._state.descriptors import ReducingStateDescriptor
 from pillarbox._time.duration import DurationLike, positive_millis
 from pillarbox._time.timestamps import MAX_WATERMARK
-
-__all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger"]
 
 
 class _ContinuousTrigger(Trigger):

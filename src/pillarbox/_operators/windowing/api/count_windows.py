@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import check_count
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.triggers import (
     CountTrigger,
@@ -15,16 +15,8 @@ from pillarbox._operators.windowing.api.triggers import (
     Trigger,
 )
 from pillarbox._operators.windowing.api.windows import CountWindow, GlobalWindow
-from pillarbox._state import ValueStateDescriptor
-from pillarbox._types import Types
-
-__all__ = [
-    "CountSlidingWindowAssigner",
-    "CountTumblingWindowAssigner",
-    "CountWindowAssigner",
-    "GlobalWindows",
-    "count_windows",
-]
+from pillarbox._state.descriptors import ValueStateDescriptor
+from pillarbox._types.type_information import Types
 
 
 class GlobalWindows(WindowAssigner):
@@ -78,8 +70,7 @@ class GlobalWindows(WindowAssigner):
 
 
 def _count(value: int, asked_by: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ProgramError(f"{asked_by} is a number of elements from 1, not {shorten(value)}")
+    check_count(value, asked_by, "a number of elements from 1")
     return value
 
 

@@ -10,11 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, is_count, shorten
 from pillarbox._time.duration import DurationLike, positive_millis
 from pillarbox._unpickle import make
-
-__all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor", "TimestampedValue"]
 
 
 class TimestampedValue(NamedTuple):
@@ -90,7 +88,7 @@ class CountEvictor(_OneSided):
 
     def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
-        if isinstance(max_count, bool) or not isinstance(max_count, int) or max_count < 0:
+        if not is_count(max_count, 0):
             raise ProgramError(f"CountEvictor.of() takes a number of elements, not {shorten(max_count)}")
         self.max_count = max_count
 

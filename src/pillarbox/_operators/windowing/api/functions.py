@@ -8,7 +8,7 @@ from typing import Any
 
 from pillarbox._generics import Generic, In, Key, Out, V, WindowOut, WindowT
 from pillarbox._operators.functions.basic import Function, OutputTag, SideOutput
-from pillarbox._state import (
+from pillarbox._state.descriptors import (
     AggregatingState,
     AggregatingStateDescriptor,
     ListState,
@@ -20,14 +20,6 @@ from pillarbox._state import (
     ValueState,
     ValueStateDescriptor,
 )
-
-__all__ = [
-    "AllWindowFunction",
-    "KeyedStateStore",
-    "ProcessAllWindowFunction",
-    "ProcessWindowFunction",
-    "WindowFunction",
-]
 
 
 class KeyedStateStore(ABC):

@@ -18,16 +18,6 @@ from pillarbox._operators.windowing.api.assigner import (
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._time.duration import DurationLike, positive_millis
 
-__all__ = [
-    "DynamicEventTimeSessionWindows",
-    "DynamicProcessingTimeSessionWindows",
-    "EventTimeSessionWindows",
-    "ProcessingTimeSessionWindows",
-    "SessionWindowTimeGapExtractor",
-    "Sessions",
-    "merges_what_meets",
-]
-
 
 class SessionWindowTimeGapExtractor(ABC):
     """Computes the gap after each element that ends its session.

@@ -19,16 +19,6 @@ from pillarbox._operators.windowing.api.window_starts import Days, Milliseconds,
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._time.duration import DurationLike, positive_millis
 
-__all__ = [
-    "CumulativeEventTimeWindows",
-    "CumulativeProcessingTimeWindows",
-    "FixedWindows",
-    "SlidingEventTimeWindows",
-    "SlidingProcessingTimeWindows",
-    "TumblingEventTimeWindows",
-    "TumblingProcessingTimeWindows",
-]
-
 
 class FixedWindows(TimedAssigner):
     """Windows of fixed lengths.

@@ -12,22 +12,11 @@ from enum import Enum
 from operator import add
 from typing import Any
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, is_count, shorten
 from pillarbox._generics import Generic, In, WindowT
 from pillarbox._operators.functions.metric_group import MetricGroup
-from pillarbox._state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
-
-__all__ = [
-    "CountTrigger",
-    "DeltaTrigger",
-    "EventTimeTrigger",
-    "NeverTrigger",
-    "ProcessingTimeTrigger",
-    "PurgingTrigger",
-    "Trigger",
-    "TriggerResult",
-    "asked_trigger",
-]
+from pillarbox._state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
+from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class TriggerResult(Enum):
@@ -251,7 +240,7 @@ class CountTrigger(Trigger):
     uses_processing_time: bool | None = False
 
     def __init__(self, window_size: int) -> None:
-        if isinstance(window_size, bool) or not isinstance(window_size, int) or window_size < 1:
+        if not is_count(window_size):
             raise ProgramError(f"CountTrigger.of() takes a number of elements from 1, not {shorten(window_size)}")
         self.window_size = window_size
         self._count = ReducingStateDescriptor("count", add)

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._time.duration import DurationLike, to_millis
 
-__all__ = ["Days", "Milliseconds", "line", "offset_millis"]
-
 _DAY = 86_400_000
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _EPOCH_DAY = _EPOCH.toordinal()

@@ -13,8 +13,6 @@ from pillarbox._errors import ProgramError, check_kind, shorten
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox._unpickle import make
 
-__all__ = ["CountWindow", "GlobalWindow", "TimeWindow", "Window"]
-
 
 class Window(Protocol):
     """A window: :class:`TimeWindow`, :class:`CountWindow`, :class:`GlobalWindow`, or of a user's own class."""

@@ -12,23 +12,24 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._graph import CODES, Layout, Program
 from pillarbox._graph.description import (
     Comparison,
     LayoutsNote,
     ProgramDescription,
     compare,
     describe_programs,
+    json_object,
     read_description,
     read_layouts,
 )
+from pillarbox._graph.layout import Layout
+from pillarbox._graph.program import Program
+from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
-from pillarbox._runtime.spark.files import add_line, file_names, json_object, read_lines
+from pillarbox._runtime.spark.files import add_line, file_names, read_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["Checkpoint"]
 
 _log = logging.getLogger("pillarbox")
 

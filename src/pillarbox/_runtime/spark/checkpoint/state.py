@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, shorten
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.settings.places import state_is_found
 from pillarbox._runtime.spark.settings.session_settings import state_settings
-from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.head import META, LogHead
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-__all__ = ["CheckpointState", "Stateful", "each_log"]
 
 
 # The map state with the logs of a level's subtasks, and the columns that Spark's reader shows of it.
@@ -65,7 +63,7 @@ class CheckpointState:
     def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None) -> None:
         self.spark: SparkSession = spark
         self.checkpoint: Checkpoint = Checkpoint(spark, checkpoint)
-        if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0):
+        if epoch is not None and not is_count(epoch, 0):
             raise ProgramError(f"an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
         last = self.checkpoint.last_committed
         if last < 0:

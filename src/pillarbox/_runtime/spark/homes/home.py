@@ -31,8 +31,6 @@ from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
 
-__all__ = ["LEAVE_SECONDS", "Home", "HomeFacts"]
-
 #: How long a home may take to close its functions when it has to end.
 LEAVE_SECONDS = 5.0
 # How long a guest may take to leave the epoch of an attempt that is over. Then the process ends: user code hangs.

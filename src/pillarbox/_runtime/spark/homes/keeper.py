@@ -14,8 +14,6 @@ from typing import Any
 
 from pillarbox._runtime.spark.homes import sockets
 
-__all__ = ["SIGNAL", "Keeper", "NoHomesError", "of_this_worker", "python_command"]
-
 #: Tells a worker that a run has ended of which it holds tasks. A process that knows nothing of it ignores it.
 SIGNAL = signal.SIGURG
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pillarbox._elements import Buffer
 from pillarbox._errors import OperatorError
-from pillarbox._graph import Layout
+from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import spark_hash
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import told_elsewhere
@@ -25,8 +25,6 @@ from pillarbox._runtime.spark.homes.sockets import connect
 from pillarbox._runtime.spark.homes.wire import Channel, Kind, LostError, Visit
 from pillarbox._runtime.spark.tasks.level_tasks import SparkChunks
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
-
-__all__ = ["Homes", "Relay"]
 
 # How long a home may take to begin with an attempt: it may be searching its memory for garbage. Then another home is
 # asked for, so many times.

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pillarbox._errors import ConfigurationError, shorten
 from pillarbox._time.duration import positive_millis
 
-__all__ = ["IDLE", "MODE", "MOST", "HomeSettings", "settings_of"]
-
 MODE = "spark.pillarbox.homes"
 """How homes are made: ``fork``, ``spawn``, or ``off``: there are none, and tasks live in Spark's workers."""
 

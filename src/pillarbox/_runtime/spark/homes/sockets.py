@@ -12,8 +12,6 @@ import struct
 import sys
 import tempfile
 
-__all__ = ["connect", "executor_name", "executor_pid", "listen", "peer_pid"]
-
 _IS_ABSTRACT = sys.platform == "linux"
 _CREDENTIALS = struct.Struct("3i")
 

@@ -38,8 +38,6 @@ from pillarbox._runtime.spark.homes.home import LEAVE_SECONDS, Home, HomeFacts, 
 from pillarbox._runtime.spark.homes.keeper import SIGNAL, python_command
 from pillarbox._runtime.spark.homes.sockets import peer_pid
 
-__all__ = ["main"]
-
 # A home that no epoch has asked for in this many epochs of its query ends: its partition has moved away.
 _EPOCHS_AWAY = 10
 # Without homes, the starter ends after this time (seconds).

@@ -12,8 +12,6 @@ import sys
 import threading
 from typing import Any, NamedTuple
 
-__all__ = ["Added", "Surroundings", "add", "enter", "here", "taken"]
-
 # Accumulators that code has added to: number, parameter and what was added, for one that the driver made.
 Added = list[tuple[int, Any, Any]]
 

@@ -30,8 +30,6 @@ from typing import Any, NamedTuple
 
 from pillarbox._runtime.spark.homes.surroundings import Surroundings
 
-__all__ = ["Channel", "Kind", "LostError", "Visit"]
-
 _LENGTH = struct.Struct("!Q")
 
 # Up to this many bytes are copied, so that a message is one packet.

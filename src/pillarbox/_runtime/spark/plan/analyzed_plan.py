@@ -11,8 +11,6 @@ from pillarbox._runtime.spark.settings.session_settings import session_settings
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.settings.writer import Start
 
-__all__ = ["aliases_of", "plan_steps", "runs_other_python"]
-
 _PLAN_LENGTH = "spark.sql.maxPlanStringLength"
 # Spark's default: as long as an array of Java can be.
 _WHOLE = str(2**31 - 1 - 15)

@@ -10,8 +10,6 @@ from pillarbox._elements import TaskReport, report_of_text
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._runtime.operator_report import OperatorReports, by_operator
 
-__all__ = ["metrics", "tasks_of"]
-
 _NAME = re.compile(r"pillarbox( \d+)?( level \d+)?")
 
 

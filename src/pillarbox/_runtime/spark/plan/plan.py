@@ -14,7 +14,9 @@ import pyarrow as pa
 
 from pillarbox._elements import Records, decode, dumps
 from pillarbox._errors import ProgramError, raise_from_user_code
-from pillarbox._graph import CollectionSource, DataFrameSource, Program, SourceTransformation, output_target
+from pillarbox._graph.program import Program
+from pillarbox._graph.targets import output_target
+from pillarbox._graph.transformations import CollectionSource, DataFrameSource, SourceTransformation
 from pillarbox._runtime.shipping import ShippedVertex, ship
 from pillarbox._runtime.spark.facts import BATCH_BYTES
 from pillarbox._runtime.spark.failures import unwrapped_failures
@@ -34,7 +36,7 @@ from pillarbox._runtime.spark.worker.batch_host import BatchTaskHost
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 from pillarbox._tracebacks import keep_user_frames
-from pillarbox._types import RowEncoder
+from pillarbox._types.row_encoder import RowEncoder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pillarbox._state.savepoint.manifest import OperatorTable
-
-__all__ = ["FirstEpoch", "collect_objects", "plan_first_epoch", "plan_outputs", "write_for_each_batch"]
 
 
 # A part of a nested type that must not be null.

@@ -16,27 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pillarbox._errors import ProgramError
-from pillarbox._graph import Layout, Program
 from pillarbox._graph.description import ProgramDescription
+from pillarbox._graph.layout import Layout
+from pillarbox._graph.program import Program
 from pillarbox._runtime.spark.plan.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.rows.buffer_rows import has_narrow_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-__all__ = [
-    "PlannedProgram",
-    "ProgramFacts",
-    "facts_of",
-    "free_metrics_names",
-    "is_one_unstarted",
-    "metrics_names",
-    "programs_of",
-    "register",
-    "take_metrics_name",
-    "wanted_parallelism",
-]
 
 # The alias of a program's rows: id, parallelism (0: it has no state), subtasks, key groups, and whether the user
 # has set parallelism and max parallelism. All that starting takes is in it, so nothing depends on how long this process

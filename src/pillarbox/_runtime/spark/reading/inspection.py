@@ -17,20 +17,18 @@ from pillarbox._runtime.spark.checkpoint.state import CheckpointState, each_log
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
-from pillarbox._state import MemoryChunkStore
-from pillarbox._state.chunks.head import Layout, LogHead
+from pillarbox._state.chunks.head import LogHead
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.changes import compare_states
 from pillarbox._state.inspect.summary import LogSummary
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.log.plain_states import reason_for_pickled_keys
-from pillarbox._state.savepoint.manifest import parts_slot, table_folder
+from pillarbox._state.savepoint.manifest import parts_slot_of, table_folder
 from pillarbox._state.slots import state_name
 from pillarbox._state.types.type_names import without_forms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["changes_to", "inspect_checkpoint", "inspect_savepoint"]
 
 
 def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None = None, top: int = 5) -> dict[str, Any]:
@@ -128,7 +126,7 @@ def _summary(top: int, code: int, store: MemoryChunkStore) -> Iterator[pa.Record
     """Return what there is in a log, as a line of JSON."""
     view = LogView(store, code)
     head = view.head
-    by_columns = _is_by_columns(head)
+    by_columns = parts_slot_of(head) is not None
     facts = {
         "operator": head.operator,
         "subtask": head.subtask,
@@ -146,14 +144,6 @@ def _summary(top: int, code: int, store: MemoryChunkStore) -> Iterator[pa.Record
     yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
 
-def _is_by_columns(head: LogHead) -> bool:
-    """Return whether an operator keeps Arrow streams of many keys under one key."""
-    keys, spaces = (
-        {(name, kind) for _, layout in every for name, kind in layout} for every in (head.layouts, head.space_layouts)
-    )
-    return parts_slot(keys, spaces) is not None
-
-
 def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
     """Return why the states in a log are pickled, as far as the log tells; None: they are plain, or there are none."""
     if head.types or not _states(head):
@@ -169,12 +159,10 @@ def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
 def _states(head: LogHead) -> dict[str, str]:
     """Return the states of an operator by name, each with its kind, and its type where that is known."""
     found: dict[str, str] = {}
-    every: list[tuple[str, list[tuple[int, Layout]]]] = [("", head.layouts), ("space/", head.space_layouts)]
-    for prefix, layouts in every:
-        for name, kind in (slot for _, layout in layouts for slot in layout):
-            if kind != "timers":
-                declared = head.types.get(prefix + name)
-                found[state_name(name)] = kind if declared is None else f"{kind} {without_forms(declared)}"
+    for lead, name, kind in head.slots():
+        if kind != "timers":
+            declared = head.types.get(lead + name)
+            found[state_name(name)] = kind if declared is None else f"{kind} {without_forms(declared)}"
     return found
 
 

@@ -33,8 +33,6 @@ from pillarbox._state.types.type_names import TypeName, or_none, parse
 from pillarbox._types.codecs import MISFITS, Slot, codec_for, time_zone
 from pillarbox._types.scalars import SCALARS
 
-__all__ = ["StateColumn", "StateEncoder", "key_type", "state_columns", "type_of_name"]
-
 _VARIANT = pa.struct([("json", pa.string()), ("pickled", pa.binary())])
 _SPARK_VARIANT = spark.StructType().add("json", "string").add("pickled", "binary")
 _SPARK_TIMERS = spark.ArrayType(

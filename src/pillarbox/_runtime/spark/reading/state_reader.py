@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, check_text, shorten
+from pillarbox._rows import in_larger_batches
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
 from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.reading.state_columns import StateEncoder, key_type, state_columns
@@ -16,8 +17,8 @@ from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._runtime.spark.settings.session import time_zone
-from pillarbox._state import MemoryChunkStore
 from pillarbox._state.chunks.head import LogHead
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._state.savepoint.table import Table
@@ -26,8 +27,6 @@ from pillarbox._unpickle import loads_allowed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["read_state"]
 
 _TAKEN = ("key", "namespace", "timers", "subtask")
 
@@ -133,25 +132,10 @@ def _found(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int, LogHea
     )
 
 
-# Rows go on in batches of about these sizes.
-_ROWS = 10_000
-_BYTES = 8 * 1024 * 1024
-
-
 def _rows(encoder: StateEncoder, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
     """Return the rows of a log."""
     view = LogView(store, code)
-    pending: list[pa.RecordBatch] = []
-    count = size = 0
-    for rows in view.rows():
-        pending.append(encoder.encode(rows, view.head.subtask))
-        count += len(rows.keys)
-        size += int(rows.sizes.sum())
-        if count >= _ROWS or size >= _BYTES:
-            yield pa.concat_batches(pending)
-            pending, count, size = [], 0, 0
-    if pending:
-        yield pa.concat_batches(pending)
+    return in_larger_batches((encoder.encode(rows, view.head.subtask), int(rows.sizes.sum())) for rows in view.rows())
 
 
 def _table_rows(

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["map_in_arrow", "quoted", "with_plain_names"]
-
 _Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 

@@ -13,8 +13,6 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-__all__ = ["arrow_frame"]
-
 
 class _Column(pd.Series):  # type: ignore[misc]
     """A column of an Arrow array that has its final type: there is nothing to apply to its values."""

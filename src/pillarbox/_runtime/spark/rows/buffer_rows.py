@@ -15,22 +15,12 @@ import pyarrow as pa
 
 from pillarbox._elements import Buffer
 from pillarbox._errors import ExchangeError
-from pillarbox._graph import DataFrameSource, Program
+from pillarbox._graph.program import Program
+from pillarbox._graph.transformations import DataFrameSource
 from pillarbox._runtime.spark.facts import BATCH_BYTES, BATCH_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = [
-    "BUFFER_COLUMNS",
-    "BUFFER_SCHEMA",
-    "PORTION_BYTES",
-    "BufferRows",
-    "as_rows",
-    "batch_settings",
-    "has_narrow_rows",
-    "in_portions",
-]
 
 BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, part LONG, parts LONG, payload BINARY"
 _NUMBERS = ("target", "channel", "seq", "part", "parts")

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, TaskReport, decode, text_of_report
+from pillarbox._rows import batch_of
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, as_rows, in_portions
-from pillarbox._task import REPORT_TARGET
-
-__all__ = ["BATCH_TIMESTAMP", "BufferOutput", "ColumnOutput", "Output"]
+from pillarbox._task.vertex import REPORT_TARGET
 
 # A column of buffers on their way into a level of a query without timers, to whose functions Spark tells no time.
 BATCH_TIMESTAMP = "batch_timestamp"
@@ -86,7 +85,7 @@ class ColumnOutput(Output):
         if self._report is not None:
             reports = pa.array(list(_reports(buffers)), pa.string())
             if len(reports):
-                batches.append(self._batch(len(reports), {self._report: reports}))
+                batches.append(batch_of(self._schema, len(reports), {self._report: reports}))
         if len(batches) > 1:
             batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
         yield from batches
@@ -100,13 +99,7 @@ class ColumnOutput(Output):
             name = self._outputs[buffer.target][0]
             kind = self._schema.field(name).type
             columns = {name: pa.StructArray.from_arrays(rows.columns, fields=list(kind))}
-        return self._batch(rows.num_rows, columns)
-
-    def _batch(self, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
-        arrays = [
-            columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in self._schema
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return batch_of(self._schema, rows.num_rows, columns)
 
 
 def _reports(buffers: Iterable[Buffer]) -> Iterator[str]:

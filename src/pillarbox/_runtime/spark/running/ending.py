@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.settings.writer import Start
     from pillarbox._runtime.spark.starting.started import StartedQuery
 
-__all__ = ["Gate", "end_between_epochs", "end_query", "finish_epoch", "run_one_epoch"]
-
 _log = logging.getLogger("pillarbox")
 
 # How often a query that is to end is looked at (seconds).

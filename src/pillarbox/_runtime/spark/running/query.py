@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["start"]
-
 _log = logging.getLogger("pillarbox")
 
 # How often the progress of an `availableNow` query is looked at (seconds).

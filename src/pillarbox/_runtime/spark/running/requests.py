@@ -29,9 +29,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, SavepointError, describe
+from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import sentence_of
-from pillarbox._runtime.spark.files import add_line, file_names, json_object, read_lines
+from pillarbox._runtime.spark.files import add_line, file_names, read_lines
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
@@ -39,8 +40,6 @@ from pillarbox._runtime.spark.starting.started import StartedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["RequestWatch", "Requests", "request_stop"]
 
 _log = logging.getLogger("pillarbox")
 

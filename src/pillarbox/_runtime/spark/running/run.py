@@ -18,8 +18,6 @@ from pillarbox._time.duration import DurationLike, to_millis
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["run"]
-
 _log = logging.getLogger("pillarbox")
 
 # How often it is looked whether a signal has come (seconds).

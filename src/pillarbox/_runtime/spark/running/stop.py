@@ -26,8 +26,6 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["DEFAULT_TIMEOUT", "stop_with_savepoint"]
-
 _log = logging.getLogger("pillarbox")
 
 # Seconds.

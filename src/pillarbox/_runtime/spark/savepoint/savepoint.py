@@ -16,17 +16,28 @@ import pyarrow as pa
 
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError
+from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
 from pillarbox._runtime.spark.failures import unwrapped_failures
-from pillarbox._runtime.spark.files import MANIFEST, STARTED, is_savepoint, json_object, reader, text_of, unless_missing
+from pillarbox._runtime.spark.files import is_savepoint, reader, text_of, unless_missing
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.settings.places import check_session, place_of
-from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.log.many_objects import collector_paused
 from pillarbox._state.savepoint.arrow_parts import schemas_of
-from pillarbox._state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources, parts_slot, table_folder
+from pillarbox._state.savepoint.manifest import (
+    BEGUN,
+    MANIFEST,
+    STARTED,
+    FileDigest,
+    Manifest,
+    OperatorTable,
+    Sources,
+    parts_slot,
+    table_folder,
+)
 from pillarbox._state.savepoint.own_state import TASKS, OwnState, is_drained, own_states, task_row
 from pillarbox._state.savepoint.table import Loads, Table
 from pillarbox._unpickle import loads as loads_anything
@@ -35,25 +46,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "OpenSavepoint",
-    "begin",
-    "check_new",
-    "complete",
-    "open_savepoint",
-    "savepoint",
-    "spark_schema",
-    "write_table",
-    "write_tasks",
-]
-
 _STATE = "state"
 _TASKS = "tasks"
 # A file of at most so many bytes may be in memory as a whole, several times over, to be proved and read. So no file
 # gets larger, unless a single row is.
 _BYTES_IN_FILE = 64 * 1024 * 1024
 _ROWS_IN_FILE = 200_000
-_BEGUN = "a savepoint of pillarbox was begun here"
 
 
 def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: int | None = None) -> None:
@@ -128,7 +126,7 @@ def begin(spark: SparkSession, directory: str) -> None:
     """Begin a savepoint, or one that was begun and not completed anew."""
     if text_of(spark, f"{directory}/{STARTED}") is None:
         # Overwriting it would remove it first: who is killed then would leave files that nobody knows.
-        _write_text(spark, _BEGUN, f"{directory}/{STARTED}")
+        _write_text(spark, BEGUN, f"{directory}/{STARTED}")
     # Overwriting a folder removes all that a half savepoint of before has in it.
     _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
 

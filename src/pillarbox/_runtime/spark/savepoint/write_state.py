@@ -16,18 +16,17 @@ from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint import savepoint as files
 from pillarbox._runtime.spark.settings.places import place_of
-from pillarbox._state.descriptors import StateDescriptor, ValueStateDescriptor
+from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.savepoint.manifest import Manifest, Sources
 from pillarbox._state.savepoint.new_table import EditedTable, NewTable
 from pillarbox._state.savepoint.own_state import is_drained
 from pillarbox._state.savepoint.table import Table
-from pillarbox._types import TypeInformation
+from pillarbox._state.state_descriptor import StateDescriptor
+from pillarbox._types.type_information import TypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["write_state"]
 
 
 def write_state(

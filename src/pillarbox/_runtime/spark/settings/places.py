@@ -14,8 +14,6 @@ from pillarbox._runtime.spark.facts import file_system, path_class
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_session", "new_folder", "place_of", "state_is_found"]
-
 # The file in a folder that is being written; names of data do not begin so.
 _BEGUN = "_pillarbox_begun"
 

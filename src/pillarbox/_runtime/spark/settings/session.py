@@ -12,21 +12,11 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import ConfigurationError, ProgramError, check_text, shorten
+from pillarbox._errors import ConfigurationError, check_count, check_text
 from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = [
-    "check_packages",
-    "check_session",
-    "default_parallelism",
-    "local_session",
-    "new_session",
-    "task_slots",
-    "time_zone",
-]
 
 _log = logging.getLogger("pillarbox")
 
@@ -47,8 +37,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     Raises:
         ConfigurationError: Java or a Python package is missing or of a wrong version.
     """
-    if not isinstance(cores, int) or isinstance(cores, bool) or cores < 1:
-        raise ProgramError(f"local_session(): cores is a whole number from 1, not {shorten(cores)}")
+    check_count(cores, "local_session(): cores")
     check_text(app_name, "local_session(): app_name")
     # Workers find the program's own modules where the driver does: beside the script.
     beside = [folder for folder in sys.path[:1] if os.path.isdir(folder)]

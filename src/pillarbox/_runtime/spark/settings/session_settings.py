@@ -14,16 +14,6 @@ from pillarbox._runtime.spark.facts import PROVIDER, PROVIDER_KEY, STATE_FORMAT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "alone",
-    "session_settings",
-    "session_with",
-    "settings_of_state",
-    "spark_version",
-    "state_settings",
-    "without_setting",
-]
-
 # A query's settings are on the session while it starts: meanwhile no other query may start.
 _starting = threading.RLock()
 _STARTING_SECONDS = 600.0

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Start", "note_batch_function"]
-
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 # Spark's sinks that read the rows of each batch they are given, also of one that they were given before.
 _READING_SINKS = frozenset({"console", "foreach", "kafka", "memory", "noop"})

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from pillarbox._runtime.spark.starting.started import StartedQuery
 
-__all__ = ["close_ended_queries", "close_query", "close_started"]
-
 # How long the functions of a query have to be closed when it has ended.
 _CLOSE_SECONDS = 5.0
 

@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
+from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.facts import is_classic
-from pillarbox._runtime.spark.files import add_file, json_object
+from pillarbox._runtime.spark.files import add_file
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of
 from pillarbox._runtime.spark.starting.sink_log import SinkLog
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.settings.writer import Start
-
-__all__ = ["begin_batch_without_input", "finish_batch_in_sink", "interrupted_batch_is_read"]
 
 _log = logging.getLogger("pillarbox")
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._elements import dumps
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, SavepointError
-from pillarbox._graph import DataFrameSource, Program
 from pillarbox._graph.description import Comparison, compare_sources, describe_programs
+from pillarbox._graph.program import Program
 from pillarbox._graph.savepoint_start import RestorePlan, SavepointStart, plan_restore
+from pillarbox._graph.transformations import DataFrameSource
 from pillarbox._runtime.savepoint_stores import classes_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
@@ -46,8 +47,6 @@ from pillarbox._state.slots import LIST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["begin_from_savepoint"]
 
 _log = logging.getLogger("pillarbox")
 

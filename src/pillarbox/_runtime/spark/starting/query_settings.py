@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
-from pillarbox._graph import Layout
+from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.facts import CHANGELOG, CHECKSUMS, PROVIDER, PROVIDER_KEY, STATE_FORMAT, STATE_PARTITIONS
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, wanted_parallelism
 from pillarbox._runtime.spark.rows.buffer_rows import batch_settings
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-
-__all__ = ["drain_setting", "last_epoch", "program_settings"]
 
 _log = logging.getLogger("pillarbox")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, shorten
+from pillarbox._errors import CheckpointMismatchError, ConfigurationError, check_count
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.facts import is_classic, repartition
 from pillarbox._runtime.spark.settings.places import check_session, place_of
@@ -18,8 +18,6 @@ from pillarbox._runtime.spark.starting.started import running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["check_spark", "rescale"]
 
 _SINCE = (4, 2)
 
@@ -51,8 +49,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
         >>> rescale(spark, "/checkpoints/flights", 8)  # doctest: +SKIP
         True
     """
-    if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
-        raise ProgramError(f"parallelism is a whole number from 1, not {shorten(parallelism)}")
+    check_count(parallelism, "parallelism")
     check_session(spark, "rescale()")
     location = place_of(checkpoint, "rescale(): the checkpoint")
     check_spark(spark)

@@ -12,8 +12,6 @@ from urllib.parse import unquote
 
 from pillarbox._errors import CheckpointMismatchError
 
-__all__ = ["glob_of", "paths_seen"]
-
 # Characters that mean something in Hadoop's wildcards.
 _SPECIAL = re.compile(r"([{}\[\]*?,\\])")
 # Scheme and authority before a path.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.settings.writer import Start
 
-__all__ = ["SinkLog", "complete_sink_log"]
-
 _log = logging.getLogger("pillarbox")
 
 _METADATA = "_spark_metadata"

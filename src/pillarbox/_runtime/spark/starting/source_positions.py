@@ -31,16 +31,6 @@ if TYPE_CHECKING:
 
     from pillarbox._state.savepoint.manifest import Sources
 
-__all__ = [
-    "FoundPositions",
-    "PlannedSource",
-    "SeenFiles",
-    "find_positions",
-    "planned_sources",
-    "stand_ins",
-    "stateful_steps",
-]
-
 _HINT = 'say where they begin: positions="none", or a position for each'
 
 # Where a source of files is before it has read any.

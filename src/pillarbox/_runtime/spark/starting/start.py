@@ -17,7 +17,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, describe
-from pillarbox._graph import CODES, Layout
+from pillarbox._graph.layout import Layout
+from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.facts import check_facts, is_classic
@@ -50,8 +51,6 @@ from pillarbox._runtime.spark.telling import tell
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = ["changes_refused", "check_compiled", "watch_starts"]
 
 _wrapping = threading.Lock()  # guards the methods of writers
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.plan.registry import PlannedProgram
     from pillarbox._runtime.spark.settings.writer import Start
 
-__all__ = ["StartedQuery", "find", "remember", "running"]
-
 
 class StartedQuery:
     """A query that was started, and how.

@@ -11,11 +11,10 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
-from pillarbox._state import ChunkStore
-from pillarbox._task import MultipleInputStreamTask, TaskState
+from pillarbox._state.chunks.store import ChunkStore
+from pillarbox._task.lifecycle import TaskState
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.vertex import Vertex
-
-__all__ = ["LevelTasks", "SparkChunks", "short_lived"]
 
 
 @contextmanager

@@ -18,16 +18,17 @@ from functools import cache
 from typing import NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
-from pillarbox._graph import Layout, lay_out
+from pillarbox._graph.layout import Layout, lay_out
 from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
-from pillarbox._state import ChunkStore
-from pillarbox._task import MultipleInputStreamTask, SourceStreamTask, StreamTask, TaskState
+from pillarbox._state.chunks.store import ChunkStore
+from pillarbox._task.lifecycle import TaskState
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
+from pillarbox._task.source_stream_task import SourceStreamTask
+from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import Vertex
-
-__all__ = ["Residency", "here", "loaded"]
 
 _LET_GO_AFTER_SECONDS = 600.0
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pillarbox._graph import CODES, Layout, Parallelisms, Program, subtask_places
+from pillarbox._graph.layout import Layout, Parallelisms, subtask_places
+from pillarbox._graph.program import Program
+from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.facts import BATCH_ID, JOB_GROUP, QUERY_ID, STATE_PARTITIONS
-
-__all__ = ["DRAIN", "RUN", "ProgramLayout", "TaskFacts", "layout_setting", "local_property"]
 
 #: The setting for the id of a query's run.
 RUN = "spark.pillarbox.run"

@@ -21,8 +21,6 @@ from pillarbox._runtime.spark.rows.output import Output
 from pillarbox._runtime.spark.tasks.level_tasks import short_lived
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 
-__all__ = ["BatchTaskHost"]
-
 
 class BatchTaskHost:
     """The function for ``mapInArrow`` on partitions of buffers, ordered by target.

@@ -17,8 +17,6 @@ from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
 
-__all__ = ["close_ended", "hold", "prepare_homes", "working"]
-
 
 def prepare_homes(facts: TaskFacts) -> None:
     """Let homes be made ready, which takes a second, while this worker reads a source."""

@@ -15,8 +15,6 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-__all__ = ["Position"]
-
 
 class Position(DataSource):
     """The source; its option ``position`` is the position, as JSON."""

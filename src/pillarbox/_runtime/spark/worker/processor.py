@@ -22,8 +22,6 @@ from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 if TYPE_CHECKING:
     from pillarbox._operators.frame.captured import Announced
 
-__all__ = ["Processor"]
-
 # As types: of text each worker would ask the JVM for its meaning, four times an epoch.
 _NUMBER = StructType([StructField("chunk", LongType())])
 _CHUNK = StructType([StructField("payload", BinaryType())])

@@ -29,13 +29,11 @@ from pillarbox._runtime.spark.tasks.level_tasks import short_lived
 from pillarbox._runtime.spark.tasks.residency import loaded
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
 from pillarbox._runtime.spark.worker.task_host import TaskHost
-from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.log_builder import build_log
 from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.savepoint.table import Table
-
-__all__ = ["COMMON", "LAST", "STATE_SCHEMA", "RestoringHost", "Router"]
 
 #: Rows of state on their way into a level, which come in the order of their numbers: the subtask's code; shares of its
 #: table (0), what it has in common with other subtasks, or the last row; pickled.

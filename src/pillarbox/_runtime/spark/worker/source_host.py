@@ -17,8 +17,6 @@ from pillarbox._runtime.spark.worker.closing import hold, prepare_homes, working
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 from pillarbox._task.vertex import WAKE_CHANNEL
 
-__all__ = ["SourceHost"]
-
 
 class SourceHost:
     """The function for ``mapInArrow``.

@@ -28,8 +28,6 @@ from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
 from pillarbox._task.vertex import WAKE_CHANNEL
 
-__all__ = ["TaskHost"]
-
 _log = logging.getLogger("pillarbox")
 
 

@@ -14,8 +14,6 @@ import sys
 
 from pyspark import cloudpickle
 
-__all__ = ["acknowledge_at_once"]
-
 # Each look costs some microseconds, and functions may hold thousands of connections.
 _LOOKED_AT = 128
 
