@@ -114,10 +114,10 @@ class Bare:
 _bare: Bare | None = None
 
 
-def _run_bare(module: str, work: str, batch: str, part: int) -> tuple[float, list[int]]:
+def _run_bare(module: str, batch: str, part: int) -> tuple[float, list[int]]:
     global _bare  # noqa: PLW0603
     case = importlib.import_module(module)
-    _bare = _bare or Bare(case.FUNCTIONS[work]())
+    _bare = _bare or Bare(case.FUNCTIONS.function())
     watermark = int(max(pq.read_table(path)["ts"][-1].as_py() for path in Path(batch).iterdir())) - case.DELAY - 1
     start = time.perf_counter()
     table = pq.read_table(Path(batch) / f"{part}.parquet")
@@ -131,7 +131,7 @@ class BareLoop:
     """A side like ``Stepped``, with the bare loop in two processes, each of which has half of the keys.
 
     Args:
-        module: the case's, with the ``FUNCTIONS`` of its works.
+        module: the case's, with its ``FUNCTIONS``, and the ``DELAY`` of its watermark.
     """
 
     def __init__(self, module: str) -> None:
@@ -139,13 +139,12 @@ class BareLoop:
         self._pools = [ProcessPoolExecutor(1) for _ in range(SUBTASKS)]
 
     def begin(self, name: str, directory: str, settings: Mapping[str, str], question: Mapping[str, Any]) -> None:
-        """Take note of the work."""
-        self._work = question["work"]
+        """Do nothing: there is one work in a process."""
 
     def step(self, name: str, batch: str) -> dict[str, Any]:
         """Run a micro-batch."""
         before = cpu_seconds(os.getpid())
-        parts = [pool.submit(_run_bare, self._module, self._work, batch, part) for part, pool in enumerate(self._pools)]
+        parts = [pool.submit(_run_bare, self._module, batch, part) for part, pool in enumerate(self._pools)]
         found = [part.result() for part in parts]
         return {
             "ms": 1000 * max(seconds for seconds, _ in found),
@@ -155,7 +154,7 @@ class BareLoop:
         }
 
     def end(self, name: str) -> None:
-        """Do nothing: there is one work in a process."""
+        """Do nothing either."""
 
     def close(self) -> None:
         """End the processes."""

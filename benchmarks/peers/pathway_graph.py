@@ -93,20 +93,20 @@ class Windows:
 
     Args:
         spec: the windows.
-        source: the directory into which files are moved.
+        folder: the directory into which files are moved.
         commit: milliseconds between commits.
     """
 
-    def __init__(self, spec: dict[str, Any], source: str, commit: int = 1_000) -> None:
-        self._source = Path(source)
+    def __init__(self, spec: dict[str, Any], folder: str, commit: int = 1_000) -> None:
+        self._folder = Path(folder)
         self._numbers = Numbers()
         self._batches = 0
-        threading.Thread(target=run, args=(spec, source, self._numbers, commit), daemon=True).start()
+        threading.Thread(target=run, args=(spec, folder, self._numbers, commit), daemon=True).start()
 
     def step(self, batch: str, expected: list[int]) -> dict[str, Any]:
         """Move a micro-batch's file in, and wait until the numbers are what they must be."""
         before, begun = cpu_seconds(os.getpid()), time.perf_counter()
-        os.rename(batch, self._source / f"{self._batches:03}.csv")
+        os.rename(batch, self._folder / f"{self._batches:03}.csv")
         self._batches += 1
         found = self._numbers.wait_for(expected)
         seconds = time.perf_counter() - begun

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ast
+from inspect import Parameter, signature
 
 import pyarrow as pa
 import pytest
@@ -10,9 +12,12 @@ import pytest
 from benchmarks.cases.rates import async_io, keyed, sessions
 from benchmarks.cases.rates.keyed import CountBatches
 from benchmarks.cases.rates.sessions import SessionBatches
+from benchmarks.harness.process import ROOT, Side
 from benchmarks.peers import lookups
 from benchmarks.peers.limits import BareLoop
 from benchmarks.peers.lookups import Stopwatch, Work, score, sums
+
+BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.mark.parametrize(("case", "kind"), [(keyed, CountBatches), (sessions, SessionBatches)])
@@ -47,3 +52,15 @@ def test_a_stopwatch_tells_the_time_from_the_first_begin_to_the_last_end(tmp_pat
     assert first is not None and last is not None and 0 <= first <= last
     Stopwatch.reset_all(tmp_path)
     assert Stopwatch.read_all(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "path", [*BENCHMARKS.glob("peers/*.py"), *BENCHMARKS.glob("cases/*/*.py")], ids=lambda p: p.stem
+)
+def test_what_a_side_is_made_of_has_no_name_that_the_process_takes_itself(path):
+    """Arguments of a side's class go through those of `Side`, which would keep one of the same name."""
+    taken = {name for name, each in signature(Side).parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
+    classes = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ClassDef)]
+    methods = [each for one in classes for each in one.body if isinstance(each, ast.FunctionDef)]
+    made = [each for each in methods if each.name == "__init__"]
+    assert {argument.arg for each in made for argument in each.args.args + each.args.kwonlyargs} & taken == set()

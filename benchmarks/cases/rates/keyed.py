@@ -14,10 +14,8 @@ The peers, all of them or those in ``--peers``:
             made when it is missing
   thread    the same in thread mode
 
-two limits: ``identity``, the same rows through the same hops with no work in ``mapInArrow``, and ``bare``, the
-same function in a Python loop; and, where it is asked for, ``few``: pillarbox with as many subtasks as partitions, two,
-instead of twice as many, as it has by default (``--subtasks``). The head of ``keyed_contest.py`` says how they take
-turns, and what is to whose favour.
+and two limits: ``identity``, the same rows through the same hops with no work in ``mapInArrow``, and ``bare``, the
+same function in a Python loop. The head of ``keyed_contest.py`` says how they take turns, and what is to whose favour.
 
 Spark's sides are written as sparingly as their APIs allow: the count is read and written once per key and micro-batch,
 a timer is set once per key, minute and micro-batch, and a timer whose key had rows in the same micro-batch finds its
@@ -30,19 +28,18 @@ the rows up to the minute's end and all of the key's rows.
 
 In the last line ``ratio`` is pillarbox's rows per second over the rate of the fastest of Spark's three, ``ratio_flink``
 over the rate of PyFlink's faster mode, ``of_identity`` the share of the limit, ``bare_loop`` rows per second of the
-bare loop, ``of_few_subtasks`` the rows per second over the rate with two subtasks.
+bare loop.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from benchmarks.cases.rates.keyed_contest import (
@@ -51,7 +48,7 @@ from benchmarks.cases.rates.keyed_contest import (
     SMALL,
     KeyedBatches,
     KeyedContest,
-    make_query,
+    KeyedFunctions,
     options,
     present,
     run_keyed,
@@ -154,30 +151,8 @@ def count_with_state(key, frames, state):
         yield pd.DataFrame({"key": key[0], "minute": due, "n": n})
 
 
-def rows_query(timed: DataFrame) -> DataFrame:
-    grouped = timed.select("key", "ts").groupBy("key")
-    return grouped.transformWithState(RowCount(), OUTPUT, "append", "EventTime")
-
-
-def pandas_query(timed: DataFrame) -> DataFrame:
-    return (
-        timed.select("key", "ts")
-        .groupBy("key")
-        .transformWithStateInPandas(PandasCount(), OUTPUT, "append", "EventTime")
-    )
-
-
-def apply_query(timed: DataFrame) -> DataFrame:
-    state = "n LONG, minutes BINARY"
-    return timed.groupBy("key").applyInPandasWithState(count_with_state, OUTPUT, state, "append", "EventTimeTimeout")
-
-
-FUNCTIONS = {WORK: Count}
-QUERIES = {"rows": rows_query, "pandas": pandas_query, "apply": apply_query}
-
-
-def query(source: DataFrame, question: Mapping[str, Any]) -> DataFrame:
-    return make_query(source, question, Count(), OUTPUT, QUERIES)
+FUNCTIONS = KeyedFunctions(OUTPUT, Count, RowCount, PandasCount, count_with_state, state="n LONG, minutes BINARY")
+query = FUNCTIONS.query
 
 
 # -- what must come out --
@@ -231,9 +206,7 @@ class Keyed(KeyedContest):
     module = __name__
     flink = "benchmarks.peers.flink_jobs:KeyedCounts"
     title = "a count with timers"
-
-    def new_batches(self, share: int, place: Path) -> CountBatches:
-        return CountBatches(self.arguments, share, place)
+    kind = CountBatches
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,7 @@ PEERS = {
     "thread": Contender("PyFlink, thread mode", "flink", warm_up=1, rounds=2),
     "identity": Contender("(identity in mapInArrow)", "limit", warm_up=2, rounds=3),
     "bare": Contender("(bare Python loop)", "bare", warm_up=2, rounds=3),
-    "few": Contender("(pillarbox, 2 subtasks)", "ours", warm_up=2, rounds=3),
 }
-# All but one are measured unless the command line says otherwise.
-USUAL = [name for name in PEERS if name != "few"]
 CONTENDERS = {"pillarbox": Contender("pillarbox", "ours", warm_up=2, rounds=2), **PEERS}
 
 
@@ -97,45 +95,61 @@ class KeyedBatches(MicroBatches):
         return {name: column[: self.job_length(number)] for name, column in self.columns(max(number, 1)).items()}
 
 
-def pillarbox_query(source: DataFrame, function: Any, output: str, subtasks: int) -> DataFrame:
-    """Return pillarbox's query."""
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
-    env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession)
-    env.set_parallelism(SUBTASKS).set_max_parallelism(subtasks)
-    stream = env.from_dataframe(source).assign_timestamps_and_watermarks(strategy)
-    return stream.key_by("key").process(function).to_dataframe(output)
+@dataclass(frozen=True)
+class KeyedFunctions:
+    """A keyed function, and the same in Spark's APIs.
 
-
-def make_query(
-    source: DataFrame,
-    question: Mapping[str, Any],
-    function: Any,
-    output: str,
-    queries: Mapping[str, Callable[[DataFrame], DataFrame]],
-) -> DataFrame:
-    """Return the query of a contender.
-
-    Args:
-        function: of pillarbox.
-        queries: of Spark's APIs, on a DataFrame with ``key``, ``ts`` and the time with a watermark.
+    Attributes:
+        output: the columns that come out.
+        function: pillarbox's, and the one of the bare loop.
+        rows: for ``transformWithState``.
+        pandas: for ``transformWithStateInPandas``.
+        apply: for ``applyInPandasWithState``; ``state`` are the columns of its state.
     """
-    if question["query"] in ("pillarbox", "few"):
-        return pillarbox_query(source, function, output, question["subtasks"])
-    if question["query"] == "identity":
-        return two_hops(source)
-    timed = source.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", "5 seconds")
-    return queries[question["query"]](timed)
+
+    output: str
+    function: Callable[[], Any]
+    rows: Callable[[], Any]
+    pandas: Callable[[], Any]
+    apply: Callable[..., Any]
+    state: str
+
+    def query(self, source: DataFrame, question: Mapping[str, Any]) -> DataFrame:
+        """Return the query of a contender."""
+        name = question["query"]
+        if name == "pillarbox":
+            return self._pillarbox(source)
+        if name == "identity":
+            return two_hops(source)
+        timed = source.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", "5 seconds")
+        if name == "apply":
+            grouped = timed.groupBy("key")
+            return grouped.applyInPandasWithState(self.apply, self.output, self.state, "append", "EventTimeTimeout")
+        grouped = timed.select("key", "ts").groupBy("key")
+        if name == "pandas":
+            return grouped.transformWithStateInPandas(self.pandas(), self.output, "append", "EventTime")
+        return grouped.transformWithState(self.rows(), self.output, "append", "EventTime")
+
+    def _pillarbox(self, source: DataFrame) -> DataFrame:
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
+        env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession).set_parallelism(SUBTASKS)
+        stream = env.from_dataframe(source).assign_timestamps_and_watermarks(strategy)
+        return stream.key_by("key").process(self.function()).to_dataframe(self.output)
 
 
 class KeyedContest(Contest):
-    """A keyed function beside its peers, which come in visits."""
+    """A keyed function beside its peers, which come in visits.
+
+    Attributes:
+        kind: its micro-batches.
+    """
 
     contenders = CONTENDERS
     visits = True
-    title = "a function per key"
+    kind: type[KeyedBatches]
 
-    def question(self, name: str) -> dict[str, Any]:
-        return {**super().question(name), "subtasks": SUBTASKS if name == "few" else self.arguments.subtasks}
+    def new_batches(self, share: int, place: Path) -> KeyedBatches:
+        return self.kind(self.arguments, share, place)
 
     def new_process(self, name: str, kind: str) -> Side:
         return Side(BareLoop, module=self.module) if kind == "bare" else super().new_process(name, kind)
@@ -143,10 +157,9 @@ class KeyedContest(Contest):
 
 def options(parser: argparse.ArgumentParser) -> None:
     add_options(parser, rows=1_000_000, keys=100_000, rounds=0, warm_up_seconds=0)
-    add_names(parser, "--peers", PEERS, default=USUAL, help=f"some of {','.join(PEERS)}; {','.join(USUAL)} by default")
+    add_names(parser, "--peers", PEERS)
     parser.add_argument("--flink-rows", type=int, default=200_000, help="rows of a job of PyFlink")
     parser.add_argument("--flink-warm-up-rows", type=int, default=20_000, help="of its first one")
-    parser.add_argument("--subtasks", type=int, default=2 * SUBTASKS, help="of pillarbox, in two partitions")
 
 
 def run_keyed(kind: type[KeyedContest], name: str, arguments: argparse.Namespace, directory: Path) -> Outcome:
@@ -166,8 +179,6 @@ def run_keyed(kind: type[KeyedContest], name: str, arguments: argparse.Namespace
         "ratio_flink": over[flink] if flink else None,
         "of_identity": over.get("identity"),
         "of_bare_loop": over.get("bare"),
-        "subtasks": arguments.subtasks,
-        "of_few_subtasks": over.get("few"),
         "bare_loop": rates.get("bare"),
         "fastest_spark": CONTENDERS[spark].title if spark else None,
         "fastest_flink": CONTENDERS[flink].title if flink else None,

@@ -22,13 +22,13 @@ bare loop.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from benchmarks.cases.rates.keyed_contest import (
@@ -37,11 +37,12 @@ from benchmarks.cases.rates.keyed_contest import (
     SMALL,
     KeyedBatches,
     KeyedContest,
-    make_query,
+    KeyedFunctions,
     options,
     present,
     run_keyed,
 )
+from benchmarks.cases.rates.window_rows import end_sessions
 from benchmarks.harness.case import Outcome, shown
 from benchmarks.harness.rows import FOR_EVER, Columns, Ints
 from pillarbox import KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
@@ -186,83 +187,32 @@ def sessions_with_state(key, frames, state):
         yield frame_of(key[0], sessions[:-1])
 
 
-def rows_query(timed: DataFrame) -> DataFrame:
-    grouped = timed.select("key", "ts").groupBy("key")
-    return grouped.transformWithState(RowSessions(), OUTPUT, "append", "EventTime")
-
-
-def pandas_query(timed: DataFrame) -> DataFrame:
-    return (
-        timed.select("key", "ts")
-        .groupBy("key")
-        .transformWithStateInPandas(PandasSessions(), OUTPUT, "append", "EventTime")
-    )
-
-
-def apply_query(timed: DataFrame) -> DataFrame:
-    state = "times BINARY"
-    return timed.groupBy("key").applyInPandasWithState(sessions_with_state, OUTPUT, state, "append", "EventTimeTimeout")
-
-
-FUNCTIONS = {WORK: Sessions}
-QUERIES = {"rows": rows_query, "pandas": pandas_query, "apply": apply_query}
-
-
-def query(source: DataFrame, question: Mapping[str, Any]) -> DataFrame:
-    return make_query(source, question, Sessions(), OUTPUT, QUERIES)
+FUNCTIONS = KeyedFunctions(OUTPUT, Sessions, RowSessions, PandasSessions, sessions_with_state, state="times BINARY")
+query = FUNCTIONS.query
 
 
 # -- what must come out --
 
 
-def sessions_of(batches: Iterator[tuple[Ints, Ints]], keys: int, *, late: bool) -> Iterator[Columns]:
-    """Return the sessions that each micro-batch of keys and times ends."""
-    # The open session of each key; no rows: none.
-    first, last, n = (np.zeros(keys, np.int64) for _ in range(3))
-    watermark = -1
-    for keys_now, times in batches:
-        # What the rows are by themselves, and how the first of a key's goes on with the open one.
-        order = np.lexsort((times, keys_now))
-        key, ts = keys_now[order], times[order]
-        starts = np.flatnonzero(np.append(True, (key[1:] != key[:-1]) | (ts[1:] - ts[:-1] >= GAP)))
-        ends = np.append(starts[1:], len(key)) - 1
-        new = np.stack([key[starts], ts[starts], ts[ends], ends - starts + 1])
-        heads = np.append(True, new[0, 1:] != new[0, :-1])
-        tails = np.append(heads[1:], True)
-        owner = new[0]
-        goes_on = heads & (n[owner] > 0) & (new[1] - last[owner] < GAP)
-        ended = owner[heads & (n[owner] > 0) & ~goes_on]
-        emitted = [np.stack([ended, first[ended], last[ended], n[ended]])]
-        new[1, goes_on] = first[owner[goes_on]]
-        new[3, goes_on] += n[owner[goes_on]]
-        emitted.append(new[:, ~tails])
-        first[owner[tails]], last[owner[tails]], n[owner[tails]] = new[1:, tails]
-        after = int(ts.max()) - DELAY - 1
-        due = np.flatnonzero((n > 0) & (last + GAP <= (watermark if late else after)))
-        watermark = after
-        emitted.append(np.stack([due, first[due], last[due], n[due]]))
-        n[due] = 0
-        yield list(np.concatenate(emitted, axis=1))
-
-
 class SessionBatches(KeyedBatches):
     """Sessions with a timer that moves."""
 
-    def results(self, *, late: bool) -> Iterator[Columns]:
-        def batches() -> Iterator[tuple[Ints, Ints]]:
-            number = 0
-            while True:
-                key, ts = self.columns(number).values()
-                yield key, ts
-                number += 1
+    def _rows(self, key: Ints, ts: Ints) -> Ints:
+        return np.stack([key, ts, np.ones_like(key)])
 
-        return sessions_of(batches(), self.keys, late=late)
+    def results(self, *, late: bool) -> Iterator[Columns]:
+        # Those of open sessions.
+        rows = np.empty((3, 0), np.int64)
+        watermark = -1
+        for number in count():
+            now = self._rows(**self.columns(number))
+            after = int(now[1].max()) - DELAY - 1
+            rows, ended = end_sessions(np.append(rows, now, axis=1), GAP, watermark if late else after, at_once=True)
+            watermark = after
+            yield ended[:4]
 
     def of_job(self, number: int) -> Columns:
-        key, ts = self.job_columns(number).values()
-        # A last row that is far away, so that all timers fire.
-        batches = iter([(np.append(key, self.keys), np.append(ts, FOR_EVER))])
-        return next(sessions_of(batches, self.keys + 1, late=False))
+        return end_sessions(self._rows(**self.job_columns(number)), GAP, FOR_EVER)[1][:4]
 
 
 class Keyed(KeyedContest):
@@ -271,9 +221,7 @@ class Keyed(KeyedContest):
     module = __name__
     flink = "benchmarks.peers.flink_jobs:KeyedSessions"
     title = "sessions with a gap of 30 seconds"
-
-    def new_batches(self, share: int, place: Path) -> SessionBatches:
-        return SessionBatches(self.arguments, share, place)
+    kind = SessionBatches
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:

@@ -133,18 +133,34 @@ class Sessions(Windows):
         self._rows = np.empty((3, 0), np.int64)
 
     def add(self, key: Ints, ts: Ints, amount: Ints) -> None:
-        self._rows = np.concatenate([self._rows, np.stack([key, ts, amount])], axis=1)
+        self._rows = np.append(self._rows, np.stack([key, ts, amount]), axis=1)
 
     def due(self, time: int) -> Columns:
-        rows = self._rows[:, np.lexsort((self._rows[1], self._rows[0]))]
-        key, ts, amount = rows
-        first = np.append(True, (key[1:] != key[:-1]) | (ts[1:] - ts[:-1] >= self._gap))[: len(key)]
-        starts = np.flatnonzero(first)
-        ends = np.append(starts[1:], len(key))
-        over = ts[ends - 1] + self._gap <= time
-        self._rows = rows[:, ~np.repeat(over, ends - starts)]
-        sums = np.append(0, amount.cumsum())
-        return [each[over] for each in (key[starts], ts[starts], ends - starts, sums[ends] - sums[starts])]
+        self._rows, (key, first, _, n, total) = end_sessions(self._rows, self._gap, time)
+        return [key, first, n, total]
+
+
+def end_sessions(rows: Ints, gap: int, time: int, *, at_once: bool = False) -> tuple[Ints, list[Ints]]:
+    """Find the sessions that end ``gap`` after their last row, which is at ``time`` or before it.
+
+    Args:
+        rows: keys, times, amounts.
+        at_once: whether a session also ends with the first row of its key's next one.
+
+    Returns:
+        the rows of the other sessions; and keys, first and last times, counts and sums.
+    """
+    rows = rows[:, np.lexsort((rows[1], rows[0]))]
+    key, ts, amount = rows
+    first = np.append(True, (key[1:] != key[:-1]) | (ts[1:] - ts[:-1] >= gap))[: len(key)]
+    starts = np.flatnonzero(first)
+    ends = np.append(starts[1:], len(key))
+    over = ts[ends - 1] + gap <= time
+    if at_once:
+        over[:-1] |= key[starts[1:]] == key[starts[:-1]]
+    sums = np.append(0, amount.cumsum())
+    columns = (key[starts], ts[starts], ts[ends - 1], ends - starts, sums[ends] - sums[starts])
+    return rows[:, ~np.repeat(over, ends - starts)], [each[over] for each in columns]
 
 
 # -- rows --

@@ -201,10 +201,10 @@ class PathwayRunner(Runner):
 
     def __init__(self, contest: WindowContest, name: str) -> None:
         super().__init__(contest, name)
-        source = self.directory / "in"
-        source.mkdir()
+        folder = self.directory / "in"
+        folder.mkdir()
         place = contest.place(PATHWAY)
-        self.side = PATHWAY.side("benchmarks.peers.pathway_graph:Windows", place, spec=contest.spec(), source=source)
+        self.side = PATHWAY.side("benchmarks.peers.pathway_graph:Windows", place, spec=contest.spec(), folder=folder)
 
     def measure(self) -> tuple[Round, str, str]:
         staged = self.directory / f"{self.number:03}.csv"
