@@ -23,7 +23,8 @@ from benchmarks.harness.turns import table
 from benchmarks.report.words import page, paragraph
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.store import MemoryChunkStore
-from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
+from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log.state_log import StateLog
 from pillarbox._time.internal_timer_service import InternalTimerService
