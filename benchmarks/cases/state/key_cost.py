@@ -24,9 +24,9 @@ from benchmarks.report.words import page, paragraph
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log.state_log import StateLog
+from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 
