@@ -29,8 +29,14 @@ def last_line(*command: str) -> tuple[str, dict[str, object]]:
     ("case", "keys"),
     [
         ("mailbox", {"mails_per_s", "asyncio_calls_per_s", "rounds", "mails", "loops"}),
-        ("timers", {"heapq_ratio", "ratios", "operations_per_s", "keys"}),
-        ("state", {"bytes_ratio", "epoch_ms", "plain_dict_ratio", "memory_bytes_per_key", "touched", "epochs"}),
+        pytest.param(
+            "timers", {"heapq_ratio", "ratios", "operations_per_s", "keys"}, marks=pytest.mark.long("it measures")
+        ),
+        pytest.param(
+            "state",
+            {"bytes_ratio", "epoch_ms", "plain_dict_ratio", "memory_bytes_per_key", "touched", "epochs"},
+            marks=pytest.mark.long("it measures"),
+        ),
     ],
 )
 def test_the_cheapest_cases_end_with_their_figures(case, keys):

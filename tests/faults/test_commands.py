@@ -111,6 +111,7 @@ def home(spark: Any, tmp_path: Path) -> Home:
     return Home(spark, tmp_path)
 
 
+@pytest.mark.long("a JVM for each command")
 def test_state_is_killed_while_it_writes(home: Home) -> None:
     """The half folder is no hindrance to the same command, but any other is; and a reader of it finds nothing."""
     before, rows = digests(home.checkpoint), home.folder / "rows"

@@ -81,6 +81,7 @@ def test_functions_live_in_homes_wherever_spark_runs_their_tasks(
     )
 
 
+@pytest.mark.long("a cluster of processes; test_homes.py kills homes and their starters without one")
 def test_an_executor_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
     found = run(tmp_path, master=CLUSTER, homes="fork", kills=True)
     assert found["counted"] == RIGHT and found["asked"] == EPOCHS * KEYS

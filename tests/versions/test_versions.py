@@ -86,6 +86,7 @@ def test_the_first_program_on_another_version_and_everything_from_there_to_the_i
     )
 
 
+@pytest.mark.long("make test-versions runs it: two JVMs with a Python of their own")
 def test_py_files_alone_where_python_has_only_what_spark_needs(tmp_path):
     python = PLACES / "worker" / "bin" / "python"
     if not python.exists() and "SPARK_VERSIONS" not in os.environ:
