@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
-from tests.support.budgets import LONG
 from tests.support.class_archive import java_options
 from tests.support.connect import ConnectClient
 from tests.support.forked_python import forked_python
@@ -22,7 +21,7 @@ pytest_plugins = ["tests.support.budgets"]
 # machine a slow example is no bug. A fixture that a test shares between its examples only sets things up.
 _both = settings(
     deadline=None,
-    max_examples=300 if LONG else 20,
+    max_examples=300 if "PILLARBOX_LONG" in os.environ else 20,
     stateful_step_count=30,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
