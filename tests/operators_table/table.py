@@ -13,6 +13,7 @@ from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator
 from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
 from pillarbox._operators.connected.broadcast import _BroadcastOperator
 from pillarbox._operators.frame.function_operator import FunctionOperator
+from pillarbox._operators.frame.gathering import GatheringOperator
 from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.operator import StreamOperator
@@ -75,6 +76,7 @@ NOT_ENTERED: dict[str, str] = {
 
 BASES: tuple[type[StreamOperator], ...] = (
     FunctionOperator,
+    GatheringOperator,
     KeyedOperator,
     BaseWindowOperator,
     FoldingWindowOperator,

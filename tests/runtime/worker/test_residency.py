@@ -12,7 +12,7 @@ _WORKER = """
 import os, sys, threading, time
 
 from pillarbox import MapFunction, StreamExecutionEnvironment
-from pillarbox._graph import SinkTransformation
+from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
