@@ -320,7 +320,7 @@ _MODULES = [
 ]
 
 
-@pytest.mark.long("imports everything anew for each module")
+@pytest.mark.long("imports everything again for each module")
 def test_every_module_can_be_the_first_that_is_imported():
     """A worker begins with whatever a pickle names first."""
     assert all(name.rpartition(".")[0] in _MODULES[:place] for place, name in enumerate(_MODULES) if place)

@@ -17,7 +17,7 @@ ATOMS = frozenset(
 
 def is_fixed(value: Any) -> bool:
     """Return whether a value, and all that is in it, cannot change."""
-    # (Rows and named tuples have no attributes beside their fields; a class of the user's may.)
+    # (Rows and named tuples have no attributes besides their fields; a class of the user's may.)
     return type(value) in ATOMS or (
         isinstance(value, tuple) and are_fixed(value) and not getattr(value, "__dict__", None)
     )

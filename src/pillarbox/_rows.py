@@ -344,7 +344,7 @@ def batch_of(schema: pa.Schema, rows: int, columns: Mapping[str, pa.Array]) -> p
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-# Rows go on in batches of about these sizes.
+# Batches are put together until they have about this size.
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 8 * 1024 * 1024
 

@@ -1,9 +1,8 @@
 """Java processes of tests start from an archive of Spark's classes, which halves the time until their first result.
 
-``python -m tests.support.class_archive [PLACE]`` has a small program run, and Java writes the classes that it loaded
-into the folder of the environment, or into PLACE, a folder with another Spark. It takes half a minute, and nothing when
-the archive is newer than that Spark. Java ignores an archive that is not of its own version and of the same jars, so
-tests need none.
+``python -m tests.support.class_archive`` runs a small program, and Java writes the classes that it loaded into the
+folder of the environment. It takes half a minute, and nothing if the archive is newer than Spark. Java ignores an
+archive that is not of its own version and of the same jars: tests need none, and other Sparks start without it.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pyspark
+
 from tests.support.sessions import environment_without_spark
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -23,39 +24,35 @@ _PROGRAM = _ROOT / "tests" / "versions" / "smoke.py"
 # in several threads, would take longer than it saves.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-
-def _archive(place: Path) -> Path:
-    return place / "classes.jsa"
+_ARCHIVE = Path(sys.prefix) / "classes.jsa"
 
 
-def java_options(place: Path = Path(sys.prefix)) -> str:
-    """Return what variable ``JDK_JAVA_OPTIONS`` has for tests with the Spark in `place`.
+def java_options() -> str:
+    """Return the value of the variable ``JDK_JAVA_OPTIONS`` for tests.
 
     Java's launcher reads it, whoever starts it. Without its log Java says nothing of an archive that it cannot use.
     """
-    archive = _archive(place)
-    return f"{_SHORT_LIVED} -XX:SharedArchiveFile={archive} -Xlog:disable" if archive.exists() else _SHORT_LIVED
+    return f"{_SHORT_LIVED} -XX:SharedArchiveFile={_ARCHIVE} -Xlog:disable" if _ARCHIVE.exists() else _SHORT_LIVED
 
 
-def write(place: Path) -> None:
-    """Write the archive of the Spark in `place`, unless it is there."""
-    jars = next(place.glob("**/pyspark/jars"))
-    archive = _archive(place)
-    if archive.exists() and archive.stat().st_mtime > jars.stat().st_mtime:
+def write() -> None:
+    """Write the archive, unless there is one that is newer than Spark."""
+    jars = Path(pyspark.__file__).with_name("jars")
+    if _ARCHIVE.exists() and _ARCHIVE.stat().st_mtime > jars.stat().st_mtime:
         return
-    beginning = archive.with_suffix(".begun")
+    beginning = _ARCHIVE.with_suffix(".begun")
     beginning.unlink(missing_ok=True)
     options = f"{_SHORT_LIVED} -XX:ArchiveClassesAtExit={beginning} -Xlog:disable"
-    path = os.pathsep.join(map(str, [jars.parents[1], _ROOT / "src", _ROOT]))
+    path = os.pathsep.join(map(str, [_ROOT / "src", _ROOT]))
     with tempfile.TemporaryDirectory() as home:
         env = environment_without_spark(SPARK_LOCAL_IP="127.0.0.1", JDK_JAVA_OPTIONS=options, PYTHONPATH=path)
         ran = subprocess.run(
             [sys.executable, str(_PROGRAM), home], env=env, cwd=home, capture_output=True, text=True, check=False
         )
     if ran.returncode or not beginning.exists():
-        raise SystemExit(f"no archive of Spark's classes in {place}:\n{ran.stdout[-2000:]}{ran.stderr[-4000:]}")
-    beginning.replace(archive)
+        raise SystemExit(f"Java wrote no archive of Spark's classes:\n{ran.stdout[-2000:]}{ran.stderr[-4000:]}")
+    beginning.replace(_ARCHIVE)
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1] if len(sys.argv) > 1 else sys.prefix).absolute())
+    write()

@@ -21,7 +21,6 @@ import pytest
 
 import pillarbox
 from tests.faults.programs import everything_job
-from tests.support.class_archive import java_options
 from tests.support.sessions import environment_without_spark
 from tests.versions import smoke
 
@@ -63,10 +62,7 @@ def test_the_first_program_on_another_version_and_everything_from_there_to_the_i
     the program with everything that is begun there, is rescaled and ended here.
     """
     assert (PLACES / f"spark-{version}").is_dir(), f"scripts/setup.sh spark {version} puts it there"
-    place = PLACES / f"spark-{version}"
-    env = environment(
-        PYTHONPATH=os.pathsep.join(map(str, [place, ROOT / "src", ROOT])), JDK_JAVA_OPTIONS=java_options(place)
-    )
+    env = environment(PYTHONPATH=os.pathsep.join(map(str, [PLACES / f"spark-{version}", ROOT / "src", ROOT])))
     lock = (Path(__file__).parent / f"spark-{version}.lock").read_text()
     release = lock.split()[0].removeprefix("pyspark==")
     more = ["everything"] if LONG else []

@@ -138,7 +138,7 @@ class KeyedFunctions:
 
 
 class KeyedContest(Contest):
-    """A keyed function beside its peers, which come in visits.
+    """A keyed function compared with its peers, which come in visits.
 
     Attributes:
         kind: its micro-batches.

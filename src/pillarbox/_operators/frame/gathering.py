@@ -6,7 +6,7 @@ from pillarbox._operators.frame.operator import StreamOperator
 
 
 class GatheringOperator(StreamOperator):
-    """An operator whose records wait: until there are many, or something else than records comes.
+    """An operator whose records wait: until there are many, or until something other than records comes.
 
     It is named before the class whose methods hand on what is no record.
     """
@@ -16,12 +16,12 @@ class GatheringOperator(StreamOperator):
         raise NotImplementedError
 
     def process_watermark(self, timestamp: int) -> None:
-        """Handle a watermark behind the records that came before it."""
+        """Handle the records that wait, and then a watermark."""
         self.work_off()
         super().process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Hand on a change between idle and active, behind what came before it."""
+        """Handle the records that wait, and then a change between idle and active."""
         self.work_off()
         super().process_status(idle)
 

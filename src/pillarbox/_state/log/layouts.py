@@ -25,8 +25,8 @@ class Layouts:
     """The layouts of rows of both kinds.
 
     Attributes:
-        keys: those of rows of keys.
-        namespaces: those of rows of namespaces.
+        keys: the layouts of rows of keys.
+        namespaces: the layouts of rows of namespaces.
     """
 
     def __init__(self, backend: KeyedStateBackend) -> None:
