@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.support.class_archive import java_options
 from tests.support.connect import ConnectClient
 from tests.support.forked_python import forked_python
-from tests.support.sessions import only_session
+from tests.support.sessions import active_session, only_session
 
 pytest_plugins = ["tests.support.budgets"]
 
@@ -84,6 +84,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iter
     with only_session(builder.getOrCreate) as session:
         session.sparkContext.pythonExec = workers_python
         yield session
+
+
+@pytest.fixture(autouse=True)
+def _the_session_stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test may use sessions of its own: Spark makes one active for good where it creates a DataFrame of rows."""
+    yield
+    if "spark" in request.fixturenames:
+        active_session(request.getfixturevalue("spark"))
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from pillarbox._runtime.spark.facts import java_session, jvm
 from pillarbox._runtime.spark.settings.session import local_session
 
-__all__ = ["only_session", "session_with_package"]
+__all__ = ["active_session", "only_session", "session_with_package"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,6 +47,12 @@ def only_session(make: Callable[[], SparkSession]) -> Iterator[SparkSession]:
             for query in session.streams.active:
                 query.stop()
             session.stop()
+
+
+def active_session(session: SparkSession) -> None:
+    """Make a classic session the active one of this thread: Spark asks its settings where it is handed none."""
+    jvm(session).SparkSession.setActiveSession(java_session(session))
+    SparkSession._activeSession = session
 
 
 def session_with_package(home: Path, name: str, package: str, **settings: str) -> SparkSession:
