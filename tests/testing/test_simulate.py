@@ -87,6 +87,12 @@ class Timeout(KeyedProcessFunction):
         yield ctx.get_current_key(), "silent"
 
 
+@pytest.fixture
+def shrinks_little(monkeypatch):
+    """For tests that do not ask how small a failure is made: that takes most of the time."""
+    monkeypatch.setattr("pillarbox.testing._simulation.simulate._SHRINKING_RUNS", 20)
+
+
 def by_card(function):
     return lambda env, cards: cards.key_by(lambda card: card).process(function()).uid("count")
 
@@ -116,6 +122,7 @@ def test_state_in_a_field_is_found_and_made_small():
     assert "should be" in str(error)
 
 
+@pytest.mark.usefixtures("shrinks_little")
 def test_a_seed_that_failed_fails_again_and_so_does_the_smaller_case():
     with pytest.raises(SimulationError) as caught:
         simulate(by_card(CountInField), CARDS, seeds=50)
@@ -124,6 +131,7 @@ def test_a_seed_that_failed_fails_again_and_so_does_the_smaller_case():
     assert str(again.value) == str(caught.value)
 
 
+@pytest.mark.usefixtures("shrinks_little")
 def test_state_that_is_changed_in_place_is_found():
     with pytest.raises(SimulationError):
         simulate(by_card(ForgetsAtRestart), CARDS, seeds=50)
@@ -133,9 +141,9 @@ def test_without_faults_these_bugs_do_not_show():
     simulate(by_card(CountInField), CARDS, seeds=10, faults=())
 
 
+@pytest.mark.usefixtures("shrinks_little")
 @pytest.mark.parametrize("fault", ["move", "fail", "retry", "kill", "restart", "rescale"])
-def test_each_kind_of_fault_alone_loses_what_is_in_a_field(fault, monkeypatch):
-    monkeypatch.setattr("pillarbox.testing._simulation.simulate._SHRINKING_RUNS", 20)
+def test_each_kind_of_fault_alone_loses_what_is_in_a_field(fault):
     with pytest.raises(SimulationError) as caught:
         simulate(by_card(CountInField), CARDS, seeds=200, faults=[fault])
     assert caught.value.faults == (fault,)
@@ -146,6 +154,7 @@ def test_each_kind_of_fault_alone_leaves_state_as_it_is(fault):
     simulate(by_card(Count), CARDS, seeds=8, faults=[fault])
 
 
+@pytest.mark.usefixtures("shrinks_little")
 def test_what_depends_on_the_order_of_arrival_is_found_unless_a_key_keeps_it():
     def build(env, events):
         return events.key_by("card").process(InOrder()).uid("order")
@@ -153,10 +162,11 @@ def test_what_depends_on_the_order_of_arrival_is_found_unless_a_key_keeps_it():
     events = {"events": [row(card=f"c{n % 3}", n=n) for n in range(12)]}
     with pytest.raises(SimulationError):
         simulate(build, events, seeds=50)
-    simulate(build, events, seeds=50, key_by="card")
-    simulate(build, events, seeds=50, key_by={"events": "card"}, ordered_by=lambda result: result[0]["card"])
+    simulate(build, events, seeds=10, key_by="card")
+    simulate(build, events, seeds=10, key_by={"events": "card"}, ordered_by=lambda result: result[0]["card"])
 
 
+@pytest.mark.usefixtures("shrinks_little")
 def test_the_order_of_an_output_is_compared_when_asked_for():
     def build(env, cards):
         return cards.map(lambda card: (card, "seen")).rebalance().map(lambda pair: pair)
@@ -167,6 +177,7 @@ def test_the_order_of_an_output_is_compared_when_asked_for():
         simulate(build, numbered, seeds=50, ordered_by=lambda pair: 0)
 
 
+@pytest.mark.usefixtures("shrinks_little")
 def test_windows_fire_at_the_end_of_the_input():
     def build(env, events):
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
