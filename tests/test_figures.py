@@ -115,4 +115,4 @@ def test_results_are_what_was_measured_and_no_goals(path):
 
 def test_each_run_has_a_command():
     assert {case for case, _ in RUNS.values()} <= CASES.keys()
-    assert command("recovery") == 'make bench-recovery ARGS="--large"'
+    assert command("recovery") == 'make bench-recovery ARGS="--spark-keys 100000 1000000 5000000"'

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.machine import machine
+from benchmarks.harness.machine import load_before, machine
 
 Said = dict[str, Any]
 
@@ -105,9 +105,10 @@ def run_case(name: str, case: Any, argv: Sequence[str]) -> None:
     if parser.parse_known_args(argv)[0].size == "small":
         parser.set_defaults(**case.SMALL)
     arguments = parser.parse_args(argv)
+    load = load_before()
     with tempfile.TemporaryDirectory(prefix=f"bench-{name}-", ignore_cleanup_errors=True) as directory:
         outcome = case.run(arguments, Path(directory))
-    last = json.dumps(outcome.said())
+    last = json.dumps({**outcome.said(), "load_before": load})
     print(f"\n{case.present(json.loads(last), None)}\n")
     for line in outcome.wrong:
         print(f"WRONG RESULTS: {line}")

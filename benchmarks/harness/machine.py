@@ -8,6 +8,7 @@ import platform
 import threading
 import time
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,8 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
+        "spark": version("pyspark"),
     }
-
-
-def spark_version() -> str:
-    """Return pyspark's version."""
-    import pyspark
-
-    return str(pyspark.__version__)
 
 
 def load_before() -> float:

@@ -28,7 +28,7 @@ def last_line(*command: str) -> tuple[str, dict[str, object]]:
 @pytest.mark.parametrize(
     ("case", "keys"),
     [
-        ("mailbox", {"mails_per_s", "asyncio_calls_per_s", "rounds", "mails", "loops"}),
+        ("mailbox", {"mails_per_s", "asyncio_calls_per_s", "rounds", "mails"}),
         pytest.param(
             "timers", {"heapq_ratio", "ratios", "operations_per_s", "keys"}, marks=pytest.mark.long("it measures")
         ),

@@ -33,7 +33,7 @@ import numpy as np
 from pyspark.sql import DataFrame
 
 from benchmarks.harness.case import Block, Outcome, Results, Said, shown
-from benchmarks.harness.machine import cpu_by_program, spark_version
+from benchmarks.harness.machine import cpu_by_program
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import observed, summary, write_halves
 from benchmarks.harness.stepped import SparkSide, step_settings, task_reports
@@ -201,7 +201,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "rounds": rounded(taken),
         "rows": arguments.rows,
         "keys": arguments.keys,
-        "spark": spark_version(),
     }
     return Outcome("epoch", max(ratios.values()), said, wrong)
 

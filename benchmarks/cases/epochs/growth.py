@@ -30,7 +30,6 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from benchmarks.harness.case import Outcome, Said, shown
-from benchmarks.harness.machine import spark_version
 from benchmarks.harness.rows import HOUR, write_halves
 from benchmarks.harness.stepped import SteppedQuery, step_settings, task_reports
 from benchmarks.harness.turns import in_turn, medians, rounded, table
@@ -131,7 +130,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "two_subtasks_over_one": round(costs[1, sizes[2], keys[1]] / costs[2, sizes[2], keys[1]], 3),
         "us_per_row": {"/".join(map(str, place)): round(cost, 3) for place, cost in costs.items()},
         "without_rows_ms": rounded(fixed),
-        "spark": spark_version(),
     }
     return Outcome("growth", max(by_rows.values()), said)
 

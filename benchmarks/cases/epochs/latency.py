@@ -27,7 +27,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from benchmarks.harness.case import Block, Outcome, Results, Said, shown
-from benchmarks.harness.machine import spark_version
 from benchmarks.harness.process import Side
 from benchmarks.harness.stepped import SparkSide, step_settings
 from benchmarks.harness.turns import rounded, table, turns
@@ -166,7 +165,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "batches_per_s": rounded({side: n / (arguments.turns * arguments.seconds) for side, n in batches.items()}, 1),
         "rate": arguments.rate,
         "keys": arguments.keys,
-        "spark": spark_version(),
     }
     return Outcome("latency", ours["p50"] / theirs["p50"], said, wrong)
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import pillarbox
 from benchmarks.harness.case import Block, Outcome, Said
-from benchmarks.harness.machine import spark_version
 from benchmarks.harness.process import Side
 from benchmarks.harness.stepped import SparkSide
 from benchmarks.harness.turns import table
@@ -91,7 +90,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "requests": counts,
         "in_one_second": peaks,
         "waited_s": {slots: round(each["waited"], 1) for slots, each in found.items()},
-        "spark": spark_version(),
     }
     wrong = [f"{slots} slots: not one answer to each request" for slots, each in found.items() if not each["agrees"]]
     return Outcome("rate", min(counts.values()) / allowed, said, wrong)

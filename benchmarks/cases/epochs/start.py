@@ -31,7 +31,6 @@ from pyspark.sql import DataFrame
 
 import pillarbox
 from benchmarks.harness.case import Outcome, Said, shown
-from benchmarks.harness.machine import spark_version
 from benchmarks.harness.process import Side
 from benchmarks.harness.stepped import STATE_STORE, SparkSide
 from benchmarks.harness.turns import medians, rounded, table, turns
@@ -158,7 +157,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "start_ms": rounded({side: 1000 * each for side, each in counted.items()}),
         "first_ms": rounded({side: 1000 * each[0] for side, each in seconds.items()}),
         "requests": of_each,
-        "spark": spark_version(),
     }
     return Outcome("start", counted["pillarbox"] / counted["spark"], figures, wrong)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mailbox costs: rounds of the loop with no mail, and mails from another thread.
+"""What the mailbox costs: mails from another thread.
 
 The yardstick for mails is asyncio: N callbacks posted by one other thread with
 ``loop.call_soon_threadsafe``, measured from before the first is posted until the last has run. Both
@@ -22,9 +22,9 @@ from pathlib import Path
 
 from benchmarks.harness.case import Block, Outcome, Results, Said
 from benchmarks.harness.turns import extent, medians, rounded, table, turns
-from pillarbox.mailbox import MailboxController, MailboxProcessor
+from pillarbox.mailbox import MailboxProcessor
 
-SMALL = {"mails": 10_000, "loops": 100_000, "rounds": 3}
+SMALL = {"mails": 10_000, "rounds": 3}
 
 
 class Countdown:
@@ -38,41 +38,6 @@ class Countdown:
         self.left -= 1
         if self.left == 0:
             self.done()
-
-
-def empty_rounds(count: int) -> float:
-    """Rounds of the loop per second where no mail comes."""
-    left = count
-
-    def action(controller: MailboxController) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            controller.all_actions_completed()
-
-    processor = MailboxProcessor(action)
-    start = time.perf_counter()
-    processor.run_mailbox_loop()
-    elapsed = time.perf_counter() - start
-    processor.close()
-    return count / elapsed
-
-
-def bare_calls(count: int) -> float:
-    """The same function called by a bare ``while``: what no loop can beat."""
-    left = count
-    going = True
-
-    def action(_controller: object) -> None:
-        nonlocal left, going
-        left -= 1
-        if left == 0:
-            going = False
-
-    start = time.perf_counter()
-    while going:
-        action(None)
-    return count / (time.perf_counter() - start)
 
 
 def posted(count: int, post_all: Callable[[], None], loop: Callable[[], None], go: threading.Event) -> float:
@@ -133,8 +98,6 @@ def asyncio_calls(count: int) -> float:
 
 
 SIDES: dict[str, Callable[[int], float]] = {
-    "bare_calls_per_s": bare_calls,
-    "empty_loops_per_s": empty_rounds,
     "mails_per_s": mails,
     "asyncio_calls_per_s": asyncio_calls,
 }
@@ -142,7 +105,6 @@ SIDES: dict[str, Callable[[int], float]] = {
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mails", type=int, default=50_000, help="mails per round")
-    parser.add_argument("--loops", type=int, default=1_000_000, help="empty rounds per round")
     parser.add_argument("--rounds", type=int, default=7, help="rounds that count")
 
 
@@ -150,7 +112,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     rates: dict[str, list[float]] = {name: [] for name in SIDES}
     for index, name in turns(SIDES, arguments.rounds):
         gc.collect()
-        rate = SIDES[name](arguments.mails if name in ("mails_per_s", "asyncio_calls_per_s") else arguments.loops)
+        rate = SIDES[name](arguments.mails)
         if index >= 0:
             rates[name].append(rate)
     middle = medians(rates)
@@ -158,7 +120,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         **rounded(middle),
         "rounds": rounded(rates),
         "mails": arguments.mails,
-        "loops": arguments.loops,
         "implementation": platform.python_implementation(),
     }
     return Outcome("mailbox", middle["mails_per_s"] / middle["asyncio_calls_per_s"], said)

@@ -10,9 +10,6 @@ equal, and once at full minutes, as the ends of windows are.
   asyncio       ``loop.call_at``, ``handle.cancel`` with a dictionary of handles by key, and a loop whose clock is set
   heapq         a heap of (time, key), and a set of those that are live: what is deleted stays in the heap
 
-and, to know what users see, of no weight in the ratio: ``register_event_time_timer`` and so on in a
-``KeyedProcessFunction``, under the test harness of its operator, with a record for each of the calls.
-
 All in one process, in alternating rounds, with the garbage collector off while the clock runs; what counts is the
 median. Each round's results are checked: all timers that were not deleted, each once, in the order of time.
 
@@ -39,12 +36,10 @@ from benchmarks.harness.case import Block, Outcome, Said
 from benchmarks.harness.rows import HOUR, MINUTE
 from benchmarks.harness.turns import medians, rounded, table, turns
 from benchmarks.report.words import page
-from pillarbox import KeyedProcessFunction
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimeServiceManager
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
-from pillarbox.testing import harness_for
 
 STEPS = 60
 TIMES = {"spread": "by the millisecond", "minutes": "at full minutes"}
@@ -128,35 +123,6 @@ def service(work: Work, fired: Fired) -> Phases:
     return phases
 
 
-class Timers(KeyedProcessFunction):
-    """Does what its records say."""
-
-    def __init__(self, fired: Fired) -> None:
-        self.fired = fired
-
-    def process_element(self, record, ctx):
-        timers = ctx.timer_service()
-        if len(record) == 3:
-            timers.delete_event_time_timer(record[1])
-        timers.register_event_time_timer(record[-1])
-
-    def on_timer(self, timestamp, ctx):
-        self.fired.append((timestamp, ctx.get_current_key()))
-
-
-def function(work: Work, fired: Fired) -> Phases:
-    with harness_for(Timers(fired), key_by=lambda record: record[0]) as harness:
-        phases = Phases()
-        harness.push_all(work.register)
-        phases.done("register")
-        harness.push_all(work.move)
-        phases.done("move")
-        for now in work.steps:
-            harness.push_watermark(now)
-        phases.done("fire")
-    return phases
-
-
 # -- the others --
 
 
@@ -230,7 +196,6 @@ SIDES: dict[str, Callable[[Work, Fired], Phases]] = {
     "pillarbox": service,
     "asyncio": on_asyncio,
     "heapq": on_heap,
-    "(function)": function,
 }
 BLOCKS: dict[str, Block] = {}  # the one of the mailbox has the figures of timers, too
 

@@ -31,8 +31,8 @@ of the rounds count, and each run's results are checked: number, and two sums ov
 
 At the longer latency 100,000 records would take a minute per run, so a run has what takes the ideal ``--seconds``
 (twice that where the ideal is slow, as all come near it, and what a job costs in itself should weigh little), and over
-HTTP at most ``--http-records``, as two cores that serve and ask at once are far from any ideal; ``--full`` has 100,000
-everywhere (most of an hour).
+HTTP at most ``--http-records``, as two cores that serve and ask at once are far from any ideal; ``--records 100000``
+has so many everywhere (most of an hour).
 
 In the last line ``ratio`` is pillarbox's records per second over the rate of the best of the four, the lowest of all
 settings; ``share_of_ideal`` is pillarbox's at 10 ms and capacity 100 with a sleep.
@@ -59,7 +59,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.harness.case import Outcome, Said, shown
 from benchmarks.harness.contest import Contest, add_names
-from benchmarks.harness.machine import cpu_seconds, load_before, spark_version
+from benchmarks.harness.machine import cpu_seconds
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import SUBTASKS
 from benchmarks.harness.runners import Contender, Round, Runner
@@ -116,8 +116,6 @@ class Setting:
         return SUBTASKS * self.capacity / self.latency_ms * 1000
 
     def records(self, arguments: argparse.Namespace) -> int:
-        if arguments.full:
-            return MOST_RECORDS
         if arguments.records:
             return int(arguments.records)
         most = arguments.http_records if self.service == "http" else MOST_RECORDS
@@ -256,9 +254,8 @@ class LookupRunner(Runner):
         self.side = contest.jobs(name, "flink")[0] if flink else contest.process(name, self.contender.kind)
         self.forms = [*GATHER_FORMS] if name == "gather" else [name]
         arguments = contest.arguments
-        few = not flink or arguments.full
-        self.records = contest.keys if few else min(contest.keys, arguments.flink_records)
-        self.rounds = {"flink": arguments.flink_rounds, "bare": 1}.get(name, arguments.rounds)
+        self.records = min(contest.keys, arguments.flink_records) if flink else contest.keys
+        self.rounds = 1 if flink or name == "bare" else arguments.rounds
         self.form, self.size = name, 0
         # Records per second from the first request to the last result, of each round that counts.
         self.spans: list[float] = []
@@ -372,9 +369,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=5, help="how long the ideal takes for a run's records")
     parser.add_argument("--http-records", type=int, default=50_000, help="at most so many over HTTP")
     parser.add_argument("--records", type=int, help="so many everywhere")
-    parser.add_argument("--full", action="store_true", help="100,000 records everywhere")
     parser.add_argument("--flink-records", type=int, default=15_000, help="at most so many for PyFlink")
-    parser.add_argument("--flink-rounds", type=int, default=1, help="runs of PyFlink in each setting")
     parser.add_argument("--environments", type=Path, default=DIRECTORY, help="of the peers, made when missing")
     parser.add_argument("--memory", default="1g", help="of each Spark")
 
@@ -386,7 +381,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         settings = [setting for setting in settings if setting.service != "http"]
     uvloop = importlib.util.find_spec("uvloop") is not None
     print(f"event loops: {'uvloop' if uvloop else 'asyncio (uvloop is not installed)'}", flush=True)
-    load = load_before()
     contest = LookupContest(arguments, directory)
     contest.run([setting.name for setting in settings], [], arguments.only)
     found = {work: contest.compared(work) for work in contest.done}
@@ -396,8 +390,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "subtasks": SUBTASKS,
         "settings": found,
         "uvloop": uvloop,
-        "load_before": load,
-        "spark": spark_version(),
     }
     ratio = min((each["ratio"] for each in found.values() if each["ratio"]), default=0)
     return Outcome("async", ratio, said, contest.wrong)

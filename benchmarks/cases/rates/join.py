@@ -56,7 +56,6 @@ from pyspark.sql import functions as F
 
 from benchmarks.harness.case import Outcome, Said, shown
 from benchmarks.harness.contest import WARM_UP_SECONDS, Contest, add_names, add_options, contest_page, left_out
-from benchmarks.harness.machine import load_before, spark_version
 from benchmarks.harness.rows import EPOCH, MINUTE, Columns, Ints, MicroBatches, draw, summary
 from benchmarks.harness.runners import Contender
 from benchmarks.peers.limits import one_hop
@@ -241,13 +240,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
-    load = load_before()
     contest = JoinContest(arguments, directory)
     contest.run([WORK], arguments.sides, arguments.peers)
     figures = contest.figures(WORK, arguments.sides)
-    more = {"rows": arguments.rows, "load_before": load, "spark": spark_version()}
     ratio = figures["over"].get("columnar", {}).get("spark", 0)
-    return Outcome("join", ratio, {**figures, "left_out": contest.left_out, **more}, contest.wrong)
+    return Outcome("join", ratio, {**figures, "left_out": contest.left_out, "rows": arguments.rows}, contest.wrong)
 
 
 def present(said: Said, charts: Path | None) -> str:

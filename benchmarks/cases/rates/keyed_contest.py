@@ -42,7 +42,6 @@ from pyspark.sql import functions as F
 
 from benchmarks.harness.case import Outcome, Said
 from benchmarks.harness.contest import Contest, add_names, add_options, contest_page
-from benchmarks.harness.machine import load_before, spark_version
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import MINUTE, SUBTASKS, Ints, MicroBatches, draw
 from benchmarks.harness.runners import Contender
@@ -164,7 +163,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run_keyed(kind: type[KeyedContest], name: str, arguments: argparse.Namespace, directory: Path) -> Outcome:
     """Run one of the two cases."""
-    load = load_before()
     contest = kind(arguments, directory)
     contest.run([name], ["pillarbox"], arguments.peers)
     figures = contest.figures(name, ["pillarbox"])
@@ -187,8 +185,6 @@ def run_keyed(kind: type[KeyedContest], name: str, arguments: argparse.Namespace
         "rows": arguments.rows,
         "keys": arguments.keys,
         "flink_rows": min(arguments.flink_rows, arguments.rows),
-        "load_before": load,
-        "spark": spark_version(),
     }
     return Outcome(name, over[spark] if spark else 0, said, contest.wrong)
 

@@ -37,7 +37,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.harness.case import Outcome, Said, shown
-from benchmarks.harness.machine import cpu_seconds, spark_version
+from benchmarks.harness.machine import cpu_seconds
 from benchmarks.harness.process import carry_whole
 from benchmarks.harness.turns import medians, rounded, table, turns
 from benchmarks.report.charts import draw_bars
@@ -189,7 +189,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "cpu_s_per_1m_rows": rounded(cpu_s, 2),
         "rounds": rounded(rates),
         "rows": arguments.rows,
-        "spark": spark_version(),
     }
     return Outcome("stateless", rate["pillarbox"] / rate[best], said, wrong)
 

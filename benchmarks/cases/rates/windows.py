@@ -68,7 +68,6 @@ from pyspark.sql import functions as F
 from benchmarks.cases.rates.window_rows import DELAY, WORKS, WindowBatches, Work
 from benchmarks.harness.case import Block, Outcome, Results, Said, shown
 from benchmarks.harness.contest import WARM_UP_SECONDS, Contest, add_names, add_options, contest_page, left_out
-from benchmarks.harness.machine import load_before, spark_version
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import SUBTASKS
 from benchmarks.harness.runners import Contender, Round, Runner
@@ -285,7 +284,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
-    load = load_before()
     contest = WindowContest(arguments, directory)
     contest.run(arguments.works, arguments.sides, arguments.peers)
     works = {work: contest.figures(work, arguments.sides) for work in contest.done}
@@ -294,8 +292,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "works": works,
         "left_out": contest.left_out,
         "rows": arguments.rows,
-        "load_before": load,
-        "spark": spark_version(),
     }
     ratio = works.get("tumbling", {}).get("over", {}).get("columnar", {}).get("spark", 0)
     return Outcome("windows", ratio, said, contest.wrong)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.harness.case import Block, Outcome, Results, Said
-from benchmarks.harness.machine import descendants, is_python_worker, memory_kib, spark_version
+from benchmarks.harness.machine import descendants, is_python_worker, memory_kib
 from benchmarks.harness.process import Side
 from benchmarks.harness.stepped import SparkSide, SteppedQuery, step_settings, task_reports
 from benchmarks.harness.turns import table
@@ -44,30 +43,6 @@ async def ask(row):
     """Return each row with its time as the answer of a service."""
     await asyncio.sleep(0.002)
     return row.key, row.text, row.ts
-
-
-class Sampler(threading.Thread):
-    """Watches the Python workers below this process."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.peaks: dict[int, int] = {}
-        self._done = threading.Event()
-
-    def run(self) -> None:
-        while not self._done.wait(0.05):
-            self.sample()
-
-    def sample(self) -> None:
-        for pid in descendants(os.getpid()):
-            if pid in self.peaks or is_python_worker(pid):
-                for peak in memory_kib(pid, "VmHWM"):
-                    self.peaks[pid] = max(peak, self.peaks.get(pid, 0))
-
-    def stop(self) -> None:
-        self._done.set()
-        self.join()
-        self.sample()
 
 
 def write(place: Path, rows: int, keys: int, width: int) -> None:
@@ -105,18 +80,16 @@ class Memory(SparkSide):
 
     def step(self, batch: str) -> dict[str, Any]:
         """Run a micro-batch."""
-        sampler = Sampler()
-        sampler.start()
         started = time.perf_counter()
         progress = self._query.step(batch)
         seconds = time.perf_counter() - started
-        sampler.stop()
+        pythons = [pid for pid in descendants(os.getpid()) if is_python_worker(pid)]
         return {
             "rows": progress.numInputRows,
             "seconds": seconds,
             "given": sum(task.records_out for task in task_reports(progress, level=self._level)),
-            "peaks": sampler.peaks,
-            "now": {pid: kib for pid in sampler.peaks for kib in memory_kib(pid, "VmRSS")},
+            "peaks": {pid: kib for pid in pythons for kib in memory_kib(pid, "VmHWM")},
+            "now": {pid: kib for pid in pythons for kib in memory_kib(pid, "VmRSS")},
         }
 
     def close(self) -> None:
@@ -165,7 +138,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "workers": workers,
         "rows": [few, many],
         "keys": arguments.keys,
-        "spark": spark_version(),
     }
     name = "memory_async" if arguments.asynchronous else "memory"
     return Outcome(name, large["growth_mib"][0] / max(small["growth_mib"][0], 1.0), said)

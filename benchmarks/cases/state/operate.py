@@ -47,7 +47,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 import pillarbox
 from benchmarks.harness.case import Outcome, Said, shown
 from benchmarks.harness.contest import add_names
-from benchmarks.harness.machine import Measured, spark_version
+from benchmarks.harness.machine import Measured
 from benchmarks.harness.process import Side
 from benchmarks.harness.stepped import STATE_STORE, SparkSide, run_to_the_end
 from benchmarks.harness.turns import extent, in_turn, medians, rounded, table
@@ -350,7 +350,6 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "written_mib": {part: each[-1]["mib"] for (_, part), each in measured.items() if "mib" in each[-1]},
         "keys": arguments.keys,
         "minutes": round((time.monotonic() - begun) / 60, 1),
-        "spark": spark_version(),
     }
     return Outcome("operate", ratios.get("read", next(iter(ratios.values()))), said, wrong)
 

@@ -6,11 +6,9 @@ drawn at random: so the state log has reached the length at which it is cleaned,
 
 The task alone, on the local runtime: a new job is given the chunks of the log in a file, and runs an epoch of 1,000
 records, each of which emits its key's count. Beside it ``pickle.loads`` of the same chunks from the same file, which
-no reader of them can beat: with the garbage collector off, and nothing done with what it gives. And beside it a restore
-as one would write it by hand: ``pickle.loads`` of one file with a dictionary of all keys' values and a heap of their
-timers, the collector off as well; nothing in it is out of date, and nothing proves that it is what was written. All in
-turn, in one process, and with two kinds of timers: spread over an hour by the millisecond, so that hardly two are at
-one time; and at full minutes, as those of windows are.
+no reader of them can beat: with the garbage collector off, and nothing done with what it gives. In turn,
+in one process, and with two kinds of timers: spread over an hour by the millisecond, so that hardly two are at one
+time; and at full minutes, as those of windows are.
 
 On Spark: a query is loaded and stopped, and its process ends. A new process restarts it from its checkpoint, with new
 Python workers and a new Java, and finds one micro-batch waiting: what counts is the time from building the query to
@@ -18,12 +16,8 @@ the first rows at the sink. Most of that is Spark's own first micro-batch, so th
 
 The results are checked: each row that comes out must have its key's count over all that was ever written.
 
-With ``--digests`` only the cost of the digests is found out, by which chunks are proved: the task's cold start with and
-without a look at them, in turn, and CRC-32 of the same bytes by itself: ``--digests --keys 5000000``. Then ``ratio`` is
-the time that CRC-32 takes, over that of the cold start with it.
-
 In the last line ``ratio`` is the task's cold start at 1,000,000 keys over ``pickle.loads`` of the chunks, of both kinds
-of timers the larger, and ``ratios_by_hand`` those over the restore by hand.
+of timers the larger.
 """
 
 from __future__ import annotations
@@ -32,19 +26,15 @@ import argparse
 import gc
 import pickle
 import time
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
 from pyspark.sql import DataFrame
 
 from benchmarks.harness.case import Block, Outcome, Results, Said, shown
-from benchmarks.harness.machine import spark_version
 from benchmarks.harness.process import Side
 from benchmarks.harness.rows import HOUR, MINUTE, write_halves
 from benchmarks.harness.stepped import SparkSide, SteppedQuery, run_to_the_end, step_settings, task_reports
@@ -109,17 +99,6 @@ def run_epoch(job: LocalJob, keys: npt.NDArray[np.int64], at: npt.NDArray[np.int
     return job.run_epoch({source: [[Records(list(zip(keys.tolist(), at.tolist())))]]})["counts"]
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Do something with the garbage collector off; return the seconds, and what came of it."""
-    gc.collect()
-    gc.disable()
-    started = time.perf_counter()
-    found = work()
-    seconds = time.perf_counter() - started
-    gc.enable()
-    return seconds, found
-
-
 class Alone:
     """A side with the chunks of a task's log in a file."""
 
@@ -132,7 +111,6 @@ class Alone:
             ((self._place, store),) = job.savepoint().items()
         Path(directory).mkdir()
         self._log = Path(directory) / "log"
-        self._by_hand = Path(directory) / "by-hand"
         self._lengths = {number: len(chunk) for number, chunk in store.chunks.items()}
         self._log.write_bytes(b"".join(store.chunks.values()))
 
@@ -140,54 +118,27 @@ class Alone:
         with self._log.open("rb") as file:
             return {number: file.read(length) for number, length in self._lengths.items()}
 
-    def _loaded(self) -> list[dict[str, Any]]:
-        """Load the chunks, in their order, without the head of the log."""
-        return [pickle.loads(chunk) for number, chunk in sorted(self._read().items()) if number > 0]
-
     def plain(self) -> dict[str, Any]:
-        """Load the chunks by ``pickle.loads``."""
-        seconds, loaded = timed(self._loaded)
+        """Load the chunks by ``pickle.loads``, without the head of the log."""
+        gc.collect()
+        gc.disable()
+        started = time.perf_counter()
+        loaded = [pickle.loads(chunk) for number, chunk in self._read().items() if number > 0]
+        seconds = time.perf_counter() - started
+        gc.enable()
         entries = sum(len(chunk["rows"]) for chunk in loaded)
         return {"seconds": seconds, "entries": entries, "bytes": sum(self._lengths.values())}
 
-    def by_hand(self) -> dict[str, Any]:
-        """Load values and timers from one file, as one would write it by hand."""
-        if not self._by_hand.exists():
-            values: dict[int, tuple[int, int]] = {}
-            for chunk in self._loaded():
-                values.update((key, (n, due)) for key, (*_, n, due) in zip(chunk["keys"], chunk["rows"]))
-            timers = sorted((due, key) for key, (_, due) in values.items())  # which is a heap
-            self._by_hand.write_bytes(pickle.dumps({"values": values, "timers": timers}, protocol=5))
-        seconds, loaded = timed(lambda: pickle.loads(self._by_hand.read_bytes()))
-        counts = np.array([loaded["values"][key][0] for key in range(self._keys)])
-        agree = bool((counts == self._rows.counts).all()) and len(loaded["timers"]) == self._keys
-        return {"seconds": seconds, "agrees": agree}
-
-    def digests(self) -> dict[str, Any]:
-        """Compute the digests of the chunks, and nothing else."""
-        chunks = list(self._read().values())
-        started = time.perf_counter()
-        for chunk in chunks:
-            zlib.crc32(chunk)
-        return {"seconds": time.perf_counter() - started, "bytes": sum(self._lengths.values())}
-
-    def cold(self, *, checked: bool = True) -> dict[str, Any]:
-        """Start a job on the chunks, and run an epoch; ``checked``: with a look at their digests."""
-        from pillarbox._state.chunks.head import Mark  # only here, as older revisions have it elsewhere
-
+    def cold(self) -> dict[str, Any]:
+        """Start a job on the chunks, and run an epoch."""
         touched, at = self._rows.touch()
         gc.collect()
-        with nullcontext() if checked else patch.object(Mark, "fits", lambda mark, payload: True):
-            started = time.perf_counter()
-            store = MemoryChunkStore()
-            store.chunks = self._read()
-            out = run_epoch(local_job({self._place: store}), touched, at)
-            seconds = time.perf_counter() - started
+        started = time.perf_counter()
+        store = MemoryChunkStore()
+        store.chunks = self._read()
+        out = run_epoch(local_job({self._place: store}), touched, at)
+        seconds = time.perf_counter() - started
         return {"seconds": seconds, "agrees": agrees(out, touched, self._rows.counts)}
-
-    def unchecked(self) -> dict[str, Any]:
-        """Start a job on the chunks without a look at their digests."""
-        return self.cold(checked=False)
 
 
 # -- on Spark --
@@ -242,33 +193,25 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="cold starts of the task alone that count")
     parser.add_argument("--spark-keys", type=int, nargs="*", default=[100_000, 1_000_000], help="none: without Spark")
     parser.add_argument("--restarts", type=int, default=3, help="restarts on Spark for each number of keys")
-    parser.add_argument("--large", action="store_true", help="also 5,000,000 keys on Spark (5 minutes more)")
     parser.add_argument("--memory", default="2g", help="of Spark")
-    parser.add_argument("--digests", action="store_true", help="only what checking the digests costs the task alone")
 
 
 def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     wrong: list[str] = []
-    if arguments.digests:
-        return measure_digests(arguments, directory, wrong)
     keys = arguments.keys
     alone = {timers: measure_alone(arguments, directory / timers, timers, wrong) for timers in TIMERS}
-    cold, plain, by_hand = (
-        medians({timers: said[what] for timers, said in alone.items()}) for what in ("cold", "plain", "by_hand")
-    )
+    cold, plain = (medians({timers: said[what] for timers, said in alone.items()}) for what in ("cold", "plain"))
     ratios = {timers: cold[timers] / plain[timers] for timers in TIMERS}
     more: dict[str, Any] = {}
-    if sizes := arguments.spark_keys + ([5_000_000] if arguments.large else []):
+    if sizes := arguments.spark_keys:
         restarts = {size: measure_spark(arguments, directory / str(size), size, wrong) for size in [FEW, *sizes]}
         state_ms = medians({size: [each["state_ms"] for each in said] for size, said in restarts.items()})
         more = {
             "spark_restart_s": {size: [round(each["seconds"], 2) for each in said] for size, said in restarts.items()},
             "spark_state_s": rounded({size: each / 1000 for size, each in state_ms.items()}, 3),
-            "spark": spark_version(),
         }
     said = {
         "ratios": rounded(ratios, 3),
-        "ratios_by_hand": {timers: round(cold[timers] / by_hand[timers], 3) for timers in TIMERS},
         "us_per_key": {timers: round(cold[timers] / keys * 1e6, 3) for timers in TIMERS},
         "entries_per_key": {timers: round(said["entries"] / keys, 2) for timers, said in alone.items()},
         "log_bytes_per_key": {timers: round(said["bytes"] / keys) for timers, said in alone.items()},
@@ -278,31 +221,11 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     return Outcome("recovery", max(ratios.values()), said, wrong)
 
 
-def measure_digests(arguments: argparse.Namespace, directory: Path, wrong: list[str]) -> Outcome:
-    kinds = ("digests", "unchecked", "cold")
-    said = measure_alone(arguments, directory / "spread", "spread", wrong, kinds)
-    middle = medians({what: said[what] for what in kinds})
-    figures = {
-        "cold_s": round(middle["cold"], 3),
-        "unchecked_s": round(middle["unchecked"], 3),
-        "digests_s": round(middle["digests"], 4),
-        "megabytes": round(said["bytes"] / 1e6, 1),
-        "keys": arguments.keys,
-    }
-    return Outcome("recovery-digests", middle["digests"] / middle["cold"], figures, wrong)
-
-
-def measure_alone(
-    arguments: argparse.Namespace,
-    place: Path,
-    timers: str,
-    wrong: list[str],
-    kinds: tuple[str, ...] = ("plain", "cold", "by_hand"),
-) -> dict[str, Any]:
+def measure_alone(arguments: argparse.Namespace, place: Path, timers: str, wrong: list[str]) -> dict[str, Any]:
     side = Side(Alone, keys=arguments.keys, timers=timers, directory=place)
     print(f"{arguments.keys:,} keys, {TIMERS[timers]}: writing them", flush=True)
-    found: dict[str, Any] = {what: [] for what in kinds}
-    for index, what in turns(kinds, arguments.rounds):
+    found: dict[str, Any] = {"plain": [], "cold": []}
+    for index, what in turns(("plain", "cold"), arguments.rounds):
         said = side.ask(what)
         if not said.get("agrees", True):
             wrong.append(f"the task alone, {TIMERS[timers]}, round {index}")
@@ -333,8 +256,6 @@ def measure_spark(arguments: argparse.Namespace, place: Path, keys: int, wrong: 
 
 
 def present(said: Said, charts: Path | None) -> str:
-    if "ratios" not in said:
-        return table(["", "s"], [[what, said[what]] for what in ("cold_s", "unchecked_s", "digests_s")])
     alone = [
         [f"timers {kind}", f"{said['us_per_key'][kind]:.2f}", f"{ratio:.2f}"] for kind, ratio in said["ratios"].items()
     ]

@@ -10,9 +10,6 @@ are there as well, because cleaning comes in portions.
 More keys take more memory, and more of it is out of the processor's caches. How much of the ratio is due to that alone
 shows in the same touches of a plain dictionary of lists.
 
-Then each job forgets its live state and runs an epoch more: the cold start. It is compared with ``pickle.loads`` of
-the same chunks, which no reader of them can beat.
-
 It runs on the local runtime, without Spark. With ``--spark`` the same on Spark: there the ratio is that of whole
 micro-batches, most of which is Spark's own. In the last line ``ratio`` is the time of an epoch at 2,000,000 keys over
 that at 10,000, ``bytes_ratio`` that of the bytes written.
@@ -23,7 +20,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import pickle
 import statistics
 import time
 from pathlib import Path
@@ -91,10 +87,6 @@ class Local:
         self._job.run_epoch({self._source: [[records]]})
         return time.perf_counter() - started, time.process_time() - started_cpu
 
-    def _chunks(self) -> list[bytes]:
-        (store,) = self._job.savepoint().values()
-        return [chunk for number, chunk in store.chunks.items() if number]
-
     def load(self) -> dict[str, Any]:
         """Fill the state; return what a key takes of memory and of the log."""
         before = _rss()
@@ -110,22 +102,6 @@ class Local:
         seconds, cpu = self._run(self._epochs.touch())
         (task,) = (task for task in self._job.reports if task.level == 1)
         return {"ms": seconds * 1000, "cpu_ms": cpu * 1000, "bytes": task.state_bytes_written}
-
-    def recover(self) -> dict[str, Any]:
-        """Forget the live state, and run an epoch; and load the same chunks with ``pickle.loads``."""
-        chunks = self._chunks()
-        gc.collect()
-        gc.disable()
-        started = time.perf_counter()
-        loaded = [pickle.loads(chunk) for chunk in chunks]
-        plain = time.perf_counter() - started
-        entries = sum(len(chunk["rows"]) for chunk in loaded)
-        del loaded
-        gc.enable()
-        self._job.reset()
-        gc.collect()
-        seconds, _ = self._run(self._epochs.touch())
-        return {"seconds": seconds, "plain_seconds": plain, "entries": entries}
 
     def plain(self) -> dict[str, Any]:
         """Touch keys of a plain dictionary."""
@@ -239,11 +215,13 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
         "cpu_ratio": round(ratio("cpu_ms"), 3),
         "epoch_ms": rounded(usual, 3),
         "epoch_bytes": rounded({keys: statistics.mean(each["bytes"] for each in epochs[keys]) for keys in sides}),
-        **(_on_spark(epochs) if arguments.spark else _alone(sides, usual, few, many)),
+        **(_on_spark(epochs) if arguments.spark else {}),
         "touched": arguments.touched,
         "epochs": wanted,
     }
     if not arguments.spark:
+        plain = {keys: side.ask("plain")["ns"] for keys, side in sides.items()}
+        said["plain_dict_ratio"] = round(plain[many] / plain[few], 2)
         said["memory_bytes_per_key"] = round(loaded[many]["bytes_per_key"])
         said["log_bytes_per_key"] = round(loaded[many]["log_bytes_per_key"])
     for side in sides.values():
@@ -256,19 +234,6 @@ def _on_spark(epochs: dict[int, list[dict[str, Any]]]) -> Said:
     return {
         "state_ms": rounded(medians({keys: [each["state_ms"] for each in all_] for keys, all_ in epochs.items()})),
         "in_step": {keys: sum(each["in_step"] for each in all_) for keys, all_ in epochs.items()},
-    }
-
-
-def _alone(sides: dict[int, Side], usual: dict[int, float], few: int, many: int) -> Said:
-    """Return what a cold start costs, and what the machine's caches make of more keys."""
-    recovered = {keys: side.ask("recover") for keys, side in sides.items()}[many]
-    plain = {keys: side.ask("plain")["ns"] for keys, side in sides.items()}
-    seconds = recovered["seconds"] - usual[many] / 1000
-    return {
-        "plain_dict_ratio": round(plain[many] / plain[few], 2),
-        "recovery_us_per_key": round(seconds / many * 1e6, 3),
-        "recovery_over_pickle": round(seconds / recovered["plain_seconds"], 2),
-        "entries_per_key": round(recovered["entries"] / many, 2),
     }
 
 
