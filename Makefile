@@ -6,6 +6,9 @@ SHELL := /bin/sh
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
 
+# Hundreds of processes import the same modules: they are compiled once, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 ARGS ?=
 BIN := .venv/bin
 # Spark starts the Java that the set-up chose, which need not be the one on PATH.
