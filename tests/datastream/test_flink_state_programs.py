@@ -542,6 +542,7 @@ def test_fraud_within_a_minute():
         assert harness.num_processing_time_timers() == 0
 
 
+@pytest.mark.long("the local runtime runs the same program")
 def test_fraud_detection_on_spark(spark: SparkSession):
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
     rows = spark.createDataFrame(TRANSACTIONS, "account LONG, at LONG, amount DOUBLE").coalesce(1)

@@ -250,6 +250,7 @@ def test_hourly_tips_by_a_rolling_maximum_end_with_the_same(mode):
     assert sorted(last.values()) == highest_tips(fares)
 
 
+@pytest.mark.long("the local runtime runs the same program")
 def test_hourly_tips_on_spark(spark: SparkSession):
     fares = some_fares()
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)

@@ -50,6 +50,7 @@ def test_equal_to_the_oracle_on_the_local_runtime(streams, wanted, batches, para
     assert run_local(streams, batches, parallelism) == wanted
 
 
+@pytest.mark.long("the local runtime runs the same program; the flights run on Spark")
 def test_equal_to_the_oracle_as_a_streaming_query(spark, streams, wanted, tmp_path):
     query, plan = start_streaming(spark, streams, tmp_path, batches=1, parallelism=1)
     query.awaitTermination()

@@ -20,6 +20,7 @@ from examples.flights.oracle import Outcome, expected
 from examples.flights.run import run_batch, run_local, run_streaming
 
 LONG = "PILLARBOX_LONG" in os.environ
+_LONG = pytest.mark.long("the same with other numbers")
 MOST_DAYS = 365 if LONG else 60  # more than twice as long as a plane may be silent
 
 
@@ -128,7 +129,10 @@ def test_slices_and_deals_keep_every_row():
     assert heartbeat(table)["kind"].to_pylist() == ["heartbeat"]
 
 
-@pytest.mark.parametrize(("days", "parallelism", "batches"), [(MOST_DAYS, 4, 7), (30, 1, 1), (30, 2, 7), (10, 2, 120)])
+@pytest.mark.parametrize(
+    ("days", "parallelism", "batches"),
+    [(30, 2, 7), *(pytest.param(*each, marks=_LONG) for each in ((MOST_DAYS, 4, 7), (30, 1, 1), (10, 2, 120)))],
+)
 def test_local_runtime(days, parallelism, batches):
     assert run_local(first(days), batches, parallelism, shuffle=batches) == result(days)
 
@@ -141,11 +145,12 @@ def test_batch_on_spark(spark, tmp_path):
     assert run_batch(spark, first(MOST_DAYS), tmp_path, 4) == result(MOST_DAYS)
 
 
-@pytest.mark.parametrize(("days", "parallelism", "batches"), [(MOST_DAYS, 2, 4), (30, 3, 3)])
+@pytest.mark.parametrize(("days", "parallelism", "batches"), [pytest.param(MOST_DAYS, 2, 4, marks=_LONG), (30, 3, 3)])
 def test_streaming_on_spark(spark, tmp_path, days, parallelism, batches):
     assert run_streaming(spark, first(days), tmp_path, batches, parallelism, shuffle=batches) == result(days)
 
 
+@pytest.mark.long("the same in four micro-batches")
 def test_streaming_on_spark_in_many_micro_batches(spark, tmp_path):
     """A slice has about seven hours: most aircraft are in few of them, and their state rests in between."""
     assert run_streaming(spark, first(4), tmp_path, 14, 2) == result(4)

@@ -20,7 +20,7 @@ from tests.examples.test_flights import first
 DAYS, EVERY = 40, 90
 
 
-@pytest.mark.parametrize("changed_after", [1, 4])
+@pytest.mark.parametrize("changed_after", [pytest.param(1, marks=pytest.mark.long("the same earlier")), 4])
 def test_a_state_more_on_the_way(changed_after):
     table = first(DAYS)
     parts = [*slices(table, 6), heartbeat(table)]

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.fault
 
 KEYS = 20
 HOUR = 3_600_000
+_LONG = pytest.mark.long("the other test of such requests has this clock")
 
 
 class Home:
@@ -120,7 +121,7 @@ def test_timers_fire_without_further_input(home: Home, ahead: int) -> None:
     assert sorted(home.rows) == list(range(KEYS))
 
 
-@pytest.mark.parametrize("ahead", [-HOUR, HOUR])
+@pytest.mark.parametrize("ahead", [-HOUR, pytest.param(HOUR, marks=_LONG)])
 def test_carried_requests_are_answered_without_further_input(home: Home, ahead: int) -> None:
     home.set_clock(ahead)
     query = home.start(asked(home), processingTime="0 seconds")
@@ -129,7 +130,7 @@ def test_carried_requests_are_answered_without_further_input(home: Home, ahead: 
     assert sorted(home.rows) == list(range(KEYS))
 
 
-@pytest.mark.parametrize("ahead", [-HOUR, HOUR])
+@pytest.mark.parametrize("ahead", [pytest.param(-HOUR, marks=_LONG), HOUR])
 def test_available_now_answers_all_carried_requests(home: Home, ahead: int) -> None:
     home.set_clock(ahead)
     query = home.start(asked(home), availableNow=True)

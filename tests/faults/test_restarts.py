@@ -55,6 +55,7 @@ def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
     assert len(redone) == 2
 
 
+@pytest.mark.long("spark/starting/test_interrupted_sinks.py has sinks with several actions")
 def test_a_sink_with_several_actions(make_run: MakeRun, seed: int) -> None:
     """Each action on a batch's DataFrame runs the epoch again, some of them only in part: tasks are rolled back."""
     hosts: dict[int, set[tuple[str, int, int]]] = {}
@@ -72,6 +73,7 @@ def test_a_sink_with_several_actions(make_run: MakeRun, seed: int) -> None:
         assert {(row.part, row.subtask, row.pid) for row in rows} == hosts[batch], "each in its own process"
 
 
+@pytest.mark.long("the same with each fault that is in this file")
 def test_stopped_and_started_as_data_comes(make_run: MakeRun, seed: int) -> None:
     """Between two starts, the checkpoint may also go back in time."""
     from tests.faults.programs.job import write_events

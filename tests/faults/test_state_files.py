@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fault
     "lost, settings, message",
     [
         # The mark of the end: no record is lost.
-        (1, {}, None),
+        pytest.param(1, {}, None, marks=pytest.mark.long("nothing is lost")),
         (22, {}, "(?s)."),
         (1, {FILES: "true"}, "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"),
     ],

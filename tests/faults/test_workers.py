@@ -42,6 +42,7 @@ def test_workers_are_killed(make_run: MakeRun, seed: int) -> None:
     assert "loaded" in {task.state_sync for task in tasks(query)}
 
 
+@pytest.mark.long("chaos has the same")
 def test_workers_with_joins_and_broadcast_state_are_killed(make_run: MakeRun, seed: int) -> None:
     run = make_run(seed + 4, parts=(pairs_of(), RULED), epochs=2, keys=8)
     places = ["pair", "rule", "rule timer"]
@@ -69,6 +70,7 @@ def test_a_task_fails_three_times(make_run: MakeRun, seed: int) -> None:
     run.check()
 
 
+@pytest.mark.long("homes/test_homes.py shows it")
 def test_tasks_stay_where_they_are(make_run: MakeRun, seed: int) -> None:
     """Spark hands a subtask to whichever worker is free: its task lives in one home all the same."""
     run = make_run(seed + 3, epochs=8)

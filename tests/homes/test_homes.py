@@ -302,6 +302,7 @@ def test_an_older_attempt_that_comes_late_is_not_let_in(
     assert [row[2] for row in attempts.run(1002, [1])] == [3]
 
 
+@pytest.mark.long("a home that hangs is replaced in another test")
 def test_a_newer_attempt_ends_a_home_whose_function_hangs(
     executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def run(tmp_path: Path, version: str | None = None, **told: Any) -> dict[str, An
 RIGHT = sorted([key, count] for key in range(KEYS) for count in range(1, EPOCHS + 1))
 
 
+@pytest.mark.long("a Spark for each master, mode and version; spark/test_homes.py has one")
 @pytest.mark.parametrize(("master", "mode", "version"), CASES)
 def test_functions_live_in_homes_wherever_spark_runs_their_tasks(
     master: str, mode: str, version: str | None, tmp_path: Path

@@ -108,7 +108,7 @@ def test_aggregates_equal_sparks_own_row_for_row(spark, kind):
     assert [field.dataType for field in df.schema] == [field.dataType for field in own.schema]
 
 
-@pytest.mark.parametrize("kind", ["sliding", "sessions"])
+@pytest.mark.parametrize("kind", [pytest.param("sliding", marks=pytest.mark.long("as sessions")), "sessions"])
 def test_aggregates_of_a_stream_go_on_after_a_restart(spark, tmp_path, kind):
     """Windows that were open when the query stopped have all of their rows, once."""
     rows = events(spark)

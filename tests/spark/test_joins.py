@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from pyspark.sql import functions as F
 
 import pillarbox.functions as PF
@@ -62,6 +63,7 @@ def test_a_window_join_equals_that_of_spark(spark):
     assert Counter(map(tuple, pairs.collect())) == Counter(map(tuple, joined.collect()))
 
 
+@pytest.mark.long("a join of columns is restarted, too")
 def test_an_interval_join_goes_on_after_a_restart(spark, tmp_path):
     left = stream_of(spark, clicks(spark), tmp_path / "clicks", 4)
     right = stream_of(spark, views(spark), tmp_path / "views", 4)

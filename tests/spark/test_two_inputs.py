@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from pyspark.sql import functions as F
 
 from pillarbox import (
@@ -85,6 +86,7 @@ def test_connected_streams_in_batch(spark):
     assert Counter(unpaid) == Counter(range(0, ORDERS, 10))
 
 
+@pytest.mark.long("joins are restarted in test_joins.py")
 def test_connected_streams_go_on_after_a_restart(spark, tmp_path):
     """State that one stream left is there for the other one, in another start of the query."""
     left = stream_of(spark, orders(spark), tmp_path / "orders", 4)

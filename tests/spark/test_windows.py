@@ -174,6 +174,7 @@ class Totals(CountAndSum):
         return accumulator[0] + value[3], accumulator[1] + value[4]
 
 
+@pytest.mark.long("the simulation shows it")
 def test_final_results_depend_neither_on_firings_nor_on_batches_restarts_and_parallelism(spark, tmp_path):
     """Windows that fire again and again, of records that come late but not too late, end as those of a batch do."""
     rows = events(spark)

@@ -164,6 +164,7 @@ def expected(answering: Path, parts: int) -> Any:
     return harness
 
 
+@pytest.mark.long("tests/faults/test_from_savepoint.py starts from savepoints as well")
 def test_from_a_savepoint_at_another_parallelism_and_on(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     spark, savepoint = home.spark, str(home.folder / "savepoint")
     home.add()

@@ -257,6 +257,7 @@ def test_a_later_version_with_other_state_goes_on(home):
         home.run(2)
 
 
+@pytest.mark.long("another rescaling with another sink")
 @pytest.mark.skipif(
     tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="Spark repartitions state from 4.2 on"
 )

@@ -134,6 +134,7 @@ def test_eight_subtasks_in_two_partitions(home, caplog):
     assert "its first start fixed the max parallelism at 8, so the query cannot have parallelism 9" in caplog.text
 
 
+@pytest.mark.long("three queries for a line of the log")
 def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
     """Nothing is configured here: messages that are no warnings are in no log."""
     told = (

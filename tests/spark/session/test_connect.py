@@ -140,7 +140,7 @@ def test_what_is_raised_in_the_client_comes_back(connect):
     assert (raised.value.type, raised.value.message) == ("ValueError", "no such thing")
 
 
-@pytest.mark.parametrize("sink", ["noop", "foreachBatch"])
+@pytest.mark.parametrize("sink", [pytest.param("noop", marks=pytest.mark.long("the same")), "foreachBatch"])
 def test_functions_are_closed_when_their_query_has_ended(connect, tmp_path, sink):
     opened, closed = connect.run(ended, tmp_path, sink)
     assert opened and closed == opened
@@ -368,6 +368,7 @@ def operated(spark, checkpoint):
     return sorted(map(tuple, state.collect())), (alarms["uid"], alarms["keys"], alarms["states"]), said
 
 
+@pytest.mark.long("the same in a classic session; it is stopped with a savepoint here")
 def test_a_query_that_is_looked_after_and_looked_into(connect, tmp_path):
     ends, said, rows, (state, alarms, said_of_rescale) = connect.run(looked_after, tmp_path)
     assert ends == [(True, "None")] * 2

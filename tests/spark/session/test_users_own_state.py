@@ -28,6 +28,7 @@ class Logs(StatefulProcessor):
     def close(self) -> None: ...
 
 
+@pytest.mark.long("a name that nobody has")
 def test_state_called_log_is_not_taken_for_that_of_a_program(spark, tmp_path):
     spark.range(6).write.parquet(str(tmp_path / "in"))
     read = spark.readStream.schema("id LONG").parquet(str(tmp_path / "in"))

@@ -281,6 +281,7 @@ def test_a_collection_becomes_a_dataframe(user):
         StreamExecutionEnvironment().from_collection([1]).to_dataframe("id LONG")
 
 
+@pytest.mark.long("units have the metrics of two programs")
 def test_metrics_of_two_programs_in_one_query(user, files, tmp_path):
     both = counts(files).withColumn("side", F.lit("left")).unionAll(counts(files).withColumn("side", F.lit("right")))
     query = to_the_end(both.writeStream.format("noop"), tmp_path / "both")
@@ -296,6 +297,7 @@ def test_metrics_of_two_programs_in_one_query(user, files, tmp_path):
     assert metrics(None) == []
 
 
+@pytest.mark.long("spark/starting/test_locks.py has threads that start queries")
 def test_a_thread_starts_a_query_while_another_one_plans_two_programs_for_its_own(user, files, tmp_path):
     left = counts(files)
     with ThreadPoolExecutor(1) as pool:

@@ -111,6 +111,7 @@ def test_a_service_ends_in_good_order_at_a_signal(spark, tmp_path):
         assert pillarbox.rescale(spark, str(tmp_path / "checkpoint"), 1)
 
 
+@pytest.mark.long("a service that a signal ends says nothing either")
 def test_a_script_that_ends_with_its_query_says_nothing_of_errors(tmp_path):
     """Also one that looks at the query by itself; its functions are closed before Spark goes."""
     (tmp_path / "go").touch()

@@ -16,6 +16,7 @@ from pillarbox._runtime.spark.facts import STATE_FORMAT
 from pillarbox._runtime.spark.settings.session_settings import session_settings
 
 _LOG = "spark.sql.streaming.fileSink.log."
+_ENTRY = pytest.mark.long("the next has an entry, too")
 
 
 class Count(KeyedProcessFunction):
@@ -91,7 +92,7 @@ def test_a_file_sink_that_has_the_epoch_already(query: Query) -> None:
     assert rows_in(query) == EXPECTED
 
 
-@pytest.mark.parametrize("epochs", [2, 3], ids=["entry", "compact"])
+@pytest.mark.parametrize("epochs", [pytest.param(2, marks=_ENTRY), 3], ids=["entry", "compact"])
 def test_a_file_sink_whose_checkpoint_has_format_2(query: Query, epochs: int) -> None:
     """Its plan does not run, so Spark lacks the names of the state files: the epoch runs once without the sink."""
 

@@ -148,6 +148,7 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog, monkeypa
     assert "was drained: event time has ended in it" in caplog.text
 
 
+@pytest.mark.long("one program is drained in the test before")
 @pytest.mark.usefixtures("quick")
 def test_several_programs_in_one_query_are_drained_each_at_its_input(spark, tmp_path):
     """The one has input for its last epoch long before the other."""
