@@ -257,6 +257,8 @@ def test_programs_in_batch_mode_are_simulated():
         ({"key_by": 7}, "key_by is a column's name or a function, not 7"),
         ({"parallelism": 0}, "parallelism is from 1 to 16, not 0"),
         ({"parallelism": []}, "parallelism is from 1 to 16"),
+        ({"parallelism": True}, "parallelism is from 1 to 16, not True"),
+        ({"parallelism": ["2"]}, "parallelism is from 1 to 16"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, says):

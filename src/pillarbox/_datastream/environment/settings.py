@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode, is_batch
-from pillarbox._errors import ProgramError, check_count, check_takes, shorten
+from pillarbox._errors import ProgramError, check_count, check_takes, is_count, shorten
 from pillarbox._graph.program import Program, compile_program
 from pillarbox._graph.savepoint_start import SavepointStart
 from pillarbox._graph.transformations import SinkTransformation
@@ -93,7 +93,7 @@ class ProgramSettings:
             >>> env.set_max_parallelism(1024).get_max_parallelism()
             1024
         """
-        if not isinstance(max_parallelism, int) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
+        if not is_count(max_parallelism) or max_parallelism > MAX_MAX_PARALLELISM:
             raise ProgramError(
                 f"max parallelism is a whole number from 1 to {MAX_MAX_PARALLELISM}, not {shorten(max_parallelism)}"
             )

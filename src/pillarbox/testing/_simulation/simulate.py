@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, is_count, shorten
 from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox.testing._program_harness import Build
 from pillarbox.testing._simulation.cluster import FAULTS
@@ -121,7 +121,7 @@ def simulate(
         raise ProgramError(f"simulate(): there is no fault {unknown[0]!r}; there are {', '.join(FAULTS)}")
     records = {name: list(values) for name, values in inputs.items()}
     levels = (parallelism,) if isinstance(parallelism, int) else tuple(parallelism)
-    if not levels or any(not 0 < level <= MAX_PARALLELISM for level in levels):
+    if not levels or any(not is_count(level) or level > MAX_PARALLELISM for level in levels):
         raise ProgramError(f"simulate(): parallelism is from 1 to {MAX_PARALLELISM}, not {shorten(parallelism)}")
     passes = 0 if time_passes is None else to_millis(time_passes)
     program = SimulatedProgram(
