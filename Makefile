@@ -112,6 +112,12 @@ types: setup ## Check types: of all code, of programs as users write them, and t
 	@PYTHONPATH=src $(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox >build/types.txt || { cat build/types.txt; exit 1; }
 	@grep 'completeness' build/types.txt
 
+.PHONY: docs
+docs: setup ## Make the site of docs/, with the API from the docstrings: build/site/index.html
+	@scripts/setup.sh docs
+	@PYTHONPATH=.venvs/docs $(BIN)/python -m sphinx -b html -c docs/site -W --keep-going -q $(ARGS) docs build/site
+	@echo "build/site/index.html"
+
 bench-%: setup ## Run a benchmark, such as bench-keyed (bench-list names them), or try it: ARGS="--size small"
 	@$(RUN) $(BIN)/python -m benchmarks $(if $(filter all,$*),run,$*) $(if $(REVISION),--revision $(REVISION)) $(ARGS)
 
@@ -124,6 +130,7 @@ lock: LOCK = scripts/setup.sh uv pip compile --quiet --universal --python-versio
   --no-header --no-annotate --no-emit-index-url --no-emit-find-links $(ARGS)
 lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade, or ARGS='--upgrade-package ruff')
 	@$(LOCK) --group build -o requirements-build.lock
+	@$(LOCK) --group docs -o requirements-docs.lock
 	@for version in 4.1 4.2; do \
 	  echo "pyspark~=$$version.0" | $(LOCK) - --no-deps -o tests/versions/spark-$$version.lock || exit; \
 	done

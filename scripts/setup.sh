@@ -5,9 +5,9 @@
 #                                .venv/java_home: where the Java is that the Makefile hands to Spark
 #   scripts/setup.sh spark 4.1   .venvs/spark-4.1: nothing but another PySpark, to go before .venv's on PYTHONPATH
 #   scripts/setup.sh worker      .venvs/worker: an environment with only what Spark's stateful Python API needs
+#   scripts/setup.sh docs        .venvs/docs: what makes the site, to go before .venv's on PYTHONPATH
 #   scripts/setup.sh redis       a Redis server, for the tests that talk to a real one
 #   scripts/setup.sh uv ...      calls uv as the above do
-#
 # Knobs, all optional, besides uv's own:
 #   PYTHON=...         the Python to build .venv from (3.10 to 3.14)
 #   JAVA_HOME=...      the Java to use (17 or newer)
@@ -72,6 +72,7 @@ make_place() {
         .venvs/worker)
             "$uv" -q venv --python .venv/bin/python "$1" &&
                 "$uv" -q pip install --python "$1" --constraints requirements.lock pandas protobuf pyarrow ;;
+        .venvs/docs) "$uv" -q pip install --python .venv --target "$1" --require-hashes -r requirements-docs.lock ;;
         *)  "$uv" -q pip install --python .venv --target "$1" --no-deps -r "tests/versions/${1#.venvs/}.lock" ;;
     esac || die "uv could not make $1 (see above)."
     echo "$wanted" >"$1/.stamp"
@@ -111,7 +112,7 @@ case ${1:-all} in
         make_place .venv    # after Java: without it nothing works in the end, so that is said before a long download
         echo "$java" >.venv/java_home ;;
     spark) shift && for version in "$@"; do make_place ".venvs/spark-$version"; done ;;
-    worker) make_place .venvs/worker ;;
+    worker | docs) make_place ".venvs/$1" ;;
     redis) command -v redis-server >/dev/null || install redis-server redis redis || die "no Redis could be installed." ;;
     uv) shift && find_uv && exec "$uv" "$@" ;;
     *) die "unknown: $1" ;;

@@ -1,0 +1,194 @@
+"""Which public name is on which page of the API; and the links of pages to files that are no pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+# Title, what the page is about, and the names in their order: those of `pillarbox`, or of the module before the dot.
+PAGES: dict[str, tuple[str, str, list[str]]] = {
+    "streams": (
+        "Streams",
+        "The environment, and the streams that a program is made of.",
+        [
+            "StreamExecutionEnvironment", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream",
+            "BroadcastConnectedStream", "AsyncDataStream", "WindowedStream", "AllWindowedStream", "JoinedStreams",
+            "JoinedWindows", "CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "DataStreamSink", "OutputTag",
+            "Partitioner", "KeySelector", "RuntimeExecutionMode", "Program", "LocalJob",
+        ],
+    ),
+    "dataframes": (
+        "DataFrame functions",
+        "A DataFrame goes in, and a DataFrame comes out.",
+        ["functions.window_aggregate", "functions.interval_join", "functions.async_map"],
+    ),
+    "functions": (
+        "Functions",
+        "What you derive from, and the contexts that functions are given.",
+        [
+            "Function", "RuntimeContext", "MapFunction", "FilterFunction", "FlatMapFunction", "ProcessFunction",
+            "KeyedProcessFunction", "CoMapFunction", "CoFlatMapFunction", "CoProcessFunction",
+            "KeyedCoProcessFunction", "BroadcastProcessFunction", "KeyedBroadcastProcessFunction", "JoinFunction",
+            "FlatJoinFunction", "CoGroupFunction", "ProcessJoinFunction", "ReduceFunction", "AggregateFunction",
+            "ArrowAggregateFunction", "CheckpointedFunction", "FunctionInitializationContext",
+            "FunctionSnapshotContext", "OperatorStateStore", "KeyedStateStore", "Row",
+        ],
+    ),
+    "state": (
+        "State",
+        "State of a key, its descriptors, its types and how long it lives.",
+        [
+            "ValueState", "ListState", "MapState", "ReducingState", "AggregatingState", "BroadcastState",
+            "ReadOnlyBroadcastState", "StateDescriptor", "ValueStateDescriptor", "ListStateDescriptor",
+            "MapStateDescriptor", "ReducingStateDescriptor", "AggregatingStateDescriptor", "StateTtlConfig", "Types",
+            "TypeInformation",
+        ],
+    ),
+    "time": (
+        "Time",
+        "Timers, timestamps and watermarks.",
+        [
+            "TimerService", "TimeDomain", "WatermarkStrategy", "WatermarkGenerator", "TimestampAssigner",
+            "TimestampedValue", "Time", "Duration",
+        ],
+    ),
+    "windows": (
+        "Windows",
+        "Assigners, triggers, evictors, window functions and aggregates of columns.",
+        [
+            "TumblingEventTimeWindows", "SlidingEventTimeWindows", "CumulativeEventTimeWindows",
+            "EventTimeSessionWindows", "DynamicEventTimeSessionWindows", "TumblingProcessingTimeWindows",
+            "SlidingProcessingTimeWindows", "CumulativeProcessingTimeWindows", "ProcessingTimeSessionWindows",
+            "DynamicProcessingTimeSessionWindows", "GlobalWindows", "CountTumblingWindowAssigner",
+            "CountSlidingWindowAssigner", "WindowAssigner", "MergingWindowAssigner", "MergeCallback",
+            "SessionWindowTimeGapExtractor", "Window", "TimeWindow", "CountWindow", "GlobalWindow", "Trigger",
+            "TriggerResult", "EventTimeTrigger", "ProcessingTimeTrigger", "ContinuousEventTimeTrigger",
+            "ContinuousProcessingTimeTrigger", "CountTrigger", "DeltaTrigger", "PurgingTrigger", "NeverTrigger",
+            "Evictor", "CountEvictor", "DeltaEvictor", "TimeEvictor", "WindowFunction", "ProcessWindowFunction",
+            "AllWindowFunction", "ProcessAllWindowFunction", "ColumnAggregate", "count_", "sum_", "avg_", "min_",
+            "max_", "first_", "last_", "approx_count_distinct_",
+        ],
+    ),
+    "async": (
+        "Asking services",
+        "Asynchronous functions, retries, caches and fallbacks.",
+        [
+            "AsyncFunction", "AsyncBatchFunction", "AsyncRetryStrategy", "AsyncRetryPredicate", "AsyncCache",
+            "AsyncFallback", "AsyncFailure", "fallback", "async_retry_predicates.empty_result_predicate",
+            "async_retry_predicates.exception_type_predicate", "async_retry_predicates.has_exception_predicate",
+        ],
+    ),
+    "queries": (
+        "Queries",
+        "Start and end a query, and read or write its state.",
+        [
+            "local_session", "start", "run", "stop_with_savepoint", "savepoint", "rescale", "read_state", "write_state",
+        ],
+    ),
+    "metrics": (
+        "Metrics and errors",
+        "What tasks report, what functions can count, and the errors that pillarbox raises.",
+        [
+            "metrics", "TaskReport", "OperatorReport", "MetricGroup", "Counter", "Meter", "Distribution", "DeadLetter",
+            "PillarboxError", "ProgramError", "ConfigurationError", "CheckpointMismatchError", "SavepointError",
+            "OperatorError", "ExchangeError", "KeyTypeError", "TypeMismatchError",
+        ],
+    ),
+    "testing": (
+        "Testing",
+        "Harnesses, laws and simulated faults: without Spark, and with a clock that you set.",
+        [
+            f"testing.{name}"
+            for name in (
+                "harness_for", "row", "check_operator", "simulate", "SimulationError", "ProgramTestHarness",
+                "ProgramSnapshot", "ProcessFunctionTestHarnesses", "OneInputStreamOperatorTestHarness",
+                "TwoInputStreamOperatorTestHarness", "KeyedOneInputStreamOperatorTestHarness",
+                "KeyedTwoInputStreamOperatorTestHarness", "OperatorSnapshot", "StreamRecord", "Watermark",
+                "WatermarkStatus", "ManualProcessingTimeService", "ProcessingTime",
+            )
+        ],
+    ),
+    "mailbox": (
+        "Mailbox",
+        "The loop that drives a task, which may be used by itself.",
+        [
+            f"mailbox.{name}"
+            for name in (
+                "MailboxProcessor", "MailboxController", "MailboxDefaultAction", "MailboxExecutor", "MailOptions",
+                "Mail", "TaskMailbox", "MailboxState", "State", "Suspension", "MailboxMetrics", "MailboxStatistics",
+                "LatencyStatistics", "ProbeScheduler", "PeriodTimer", "MailboxClosedError",
+                "RejectedExecutionError", "WrongThreadError",
+            )
+        ],
+    ),
+}  # fmt: skip
+
+
+def write(folder: Path) -> None:
+    """Write the pages of the API, and one that lists them."""
+    import importlib
+    import inspect
+
+    folder.mkdir(exist_ok=True)
+    lines = ["# API", "", "Made of the docstrings.", "", "```{toctree}", ":maxdepth: 1", "", *PAGES, "```", ""]
+    _write(folder / "index.md", lines)
+    for page, (title, about, names) in PAGES.items():
+        lines = [f"# {title}", "", about, ""]
+        for name in names:
+            module, _, short = f"pillarbox.{name}".rpartition(".")
+            found = getattr(importlib.import_module(module), short)
+            kind = "class" if inspect.isclass(found) else "function" if callable(found) else "data"
+            kind = "exception" if kind == "class" and issubclass(found, BaseException) else kind
+            options = _options(found) if inspect.isclass(found) else []
+            lines += ["```{eval-rst}", f".. auto{kind}:: {module}.{short}", *options, "```", ""]
+        _write(folder / f"{page}.md", lines)
+
+
+def _options(found: type) -> list[str]:
+    """Return the options of a class: its members and those that it inherits, but not classes that belong to others."""
+    bases = "object, Exception, AssertionError, tuple, Generic, Protocol"
+    inherited = {
+        name
+        for base in found.__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, type) and member.__qualname__ != f"{found.__qualname__}.{name}"
+    }
+    exclude = [f"   :exclude-members: {', '.join(sorted(inherited))}"] if inherited else []
+    return ["   :members:", f"   :inherited-members: {bases}", *exclude]
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    text = "\n".join(lines)
+    if not path.exists() or path.read_text() != text:  # Sphinx reads again what has changed
+        path.write_text(text)
+
+
+_LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
+
+
+def absolute_links(text: str, folder: Path, root: Path, repository: str, pages: Collection[str]) -> str:
+    """Return a page whose links to files that are no page lead to the repository.
+
+    Args:
+        text: the page's Markdown.
+        folder: where it is.
+        pages: the names of all pages.
+    """
+    docs = root / "docs"
+
+    def mend(found: re.Match[str]) -> str:
+        target = found[2]
+        if re.match(r"[a-z]+:", target):
+            return found[0]
+        path = (folder / target).resolve()
+        inside = path.is_relative_to(docs) and (
+            path.suffix != ".md" or str(path.relative_to(docs).with_suffix("")) in pages
+        )
+        if inside and path.is_file():
+            return found[0]
+        return (
+            f"{found[1]}{repository}/{path.relative_to(root)}{found[3] or ''}{found[4]}" if path.exists() else found[0]
+        )
+
+    return _LINK.sub(mend, text)

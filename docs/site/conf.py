@@ -1,0 +1,80 @@
+"""How Sphinx makes the site of this folder's pages (``make docs``).
+
+It reads ``docs/*.md`` as they are, and makes the pages of the API from the docstrings: ``api_pages.py`` says which name
+is on which page.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import metadata
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+DOCS = HERE.parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(ROOT / "src"), str(HERE)]
+
+import api_pages  # noqa: E402
+from pygments.lexers.special import TextLexer  # noqa: E402
+
+project = "pillarbox"
+_package = metadata("pillarbox")
+author = copyright = _package["Author-email"].partition(" <")[0].strip('"')
+release = version = _package["Version"]
+_addresses = dict(url.split(", ", 1) for url in _package.get_all("Project-URL") or ())
+repository = _addresses["Homepage"]
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["benchmarks/*", "images/*", "site/*"]
+
+# The anchors that links within pages use are those that GitHub makes of headings.
+myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
+# (Signatures name a class within a class by its last name, which several have.)
+suppress_warnings = ["myst.header", "ref.python"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_class_signature = "mixed"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+html_theme = "furo"
+html_title = "pillarbox"
+html_theme_options = {
+    "source_repository": repository,
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
+html_copy_source = True  # beside each page there is its Markdown
+html_sourcelink_suffix = ""
+
+
+def _outside(app: Any, docname: str, source: list[str]) -> None:
+    """Files of the repository that are no page become links to where the repository is."""
+    folder = (DOCS / docname).parent
+    source[0] = api_pages.absolute_links(source[0], folder, ROOT, f"{repository}/blob/main", app.env.found_docs)
+
+
+def _write_api(app: Any) -> None:
+    api_pages.write(DOCS / "api")
+
+
+def setup(app: Any) -> None:
+    """Have the pages of the API written before Sphinx looks for pages."""
+    app.add_lexer("mermaid", TextLexer)  # GitHub draws these; here they are shown as they are written
+    app.connect("builder-inited", _write_api)
+    app.connect("source-read", _outside)
