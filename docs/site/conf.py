@@ -65,8 +65,12 @@ html_sourcelink_suffix = ""
 
 def _outside(app: Any, docname: str, source: list[str]) -> None:
     """Files of the repository that are no page become links to where the repository is."""
-    folder = (DOCS / docname).parent
-    source[0] = api_pages.absolute_links(source[0], folder, ROOT, f"{repository}/blob/main", app.env.found_docs)
+    folder, blob = (DOCS / docname).parent, f"{repository}/blob/main"
+    if docname == "index":  # the first page of the repository is that of the site, with a table of contents
+        app.env.note_dependency(str(ROOT / "README.md"))
+        first = api_pages.absolute_links((ROOT / "README.md").read_text(), ROOT, ROOT, blob, app.env.found_docs)
+        source[0] = first.replace("](docs/", "](") + "\n" + source[0]
+    source[0] = api_pages.absolute_links(source[0], folder, ROOT, blob, app.env.found_docs)
 
 
 def _write_api(app: Any) -> None:
