@@ -59,8 +59,7 @@ html_theme_options = {
     "source_branch": "main",
     "source_directory": "docs/",
 }
-html_copy_source = True  # beside each page there is its Markdown
-html_sourcelink_suffix = ""
+html_copy_source = False
 
 
 def _outside(app: Any, docname: str, source: list[str]) -> None:
@@ -77,8 +76,22 @@ def _write_api(app: Any) -> None:
     api_pages.write(DOCS / "api")
 
 
+def _write_markdown(app: Any, error: Exception | None) -> None:
+    """Put the Markdown of each page beside it, and list these pages in ``llms.txt``, for readers that are programs."""
+    if error is not None:
+        return
+    site, lines = Path(app.outdir), [f"# {project}", "", f"> {_package['Summary']}", ""]
+    for docname in sorted(app.env.found_docs):
+        if not docname.startswith("api/"):
+            target = site / f"{docname}.md"
+            target.write_text((ROOT / "README.md" if docname == "index" else DOCS / f"{docname}.md").read_text())
+            lines.append(f"- [{app.env.titles[docname].astext()}]({docname}.md)")
+    (site / "llms.txt").write_text("\n".join([*lines, ""]))
+
+
 def setup(app: Any) -> None:
     """Have the pages of the API written before Sphinx looks for pages."""
     app.add_lexer("mermaid", TextLexer)  # GitHub draws these; here they are shown as they are written
     app.connect("builder-inited", _write_api)
     app.connect("source-read", _outside)
+    app.connect("build-finished", _write_markdown)
