@@ -96,13 +96,13 @@ chaos: setup ## Programs on Spark under faults drawn from SEED=7 (else the clock
 
 .PHONY: lint
 lint: setup ## Check style and formatting
-	@$(BIN)/ruff check $(CODE)
-	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/ruff check $(CODE) docs scripts
+	@$(BIN)/ruff format --check $(CODE) docs scripts
 
 .PHONY: format
 format: setup ## Mend style and formatting where that can be done by machine
-	@$(BIN)/ruff check --fix-only $(CODE)
-	@$(BIN)/ruff format $(CODE)
+	@$(BIN)/ruff check --fix-only $(CODE) docs scripts
+	@$(BIN)/ruff format $(CODE) docs scripts
 
 .PHONY: types
 types: setup ## Check types: of all code, of programs as users write them, and that all that is public has one

@@ -29,8 +29,6 @@ def test_each_public_name_is_on_one_page(api_pages):
     public = set(pillarbox.__all__)
     for module in ("async_retry_predicates", "functions", "mailbox", "testing"):
         public |= {f"{module}.{name}" for name in importlib.import_module(f"pillarbox.{module}").__all__}
-    # Numbers and aliases that the page of what they belong to explains.
-    public -= {"mailbox.MIN_PRIORITY", "mailbox.MAX_PRIORITY"}
     assert on_pages == Counter(public)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from collections.abc import Collection
 from pathlib import Path
 
-# Title, what the page is about, and the names in their order: those of `pillarbox`, or of the module before the dot.
+# Title, what the page is about, and the names in their order: names of `pillarbox`, or of the module before the dot.
 PAGES: dict[str, tuple[str, str, list[str]]] = {
     "streams": (
         "Streams",
@@ -118,7 +120,7 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
                 "MailboxProcessor", "MailboxController", "MailboxDefaultAction", "MailboxExecutor", "MailOptions",
                 "Mail", "TaskMailbox", "MailboxState", "State", "Suspension", "MailboxMetrics", "MailboxStatistics",
                 "LatencyStatistics", "ProbeScheduler", "PeriodTimer", "MailboxClosedError",
-                "RejectedExecutionError", "WrongThreadError",
+                "RejectedExecutionError", "WrongThreadError", "MIN_PRIORITY", "MAX_PRIORITY",
             )
         ],
     ),
@@ -127,9 +129,6 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
 
 def write(folder: Path) -> None:
     """Write the pages of the API, and one that lists them."""
-    import importlib
-    import inspect
-
     folder.mkdir(exist_ok=True)
     lines = ["# API", "", "Made of the docstrings.", "", "```{toctree}", ":maxdepth: 1", "", *PAGES, "```", ""]
     _write(folder / "index.md", lines)
@@ -138,9 +137,10 @@ def write(folder: Path) -> None:
         for name in names:
             module, _, short = f"pillarbox.{name}".rpartition(".")
             found = getattr(importlib.import_module(module), short)
-            kind = "class" if inspect.isclass(found) else "function" if callable(found) else "data"
-            kind = "exception" if kind == "class" and issubclass(found, BaseException) else kind
-            options = _options(found) if inspect.isclass(found) else []
+            if inspect.isclass(found):
+                kind, options = "exception" if issubclass(found, BaseException) else "class", _options(found)
+            else:
+                kind, options = "function" if callable(found) else "data", []
             lines += ["```{eval-rst}", f".. auto{kind}:: {module}.{short}", *options, "```", ""]
         _write(folder / f"{page}.md", lines)
 
@@ -148,13 +148,13 @@ def write(folder: Path) -> None:
 def _options(found: type) -> list[str]:
     """Return the options of a class: its members and those that it inherits, but not classes that belong to others."""
     bases = "object, Exception, AssertionError, tuple, Generic, Protocol"
-    inherited = {
+    foreign = {
         name
         for base in found.__mro__
         for name, member in vars(base).items()
         if isinstance(member, type) and member.__qualname__ != f"{found.__qualname__}.{name}"
     }
-    exclude = [f"   :exclude-members: {', '.join(sorted(inherited))}"] if inherited else []
+    exclude = [f"   :exclude-members: {', '.join(sorted(foreign))}"] if foreign else []
     return ["   :members:", f"   :inherited-members: {bases}", *exclude]
 
 
@@ -185,10 +185,8 @@ def absolute_links(text: str, folder: Path, root: Path, repository: str, pages: 
         inside = path.is_relative_to(docs) and (
             path.suffix != ".md" or str(path.relative_to(docs).with_suffix("")) in pages
         )
-        if inside and path.is_file():
+        if not path.exists() or (inside and path.is_file()):
             return found[0]
-        return (
-            f"{found[1]}{repository}/{path.relative_to(root)}{found[3] or ''}{found[4]}" if path.exists() else found[0]
-        )
+        return f"{found[1]}{repository}/{path.relative_to(root)}{found[3] or ''}{found[4]}"
 
     return _LINK.sub(mend, text)

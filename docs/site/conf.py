@@ -65,7 +65,7 @@ html_copy_source = False
 def _outside(app: Any, docname: str, source: list[str]) -> None:
     """Files of the repository that are no page become links to where the repository is."""
     folder, blob = (DOCS / docname).parent, f"{repository}/blob/main"
-    if docname == "index":  # the first page of the repository is that of the site, with a table of contents
+    if docname == "index":  # the site begins with README, and adds a table of contents
         app.env.note_dependency(str(ROOT / "README.md"))
         first = api_pages.absolute_links((ROOT / "README.md").read_text(), ROOT, ROOT, blob, app.env.found_docs)
         source[0] = first.replace("](docs/", "](") + "\n" + source[0]
@@ -77,7 +77,7 @@ def _write_api(app: Any) -> None:
 
 
 def _write_markdown(app: Any, error: Exception | None) -> None:
-    """Put the Markdown of each page beside it, and list these pages in ``llms.txt``, for readers that are programs."""
+    """Write the Markdown of each page next to its HTML, and list the pages in ``llms.txt``, for programs that read."""
     if error is not None:
         return
     site, lines = Path(app.outdir), [f"# {project}", "", f"> {_package['Summary']}", ""]

@@ -42,7 +42,7 @@ def test_workers_are_killed(make_run: MakeRun, seed: int) -> None:
     assert "loaded" in {task.state_sync for task in tasks(query)}
 
 
-@pytest.mark.long("chaos has the same")
+@pytest.mark.long("the simulation kills workers with each operator, and chaos does it on Spark")
 def test_workers_with_joins_and_broadcast_state_are_killed(make_run: MakeRun, seed: int) -> None:
     run = make_run(seed + 4, parts=(pairs_of(), RULED), epochs=2, keys=8)
     places = ["pair", "rule", "rule timer"]

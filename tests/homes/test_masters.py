@@ -17,7 +17,6 @@ from tests.homes.program import EPOCHS, KEYS, MARK, PARTITIONS, processes
 from tests.support.sessions import environment_without_spark
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = "PILLARBOX_LONG" in os.environ
 CLUSTER = "local-cluster[2,4,2048]"
 VERSIONS = sorted(path.name.partition("-")[2] for path in (ROOT / ".venvs").glob("spark-*"))
 
@@ -27,14 +26,10 @@ pytestmark = [
 ]
 
 CASES = [
-    pytest.param("local[8]", "fork", None, id="local-fork"),
-    *(
-        pytest.param(master, mode, version, id=f"{master.partition('[')[0]}-{mode}-{version or 'installed'}")
-        for master in ("local[8]", CLUSTER)
-        for mode in ("fork", "spawn", "off")
-        for version in (None, *VERSIONS)
-        if LONG and (master, mode, version) != ("local[8]", "fork", None)
-    ),
+    pytest.param(master, mode, version, id=f"{master.partition('[')[0]}-{mode}-{version or 'installed'}")
+    for master in ("local[8]", CLUSTER)
+    for mode in ("fork", "spawn", "off")
+    for version in (None, *VERSIONS)
 ]
 
 

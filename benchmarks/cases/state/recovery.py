@@ -8,7 +8,7 @@ The task alone, on the local runtime: a new job is given the chunks of the log i
 records, each of which emits its key's count. Beside it ``pickle.loads`` of the same chunks from the same file, which
 no reader of them can beat: with the garbage collector off, and nothing done with what it gives. In turn,
 in one process, and with two kinds of timers: spread over an hour by the millisecond, so that hardly two are at one
-time; and at full minutes, as those of windows are.
+time; and at full minutes, as the timers of windows are.
 
 On Spark: a query is loaded and stopped, and its process ends. A new process restarts it from its checkpoint, with new
 Python workers and a new Java, and finds one micro-batch waiting: what counts is the time from building the query to

@@ -15,9 +15,10 @@ from tests.faults.programs.job import Epoch, make_events, program
 from tests.operators_table.table import chaos_parts
 
 PARTS = chaos_parts()
+_LONG = pytest.mark.long("the same at another parallelism")
 
 
-@pytest.mark.parametrize(("input_seed", "parallelism"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("input_seed", "parallelism"), [(1, 1), (2, 2), pytest.param(3, 3, marks=_LONG)])
 def test_they_are_what_plain_python_says(input_seed, parallelism):
     epochs = make_events(input_seed, epochs=8, keys=10, grain=1000 if input_seed == 2 else 1)
     right = answer(epochs, PARTS)

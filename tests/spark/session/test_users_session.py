@@ -281,7 +281,6 @@ def test_a_collection_becomes_a_dataframe(user):
         StreamExecutionEnvironment().from_collection([1]).to_dataframe("id LONG")
 
 
-@pytest.mark.long("units have the metrics of two programs")
 def test_metrics_of_two_programs_in_one_query(user, files, tmp_path):
     both = counts(files).withColumn("side", F.lit("left")).unionAll(counts(files).withColumn("side", F.lit("right")))
     query = to_the_end(both.writeStream.format("noop"), tmp_path / "both")

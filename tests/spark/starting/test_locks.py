@@ -94,7 +94,7 @@ def test_a_savepoint_is_written_while_another_thread_starts_from_one(spark, stop
     assert (stopped / "second" / "manifest").is_dir() and (stopped / "other" / "commits" / "0").exists()
 
 
-@pytest.mark.long("the next starts while another writes a savepoint")
+@pytest.mark.long("the test before has a start while a job runs")
 def test_the_lock_of_starts_is_free_while_jobs_run(spark, stopped, monkeypatch):
     """Of what takes long: other threads plan and start meanwhile."""
     looks: list[str] = []
