@@ -136,6 +136,10 @@ lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade, or ARG
 	done
 	@$(LOCK) pyproject.toml --extra cli --extra demo --group dev -o requirements.lock
 
+.PHONY: changelog
+changelog: setup ## Make the section of VERSION=0.2.0 in CHANGELOG.md from changes/ and what is unreleased
+	@$(BIN)/python scripts/changelog.py $(or $(VERSION),$(error Say which version: make changelog VERSION=0.2.0))
+
 .PHONY: clean
 clean: ## Remove .venv and all that tools and Spark left behind
 	rm -rf .venv .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
