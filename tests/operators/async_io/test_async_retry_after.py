@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import timedelta
+from email.message import Message
 from email.utils import formatdate
 from types import SimpleNamespace
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -45,10 +47,17 @@ class Refused(Exception):
         ({"headers": None}, 0),
         ({"response": SimpleNamespace(headers={"Retry-After": "9"})}, 9000),
         ({"response": None}, 0),
+        ({"headers": "no headers"}, 0),
     ],
 )
 def test_what_an_error_says(said: dict[str, Any], millis: int) -> None:
     assert retry_after_millis(Refused(**said)) == millis
+
+
+def test_what_an_error_of_urllib_says() -> None:
+    headers = Message()
+    headers["Retry-After"] = "4"
+    assert retry_after_millis(HTTPError("http://localhost", 429, "Too Many Requests", headers, None)) == 4000
 
 
 def test_a_date_is_a_time_from_now() -> None:

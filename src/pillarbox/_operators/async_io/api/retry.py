@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -181,13 +181,14 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
 def retry_after_millis(error: BaseException) -> int:
     """Return how long a service asks to wait (ms): by ``retry_after`` of an error, or by a header of its answer.
 
-    The answer's headers are the error's own (aiohttp), or those of its ``response`` (httpx, requests).
+    The answer's headers are the error's own (aiohttp, urllib), or those of its ``response`` (httpx, requests).
     """
     said = getattr(error, "retry_after", None)
     for holder in (error, getattr(error, "response", None)):
-        headers = getattr(holder, "headers", None)
-        if said is None and isinstance(headers, Mapping):
-            said = headers.get("Retry-After", headers.get("retry-after"))
+        # (urllib's headers are an email's, which are no Mapping.)
+        find = getattr(getattr(holder, "headers", None), "get", None)
+        if said is None and callable(find):
+            said = find("Retry-After", find("retry-after"))
     try:
         return _waits(said)
     except (OverflowError, TypeError, ValueError):
