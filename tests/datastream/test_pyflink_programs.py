@@ -81,6 +81,23 @@ def test_results_of_a_row_type_have_its_names(env):
     assert repr(made.execute_and_collect()) == "[Row(card='ann', amount=5)]"
 
 
+def test_tuples_get_the_names_of_declared_columns(env):
+    late = OutputTag("late", "card STRING, n LONG")
+
+    def pairs(number, ctx):
+        yield late, (f"late {number}", number)
+        yield f"c{number % 2}", number
+
+    mapped = env.from_collection([1, 2, 3]).process(pairs, "card STRING, n LONG")
+    assert mapped.key_by("card").sum("n").execute_and_collect() == [("c1", 1), ("c0", 2), ("c1", 4)]
+    assert mapped.map(lambda pair: pair.n + pair[1]).execute_and_collect() == [2, 4, 6]
+    late_ones = mapped.get_side_output(late).map(lambda pair: pair.card).execute_and_collect()
+    assert late_ones == ["late 1", "late 2", "late 3"]
+    # What is no tuple of that many values stays as it is.
+    others = env.from_collection([(1, 2, 3), [1, 2], {"a": 1}, (4, 5)]).map(lambda each: each, "a INT, b INT")
+    assert [type(each).__name__ for each in others.execute_and_collect()] == ["tuple", "list", "dict", "Row"]
+
+
 def test_named_rows_are_taken_by_name(env):
     swapped = env.from_collection([5]).map(lambda amount: Row(amount=amount, card="ann"), output_type=PAYMENT)
     assert repr(swapped.execute_and_collect()) == "[Row(card='ann', amount=5)]"

@@ -48,7 +48,7 @@ from pyspark.sql.types import (
 from pillarbox._errors import ConfigurationError, PillarboxError, ProgramError, TypeMismatchError
 from pillarbox._rows import Row, row_class, rows_from_arrow
 from pillarbox._types.row_encoder import RowEncoder
-from pillarbox._types.schema import resolve_schema
+from pillarbox._types.schema import column_names, resolve_schema
 from pillarbox._types.type_information import Types
 
 UTC = timezone.utc
@@ -245,6 +245,37 @@ def test_ddl_without_a_session(monkeypatch):
     monkeypatch.setattr(StructType, "fromDDL", no_session)
     with pytest.raises(ConfigurationError, match="'a INT', so a SparkSession must be active"):
         resolve_schema("a INT")
+
+
+NAMED = {
+    "tail STRING, delay INT NOT NULL": ("tail", "delay"),
+    "xs ARRAY<STRUCT<a: DATE, b: INT>>, m MAP<STRING, DECIMAL(10, 2)>": ("xs", "m"),
+    "`a b` STRING COMMENT 'x, `y`', c: BIGINT": ("a b", "c"),
+    "`a``b` INT, d DOUBLE COMMENT 'it\\'s, so'": ("a`b", "d"),
+    "from STRING, `to` STRING": ("from", "to"),
+}
+
+
+@pytest.mark.parametrize("ddl", NAMED)
+def test_names_of_columns_are_known_without_a_session(ddl):
+    assert column_names(ddl) == NAMED[ddl]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ddl", NAMED)
+def test_names_of_columns_are_those_that_spark_reads(ddl, spark):
+    assert tuple(resolve_schema(ddl).names) == NAMED[ddl]
+
+
+def test_what_names_no_columns():
+    class Pair(NamedTuple):
+        left: int
+        right: str
+
+    for declared in ("", "INT", "a", "a INT,", "a INT, a INT", Types.ROW_NAMED(["a"], [Types.INT()]), 5, None):
+        assert column_names(declared) is None
+    assert column_names(Pair) == ("left", "right")
+    assert column_names(struct(("a", DateType()))) == ("a",)
 
 
 @pytest.mark.spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from typing import Any
@@ -44,6 +45,43 @@ def resolve_schema(declared: object) -> spark.StructType:
     if not schema.fields:
         raise ProgramError(f"{shorten(declared)} declares no columns; declare at least one")
     return schema
+
+
+def column_names(declared: object) -> tuple[str, ...] | None:
+    """Return the names of declared columns, also where no session is there to parse them.
+
+    None: they are no columns, two have one name, or they are of ``Types``, to which values are converted.
+    """
+    if isinstance(declared, spark.StructType):
+        names = declared.names
+    elif isinstance(declared, str):
+        names = _names_in(declared)
+    elif _is_record_class(declared):
+        names = [each.name for each in dataclasses.fields(declared)] if dataclasses.is_dataclass(declared) else []
+        names = names or list(getattr(declared, "_fields", ()))
+    else:
+        return None
+    return tuple(names) if names and len(set(names)) == len(names) else None
+
+
+# Quoted names and comments, brackets, and what separates columns.
+_DDL_TOKENS = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[<>(),]|[^`'\"<>(),]+")
+# A column: its name, perhaps in backticks, and its type.
+_DDL_COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s:`]+))(?:\s*:|\s)\s*\S")
+
+
+def _names_in(ddl: str) -> list[str]:
+    """Return the names of the columns of a DDL string; none where it is not one."""
+    columns, depth = [""], 0
+    for token in _DDL_TOKENS.findall(ddl):
+        depth += token in "<(" and len(token) == 1
+        depth -= token in ">)" and len(token) == 1
+        if token == "," and depth == 0:
+            columns.append("")
+        else:
+            columns[-1] += token
+    found = [_DDL_COLUMN.match(column) for column in columns]
+    return [(each[1] or each[2]).replace("``", "`") for each in found if each] if all(found) else []
 
 
 def _resolved(declared: object) -> spark.StructType:

@@ -26,6 +26,7 @@ from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 from pillarbox._time.watermark_generators import WatermarkSink
+from pillarbox._types.schema import column_names
 from pillarbox._types.type_information import TypeInformation
 from pillarbox.mailbox import MailboxExecutor
 
@@ -288,8 +289,8 @@ class OperatorFactory:
         keyed: whether it has keyed state or timers: its context has a :class:`KeyedContext`.
         wakes_up: whether something may happen in it while no record comes, before the epoch's end.
         stateful: whether ``snapshot_state`` returns something, for which there is a place behind a shuffle only.
-        result_types: the types of ``Types`` that results are declared to have, by the tag of the side output; None as
-            the tag stands for the main output.
+        result_types: the types of ``Types`` that results are declared to have, or else the names of their columns, by
+            the tag of the side output; None as the tag stands for the main output.
         state_depends_on: what its keyed state depends on, and could not be gone on with if it were another: phrases,
             each under the name of what it tells of. It is noted with the state (``_state/keys/state_note.py``).
         keeps_records: whether all records that it emits are ones that came, as they came: what is known of their
@@ -302,7 +303,7 @@ class OperatorFactory:
     keyed: bool = False
     wakes_up: bool = False
     stateful: bool = False
-    result_types: Mapping[str | None, TypeInformation[Any]] = field(default_factory=dict)
+    result_types: Mapping[str | None, TypeInformation[Any] | tuple[str, ...]] = field(default_factory=dict)
     state_depends_on: Mapping[str, str] = field(default_factory=dict)
     keeps_records: bool = False
     keeps_columns: bool = False
@@ -313,7 +314,6 @@ class OperatorFactory:
             object.__setattr__(self, "make", Captured(self.make))
 
     def with_result_type(self, tag: str | None, declared: Any) -> OperatorFactory:
-        """Return the factory whose results have a declared type; itself, where it is none of ``Types``."""
-        if not isinstance(declared, TypeInformation):
-            return self
-        return replace(self, result_types={**self.result_types, tag: declared})
+        """Return the factory whose results have a declared type, or declared columns; itself, where it is neither."""
+        known = declared if isinstance(declared, TypeInformation) else column_names(declared)
+        return self if known is None else replace(self, result_types={**self.result_types, tag: known})

@@ -1,7 +1,8 @@
 """The outputs of operators whose results have a declared type: results are converted to it before they are handed on.
 
-In PyFlink a serializer of the type does that: behind it a result of a ROW has the names of its columns, FLOAT has 32
+In PyFlink a serializer of the type does that: after it a result of a ROW has the names of its columns, FLOAT has 32
 bits, and a value that does not fit fails the job. What ``reduce`` keeps meanwhile has the type of its records, too.
+Where columns are declared in Spark's way, a tuple gets their names, and its values stay as they are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pillarbox._elements import Records
 from pillarbox._errors import TypeMismatchError
 from pillarbox._operators.frame.operator import Discard, Input
 from pillarbox._operators.stateless.sinks import ColumnsOperator
+from pillarbox._rows import row_class
 from pillarbox._types.conversion import value_converter
 from pillarbox._types.type_information import TypeInformation
 
@@ -38,6 +40,22 @@ class _TypedOutput:
             error.at(operator=self._operator, record=records.values[len(converted)])
             raise
         self._output.process_records(Records(converted, records.timestamps))
+
+
+class _NamedOutput:
+    """Makes rows of tuples; watermarks and the rest go by, and so do results that are no plain tuples."""
+
+    def __init__(self, output: Input, names: tuple[str, ...]) -> None:
+        self._output = output
+        self._make, self._size = row_class(names), len(names)
+        self.process_watermark = output.process_watermark
+        self.process_status = output.process_status
+
+    def process_records(self, records: Records) -> None:
+        """Name the columns of a run, and hand it on."""
+        make, size = self._make, self._size
+        named = [make(each) if type(each) is tuple and len(each) == size else each for each in records.values]
+        self._output.process_records(Records(named, records.timestamps))
 
 
 class OfOneType:
@@ -66,14 +84,15 @@ class OfOneType:
         return OfOneType, self._parts
 
 
-def typed(output: Input, declared: TypeInformation[Any] | None, operator: str) -> Input:
+def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
     """Return an output that converts results to a declared type; ``output`` itself where nothing is to be converted.
 
     Columns of a DataFrame are made of results as they are: these are converted there.
 
     Args:
+        declared: the type, or the names of columns.
         operator: the operator's name, for errors.
     """
     if declared is None or isinstance(output, (ColumnsOperator, Discard)):
         return output
-    return _TypedOutput(output, declared, operator)
+    return _NamedOutput(output, declared) if isinstance(declared, tuple) else _TypedOutput(output, declared, operator)
