@@ -134,7 +134,7 @@ lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade, or ARG
 	@for version in 4.1 4.2; do \
 	  echo "pyspark~=$$version.0" | $(LOCK) - --no-deps -o tests/versions/spark-$$version.lock || exit; \
 	done
-	@$(LOCK) pyproject.toml --extra cli --extra demo --group dev -o requirements.lock
+	@$(LOCK) pyproject.toml --extra all --extra demo --group dev -o requirements.lock
 
 .PHONY: changelog
 changelog: setup ## Make the section of VERSION=0.2.0 in CHANGELOG.md from changes/ and what is unreleased

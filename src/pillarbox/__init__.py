@@ -18,6 +18,7 @@ streaming or batch, and returns a DataFrame::
     env.from_dataframe(payments).key_by("card").process(Count()).to_dataframe("card STRING, seen LONG")
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,17 @@ else:
     def __getattr__(name: str) -> Any:
         if name.startswith("_") and name != "__all__":  # such as a module within, before it is imported
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        api = import_module("pillarbox._api")
+        try:
+            api = import_module("pillarbox._api")
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in ("pyspark", "numpy", "pandas", "pyarrow"):
+                raise
+            raise ModuleNotFoundError(
+                f"pillarbox needs {package}, which this Python does not have ({sys.executable}): pip install"
+                " 'pillarbox[spark]'. On a platform that brings its own Spark, use the Python of that Spark",
+                name=error.name,
+            ) from None
         # What somebody has put in the place of a class before it was asked for stays.
         globals().update({each: getattr(api, each) for each in api.__all__} | globals(), __all__=api.__all__)
         try:

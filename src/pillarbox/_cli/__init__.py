@@ -10,7 +10,9 @@ def main() -> None:
     try:
         from pillarbox._cli.commands import pillarbox
     except ImportError as error:
-        if error.name not in ("click", "rich"):
+        package = (error.name or "").partition(".")[0]
+        extra = {"click": "cli", "rich": "cli", "pyspark": "cli,spark"}.get(package)
+        if extra is None:
             raise
-        sys.exit(f"pillarbox: the command line needs {error.name}: pip install 'pillarbox[cli]'")
+        sys.exit(f"pillarbox: the command line needs {package}: pip install 'pillarbox[{extra}]'")
     pillarbox(prog_name="pillarbox")
