@@ -60,6 +60,9 @@ PACKAGES = {
     "_datastream": [("",), ("checks",), ("streams",), ("windows", "environment"), ("connected",)],
 }
 FILES_IN_A_FOLDER = 16
+# Examples are programs of users, which come with the package: they are in no layer.
+FILES = [path for path in sorted(SOURCE.rglob("*.py")) if "examples" not in path.relative_to(SOURCE).parts]
+EXAMPLES = sorted((SOURCE / "examples").rglob("*.py"))
 PUBLIC = {
     "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter", "AsyncBatchFunction", "AsyncFallback",
     "fallback", "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext",
@@ -143,7 +146,7 @@ def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) ->
 def test_no_layer_knows_a_higher_one():
     looks_up = [
         f"{path.relative_to(SOURCE)} imports {module}"
-        for path in sorted(SOURCE.rglob("*.py"))
+        for path in FILES
         if path != SOURCE / "__init__.py"
         for module in imports(path)
         if layer_of("pillarbox." + path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", "."))
@@ -197,7 +200,7 @@ def test_packages_say_what_lives_there():
 
 def test_no_file_is_too_long():
     """A file has one concept; where it takes more than this, there are several in it."""
-    lines = {path.relative_to(SOURCE): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    lines = {path.relative_to(SOURCE): len(path.read_text().splitlines()) for path in FILES}
     assert {str(path): count for path, count in lines.items() if count > LONGEST} == {}
 
 
@@ -225,13 +228,23 @@ _OF_SPARK = re.compile(
 
 def test_private_names_of_spark_are_in_one_file():
     """What they are for, and what happens if they go, is said there."""
-    found = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if _OF_SPARK.search(path.read_text())}
+    found = {path.relative_to(SOURCE).as_posix() for path in FILES if _OF_SPARK.search(path.read_text())}
     assert found == {"_runtime/spark/facts.py"}
+
+
+def test_examples_use_what_is_public():
+    taken = {module for path in EXAMPLES for module in imports(path)}
+    assert {module.removeprefix("pillarbox.") for module in taken if ".examples." not in module} <= {
+        *PUBLIC,
+        *PUBLIC_MODULES,
+        *(f"{module}.{name}" for module, names in PUBLIC_MODULES.items() for name in names),
+    }
+    assert taken  # else the above would find nothing wrong
 
 
 def test_what_is_not_public_has_a_private_name():
     """A module is private if its name, or that of a package around it, begins with an underscore."""
-    modules = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in SOURCE.rglob("*.py")}
+    modules = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in FILES}
     public = {
         module.removesuffix("/__init__").replace("/", ".")
         for module in modules
@@ -242,13 +255,13 @@ def test_what_is_not_public_has_a_private_name():
 
 def test_what_modules_share_has_no_underscore():
     """So only public modules list their names: elsewhere ``__all__`` would say once more what each name says."""
-    listing = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "\n__all__" in path.read_text()}
+    listing = {path.relative_to(SOURCE).as_posix() for path in FILES if "\n__all__" in path.read_text()}
     assert listing == {"_api.py"} | {
         f"{module}.py" if (SOURCE / f"{module}.py").exists() else f"{module}/__init__.py" for module in PUBLIC_MODULES
     }
     taken = [
         f"{path.relative_to(SOURCE)} imports {node.module}.{alias.name}"
-        for path in sorted(SOURCE.rglob("*.py"))
+        for path in FILES
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pillarbox.")
         for alias in node.names
@@ -261,7 +274,7 @@ def test_all_that_modules_share_has_a_docstring():
     """Ruff asks for docstrings in public modules alone."""
     without = [
         f"{path.relative_to(SOURCE)}: {getattr(node, 'name', 'the module')}"
-        for path in sorted(SOURCE.rglob("*.py"))
+        for path in FILES
         for tree in [ast.parse(path.read_text())]
         for node in [tree, *tree.body]
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
@@ -282,11 +295,12 @@ def test_what_needs_no_spark_is_imported_where_there_is_none():
     code = (
         "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None; import pillarbox, pillarbox.mailbox;"
         "print(pillarbox.__version__, pillarbox.mailbox.TaskMailbox.__name__)\n"
-        "try: pillarbox.Row\nexcept ImportError as error: print(error.name)"
+        "try: pillarbox.Row\nexcept ImportError as error: print(error.name); print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[:2] == [pillarbox.__version__, "TaskMailbox"]
     assert done.stdout.split()[2].partition(".")[0] in ("pyspark", "pyarrow")
+    assert "which this Python does not have" in done.stdout and "pip install 'pillarbox[spark]'" in done.stdout
 
 
 @pytest.mark.parametrize("module", ["pillarbox", "pillarbox.mailbox"])
@@ -314,10 +328,7 @@ for name in sys.argv[1:]:
 """
 
 
-_MODULES = [
-    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
-    for path in sorted(SOURCE.rglob("*.py"))
-]
+_MODULES = [".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__") for path in FILES]
 
 
 @pytest.mark.long("imports everything again for each module")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import error_index
 from tests.support.docs import HOME, PAGES, fragments
 
 LINK = re.compile(r"(?<!\\)\]\(<?([^()<>\s]+(?:\([^()\s]*\))?)>?(?:\s+\"[^\"]*\")?\)")
@@ -66,3 +67,8 @@ def test_fragments_take_known_names():
     for sources in found.values():
         for source in sources:
             ast.parse(source)
+
+
+@pytest.mark.slow("it runs each wrong program")
+def test_the_index_of_errors_has_what_wrong_programs_say():
+    assert error_index.PAGE.read_text() == error_index.page(), "write it anew: python -m scripts.error_index"

@@ -1,7 +1,8 @@
 """The programs in README and docs: ``python -m tests.support.docs FOLDER`` writes them there, for type checkers.
 
 They are the code blocks marked ``python``. A fragment that cannot run by itself is marked ``py``: it becomes a function
-whose parameters are the names that the fragment takes for granted.
+whose parameters are the names that the fragment takes for granted. The tutorial has modules, which import
+each other: a page has the name of each above it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import pillarbox
 
-__all__ = ["HOME", "PAGES", "blocks", "fragments", "programs"]
+__all__ = ["HOME", "PAGES", "STEPS", "blocks", "fragments", "modules", "programs"]
 
 HOME = Path(__file__).parents[2]
 PAGES = sorted(HOME.glob("*.md")) + sorted((HOME / "docs").rglob("*.md"))
+STEPS = sorted((HOME / "docs" / "tutorial").glob("[1-9]-*.md"))
+_MODULE = re.compile(r"^`(\w+)\.py`[^`]*?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 # What the programs take for granted.
 PREAMBLE = """\
@@ -42,7 +45,10 @@ import pillarbox
 from pillarbox import *
 """
 TAKEN = {
+    "At": "type[TimestampAssigner]",
     "Report": "type[ProcessFunction]",
+    "Spent": "type[KeyedProcessFunction]",
+    "TOTAL": "TypeInformation[Any]",
     "Worst": "type[KeyedProcessFunction]",
     "alarms_of": "Callable[[DataStream[Any]], DataStream[Any]]",
     "alerts": "DataStream[Any]",
@@ -66,7 +72,13 @@ def blocks(page: Path, kind: str = "python") -> list[str]:
 
 def programs() -> dict[str, list[str]]:
     """Return the code blocks of each page that has some, by its path."""
-    return {page.relative_to(HOME).as_posix(): found for page in PAGES if (found := blocks(page))}
+    pages = [page for page in PAGES if page not in STEPS]
+    return {page.relative_to(HOME).as_posix(): found for page in pages if (found := blocks(page))}
+
+
+def modules(step: Path) -> dict[str, str]:
+    """Return the programs of a step of the tutorial, by the names of their modules."""
+    return dict(_MODULE.findall(step.read_text()))
 
 
 def fragments() -> dict[str, list[str]]:
@@ -107,3 +119,7 @@ if __name__ == "__main__":
         for path, sources in pages.items():
             name = path.removesuffix(".md").replace("/", "_").lower() + suffix
             (folder / f"{name}.py").write_text("\n".join([preamble, *sources]))
+    written = {name: source for step in STEPS for name, source in modules(step).items()}
+    own = re.compile(rf"^from ({'|'.join(written)}) import", re.MULTILINE)
+    for name, source in written.items():
+        (folder / f"{name}.py").write_text(own.sub(r"from build.programs.\1 import", source))
