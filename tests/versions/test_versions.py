@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +86,8 @@ def test_py_files_alone_where_python_has_only_what_spark_needs(tmp_path):
     python = PLACES / "worker" / "bin" / "python"
     if not python.exists() and "SPARK_VERSIONS" not in os.environ:
         pytest.skip("scripts/setup.sh worker makes the environment")
-    shipped = shutil.make_archive(str(tmp_path / "pillarbox"), "zip", ROOT / "src", "pillarbox")
+    shipped = str(tmp_path / "pillarbox.zip")
+    subprocess.run([sys.executable, str(ROOT / "scripts" / "zip_package.py"), shipped], check=True)
     home = tmp_path / "home"
     home.mkdir()
     spark_home = Path(pyspark.__file__).parent
