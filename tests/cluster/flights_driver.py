@@ -1,0 +1,28 @@
+"""The flights demo's query on a cluster: ``spark-submit flights_driver.py FOLDER BATCHES``.
+
+The flights are in ``table.parquet`` of the folder. In the end, ``found`` has the results, pickled.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from examples.flights.run import read_events, start_streaming
+
+
+def main(folder: Path, batches: int) -> None:
+    spark = SparkSession.builder.getOrCreate()
+    table = pq.read_table(folder / "table.parquet")
+    query, _ = start_streaming(spark, table, folder, batches, parallelism=2)
+    query.awaitTermination()
+    (folder / "found").write_bytes(pickle.dumps(read_events(spark, folder)))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

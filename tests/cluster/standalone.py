@@ -1,0 +1,118 @@
+"""A standalone cluster of Spark's on this machine: master and workers are processes of the installed PySpark."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pyspark
+
+from tests.faults.test_driver import kill, wait_for
+from tests.support.sessions import environment_without_spark
+
+__all__ = ["SPARK_HOME", "Daemon", "StandaloneCluster", "environment"]
+
+SPARK_HOME = Path(pyspark.__file__).parent
+_DEPLOY = "org.apache.spark.deploy"
+# Spark takes free ports, and says in its logs which.
+_ADDRESS = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a process of the cluster: nothing in it leads to this checkout."""
+    env = environment_without_spark(SPARK_HOME=str(SPARK_HOME), SPARK_LOCAL_IP="127.0.0.1", **more)
+    env.pop("PYTHONPATH", None)
+    return env
+
+
+class Daemon:
+    """A process of Spark's, in a session of its own with all that it starts.
+
+    Attributes:
+        log: the file with what it says.
+    """
+
+    def __init__(self, home: Path, name: str, *arguments: str, **env: str) -> None:
+        self.log = home / "log"
+        home.mkdir(parents=True)
+        with self.log.open("wb") as output:
+            # spark-class becomes Java, so this is the process itself.
+            self._process = subprocess.Popen(
+                [str(SPARK_HOME / "bin" / "spark-class"), f"{_DEPLOY}.{name}", *_ADDRESS, *arguments],
+                env=environment(SPARK_DAEMON_MEMORY="256m", **env),
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def says(self, pattern: str) -> list[str]:
+        """Return what its log has of a pattern."""
+        return re.findall(pattern, self.log.read_text())
+
+    def wait_until_it_says(self, pattern: str, times: int = 1) -> str:
+        """Return the last match of a pattern, as soon as its log has so many."""
+        wait_for(lambda: len(self.says(pattern)) >= times, self._process, lambda: self.log.read_text()[-4000:])
+        return self.says(pattern)[-1]
+
+    def kill(self) -> None:
+        """Kill the process, and nothing that it has started."""
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        """End it and all that it has started."""
+        kill(self._process.pid, "all")
+        self._process.wait()
+
+
+class StandaloneCluster:
+    """A master and two workers with a core each.
+
+    Attributes:
+        master: as for ``spark-submit --master``.
+        workers: the processes of the workers.
+    """
+
+    def __init__(self, home: Path, workers: int = 2) -> None:
+        self._home = home
+        self._daemons: list[Daemon] = []
+        try:
+            self._master = self._started(Daemon(home / "master", "master.Master"))
+            self.master = self._master.wait_until_it_says(r"Starting Spark master at (spark://\S+)")
+            resources = ["--cores", "1", "--memory", "1g"]
+            start = partial(Daemon, SPARK_LOCAL_DIRS=str(home / "local"))
+            for number in range(workers):
+                folder = home / f"worker {number}"
+                work = ["--work-dir", str(self._work(number))]
+                self._started(start(folder, "worker.Worker", *resources, *work, self.master))
+            self._master.wait_until_it_says("Registering worker ", workers)
+        except BaseException:
+            self.close()
+            raise
+        self.workers = self._daemons[1:]
+
+    def executors(self, worker: int) -> list[Path]:
+        """Return the folders of the executors that a worker has started so far."""
+        return sorted(self._work(worker).glob("app-*/[0-9]*"))
+
+    def wait_until_a_worker_is_lost(self) -> None:
+        """Return when the master has noticed it."""
+        self._master.wait_until_it_says("Removing worker ")
+
+    def close(self) -> None:
+        """End all its processes."""
+        for daemon in reversed(self._daemons):
+            daemon.close()
+
+    def _started(self, daemon: Daemon) -> Daemon:
+        self._daemons.append(daemon)
+        return daemon
+
+    def _work(self, worker: int) -> Path:
+        return self._home / f"work-{worker}"
