@@ -79,10 +79,22 @@ test-delta: setup ## Programs between tables of Delta Lake, on Spark 4.2, which 
 	@scripts/setup.sh spark 4.2
 	@$(RUN) PYTHONPATH="$(CURDIR)/.venvs/spark-4.2" $(BIN)/python -m pytest tests/delta --durations 10 $(ARGS)
 
+.PHONY: test-cluster
+test-cluster: export PILLARBOX_CLUSTER = 1
+test-cluster: setup ## A program on a standalone cluster that loses a worker; workers have only the zip (5 minutes)
+	@scripts/setup.sh worker
+	@$(RUN) $(BIN)/python -m pytest tests/cluster --durations 10 $(ARGS)
+
+.PHONY: test-s3
+test-s3: export PILLARBOX_S3 = 1
+test-s3: setup ## A program whose files are all in an object store: a gateway that Go builds, and Hadoop's S3A (10 minutes)
+	@scripts/setup.sh s3
+	@$(RUN) $(BIN)/python -m pytest tests/s3 --durations 10 $(ARGS)
+
 .PHONY: test-all
 test-all: MINUTES ?= 30
 test-all: export PILLARBOX_LONG = 1
-test-all: test test-kafka test-delta simulate chaos ## Everything, and what takes longer: Kafka, Delta, 10,000 simulated schedules, half an hour of chaos
+test-all: test test-kafka test-delta test-cluster test-s3 simulate chaos ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate
 simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: PROGRAM=late-data SEED=17
@@ -123,6 +135,10 @@ bench-%: setup ## Run a benchmark, such as bench-keyed (bench-list names them), 
 
 bench-all: ## Run all benchmarks, or those in ARGS, and write their figures into the pages (three hours)
 bench-report: ## Write the figures of docs/benchmarks into README and the pages of docs
+
+.PHONY: zip
+zip: setup ## Make build/pillarbox.zip, which spark-submit ships to workers: --py-files
+	@$(BIN)/python scripts/zip_package.py
 
 .PHONY: lock
 # Exact versions for all Pythons, with hashes, and no word of where packages come from.

@@ -7,6 +7,7 @@
 #   scripts/setup.sh worker      .venvs/worker: an environment with only what Spark's stateful Python API needs
 #   scripts/setup.sh docs        .venvs/docs: what makes the site, to go before .venv's on PYTHONPATH
 #   scripts/setup.sh redis       a Redis server, for the tests that talk to a real one
+#   scripts/setup.sh s3          .venvs/versitygw-VERSION: an S3 gateway, which Go builds, for the tests with an object store
 #   scripts/setup.sh uv ...      calls uv as the above do
 # Knobs, all optional, besides uv's own:
 #   PYTHON=...         the Python to build .venv from (3.10 to 3.14)
@@ -78,6 +79,20 @@ make_place() {
     echo "$wanted" >"$1/.stamp"
 }
 
+# The gateway's go.mod needs Go 1.25. An older one, from 1.21 on, brings that itself, unless GOTOOLCHAIN=local is set.
+make_gateway() {
+    version=1.8.0    # as tests/s3/gateway.py has it
+    place=$(pwd)/.venvs/versitygw-$version
+    [ ! -x "$place/versitygw" ] || return 0
+    command -v go >/dev/null ||
+        install "golang-1.26-go golang-1.25-go golang-go" golang go || die "no Go could be installed: please install one."
+    # Debian keeps those with a version in their names off PATH.
+    for go in "$(command -v go || true)" /usr/lib/go-1.2[5-9]/bin/go; do [ ! -x "$go" ] || break; done
+    say "building $place (the first time takes minutes)"
+    GOBIN=$place "$go" install "github.com/versity/versitygw/cmd/versitygw@v$version" ||
+        die "Go could not build the gateway (see above): it needs Go 1.25 or newer."
+}
+
 # java_facts BINARY: prints "VERSION HOME" of a Java 17 or newer. Java itself knows, as `java` may be a link or a script.
 java_facts() {
     "$1" -XshowSettings:properties -version 2>&1 </dev/null | awk -F ' = ' '
@@ -114,6 +129,7 @@ case ${1:-all} in
     spark) shift && for version in "$@"; do make_place ".venvs/spark-$version"; done ;;
     worker | docs) make_place ".venvs/$1" ;;
     redis) command -v redis-server >/dev/null || install redis-server redis redis || die "no Redis could be installed." ;;
+    s3) make_gateway ;;
     uv) shift && find_uv && exec "$uv" "$@" ;;
     *) die "unknown: $1" ;;
 esac

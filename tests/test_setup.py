@@ -7,6 +7,7 @@ Here uv, pip and Java are stand-ins, which note what they are asked for; `make s
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,9 @@ esac
 """
 PIP = """#!/bin/sh
 echo "global.index-url='{index}'"
+"""
+GO = """#!/bin/sh
+mkdir -p "$GOBIN" && echo "$*" >"$GOBIN/versitygw" && chmod +x "$GOBIN/versitygw"
 """
 JAVA = """#!/bin/sh
 echo '    java.home = {home}' >&2
@@ -173,3 +177,13 @@ def test_the_java_is_one_that_spark_is_known_to_run_on_and_else_a_newer_one(clon
     done = clone.set_up(JAVA_HOME="", JAVA_DIRS=f"{old} {newer}")
     assert done.stderr == "[setup] found only Java 24, which Spark may not run on; trying it\n"
     assert chosen.read_text() == f"{newer}\n"
+
+
+def test_the_gateway_of_the_tests_is_built_once(clone):
+    write_program(clone.tools / "go", GO)
+    (version,) = re.findall(r'^VERSION = "(.+)"$', (ROOT / "tests" / "s3" / "gateway.py").read_text(), re.MULTILINE)
+    assert clone.set_up("s3").returncode == 0
+    program = clone.root / ".venvs" / f"versitygw-{version}" / "versitygw"
+    assert program.read_text() == f"install github.com/versity/versitygw/cmd/versitygw@v{version}\n"
+    (clone.tools / "go").unlink()
+    assert clone.set_up("s3").returncode == 0
