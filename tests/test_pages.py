@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import error_index
+from pillarbox._runtime.spark.homes import settings
+from scripts import reference
 from tests.support.docs import HOME, PAGES, fragments
 
 LINK = re.compile(r"(?<!\\)\]\(<?([^()<>\s]+(?:\([^()\s]*\))?)>?(?:\s+\"[^\"]*\")?\)")
@@ -70,5 +71,11 @@ def test_fragments_take_known_names():
 
 
 @pytest.mark.slow("it runs each wrong program")
-def test_the_index_of_errors_has_what_wrong_programs_say():
-    assert error_index.PAGE.read_text() == error_index.page(), "write it anew: python -m scripts.error_index"
+@pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.name)
+def test_generated_pages_are_up_to_date(page):
+    assert page.read_text() == reference.PAGES[page](), "write it anew: python -m scripts.reference"
+
+
+def test_the_page_of_settings_has_all_of_pillarboxs():
+    named = set(re.findall(r"`(spark\.pillarbox\.[a-z.]+)`", (HOME / "docs" / "settings.md").read_text()))
+    assert named == {settings.MODE, settings.MOST, settings.IDLE}

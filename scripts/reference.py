@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the index of errors: ``python -m scripts.error_index`` runs the wrong programs of ``tests/errors``.
+"""Writes pages of reference: ``python -m scripts.reference``. A test checks that they are up to date.
 
-What they make pillarbox say, is in ``docs/error-index.md``. A test holds that the page is up to date.
+``docs/error-index.md`` has what the wrong programs of ``tests/errors`` make pillarbox say, and ``docs/command-line.md``
+the help of each command.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import click
+
 from pillarbox import OperatorError, PillarboxError, StreamExecutionEnvironment
+from pillarbox._cli.commands import pillarbox
 from tests.errors.wrong_joins import JOIN_BUILDS
 from tests.errors.wrong_settings import SETTINGS_BUILDS
 from tests.errors.wrong_two_inputs import TWO_INPUT_BUILDS, TWO_INPUT_RUNS
 from tests.errors.wrong_uses import BUILDS, RUNS, rows
 from tests.errors.wrong_windows import WINDOW_BUILDS, WINDOW_RUNS
 
-PAGE = Path(__file__).parents[1] / "docs" / "error-index.md"
+DOCS = Path(__file__).parents[1] / "docs"
 HEAD = """\
 # Index of errors
 
-<!-- Written by `python -m scripts.error_index`; do not edit. -->
+<!-- Written by `python -m scripts.reference`; do not edit. -->
 
 This page has what pillarbox says about programs that are wrong: search it for a part of your error. Names, values and
 types are those of the examples. Nothing is lost by any of these errors: those of the first part come before anything
@@ -53,8 +57,8 @@ def _said(case: Any, *, runs: bool) -> PillarboxError | None:
     raise AssertionError(f"{case.name} raised nothing")
 
 
-def page() -> str:
-    """Return the text of the page."""
+def error_index() -> str:
+    """Return the page of errors."""
     text = [HEAD]
     tables: tuple[list[Any], ...] = (
         [*BUILDS, *SETTINGS_BUILDS, *WINDOW_BUILDS, *TWO_INPUT_BUILDS, *JOIN_BUILDS],
@@ -80,5 +84,31 @@ def _line(error: str) -> str:
     return f"{ticks}{space}{first}{space}{ticks}"
 
 
+COMMANDS = """\
+# Command line
+
+<!-- Written by `python -m scripts.reference`; do not edit. -->
+
+`pip install 'pillarbox[cli]'` brings the command `pillarbox`; `python -m pillarbox` is the same.
+[Operating a query](operations.md) says when to use which command.
+"""
+
+
+def command_line() -> str:
+    """Return the page of commands: the help of each."""
+    text = [COMMANDS]
+    group = click.Context(pillarbox, info_name="pillarbox", max_content_width=100, terminal_width=100)
+    helps = {"pillarbox": pillarbox.get_help(group)}
+    for name, command in sorted(pillarbox.commands.items()):
+        context = click.Context(command, group, name, max_content_width=100, terminal_width=100)
+        helps[f"pillarbox {name}"] = command.get_help(context)
+    for name, said in helps.items():
+        text += [f"## {name}", "", "```", said, "```", ""]
+    return "\n".join(text)
+
+
+PAGES = {DOCS / "error-index.md": error_index, DOCS / "command-line.md": command_line}
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for path, page in PAGES.items():
+        path.write_text(page())
