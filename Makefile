@@ -130,6 +130,10 @@ docs: setup ## Make the site of docs/, with the API from the docstrings: build/s
 	@PYTHONPATH=.venvs/docs $(BIN)/python -m sphinx -b html -c docs/site -W --keep-going -q -d build/doctrees $(ARGS) docs build/site
 	@echo "build/site/index.html"
 
+.PHONY: dist
+dist: setup ## Build the wheel and the source distribution of the last commit: build/dist, the same bytes each time
+	@$(BIN)/python -m scripts.dist $(ARGS)
+
 bench-%: setup ## Run a benchmark, such as bench-keyed (bench-list names them), or try it: ARGS="--size small"
 	@$(RUN) $(BIN)/python -m benchmarks $(if $(filter all,$*),run,$*) $(if $(REVISION),--revision $(REVISION)) $(ARGS)
 
