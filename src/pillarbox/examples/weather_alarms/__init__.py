@@ -1,0 +1,1 @@
+"""Alarms for wind: sliding windows, and thresholds that change while the program runs."""
