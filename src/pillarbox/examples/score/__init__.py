@@ -1,0 +1,1 @@
+"""Scores of payments: a model that is a plain function of batches, and that a broadcast stream replaces."""
