@@ -1,0 +1,68 @@
+"""A stand-in for a language model that summarizes chats: ``python model.py`` serves it on port 8124 until Ctrl-C.
+
+``POST /summarize`` with a chat as its text answers ``{"summary": "..."}``. It takes 40 requests a second; what is more
+than that gets the answer 429 with a ``Retry-After`` of one second. It refuses chats with card numbers in them by 400.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import time
+from collections import Counter, deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+PORT = 8124
+LIMIT = 40  # requests a second
+CARD_NUMBER = re.compile(r"\b\d{4} \d{4} \d{4} \d{4}\b")
+
+
+class Model(BaseHTTPRequestHandler):
+    """Answers requests, and counts them by the status of the answer."""
+
+    recent: ClassVar[deque[float]] = deque(maxlen=LIMIT)
+    answers: ClassVar[Counter[int]] = Counter()
+    lock: ClassVar[threading.Lock] = threading.Lock()  # each request has a thread
+
+    def do_POST(self) -> None:
+        """Summarize a chat."""
+        chat = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        with self.lock:
+            now = time.monotonic()
+            refused = len(self.recent) == LIMIT and now - self.recent[0] < 1
+            if not refused:
+                self.recent.append(now)
+        if refused:
+            self._answer(429, {"error": "too many requests"}, {"Retry-After": "1"})
+        elif CARD_NUMBER.search(chat):
+            self._answer(400, {"error": "the chat has a card number in it"}, {})
+        else:
+            lines = chat.splitlines()
+            self._answer(200, {"summary": f"{lines[0].rstrip('.?!')} ({len(lines)} lines)"}, {})
+
+    def _answer(self, status: int, said: dict[str, Any], headers: dict[str, str]) -> None:
+        with self.lock:
+            self.answers[status] += 1
+        body = json.dumps(said).encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Log nothing."""
+
+
+def serve(port: int = PORT) -> ThreadingHTTPServer:
+    """Return a server that listens on loopback; port 0 takes any that is free."""
+    return ThreadingHTTPServer(("127.0.0.1", port), Model)
+
+
+if __name__ == "__main__":
+    with serve(int(sys.argv[1]) if len(sys.argv) > 1 else PORT) as server:
+        print(f"the model answers at http://127.0.0.1:{server.server_port}/summarize", flush=True)
+        server.serve_forever()
