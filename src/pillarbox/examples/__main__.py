@@ -18,11 +18,13 @@ def examples() -> dict[str, Path]:
 
 
 def copy(example: Path, target: Path) -> None:
-    """Copy an example into a new folder.
+    """Copy an example into a new folder, where its program imports the modules beside it.
 
     Its files get times of modification in the order of their names: a stream reads files in the order of those.
     """
     shutil.copytree(example, target, ignore=shutil.ignore_patterns("__pycache__"))
+    program = target / "program.py"
+    program.write_text(program.read_text().replace(f"from pillarbox.examples.{example.name}.", "from "))
     for second, path in enumerate(sorted(path for path in target.rglob("*") if path.is_file())):
         os.utime(path, (1_700_000_000 + second,) * 2)
 

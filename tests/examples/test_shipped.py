@@ -1,0 +1,127 @@
+"""The examples that come with the package print what their READMEs show, and that is what plain Python finds.
+
+What is measured differs from run to run: times of day, and numbers before `rows/s` and `retries` or after
+`epochs without rows:`. A README and an output are compared without these.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import pillarbox
+from pillarbox.examples.__main__ import copy, examples
+from scripts import example_data
+from tests.examples.shipped import ORACLES
+from tests.support.docs import HOME
+
+EXAMPLES = examples()
+OWN = {  # those of the tutorial have tests of their own
+    name: folder for name, folder in EXAMPLES.items() if name != "fraud"
+}
+LONGEST_PROGRAM = 80  # lines
+LARGEST = 1_000_000  # bytes
+MEASURED = re.compile(r"\b\d\d:\d\d:\d\d(?=, SILENT)|[\d,]+(?= rows/s| retries)|(?<=epochs without rows: )\d+")
+IN_MAKE_TEST = {"orders_and_payments", "dedupe_and_backfill"}
+
+
+def comparable(output: str) -> list[str]:
+    """The lines without what is measured; devices are noticed in any order."""
+    lines = MEASURED.sub("N", output.strip()).splitlines()
+    return sorted(lines) if all("device" in line for line in lines[:2]) else lines
+
+
+def shown(folder: Path) -> str:
+    """The output that a README shows: its last block."""
+    found: list[str] = re.findall(r"^```\n(.*?)^```", (folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    return found[-1]
+
+
+def run(*command: str, cwd: Path) -> str:
+    """Run Python as a user does, who has installed the package and is in another folder."""
+    installed = str(Path(pillarbox.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": installed, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def cases() -> list[object]:
+    """Each example; most of them take a session of Spark's for what other tests have as well."""
+    slow, long = pytest.mark.slow("a session of its own"), pytest.mark.long("each takes a session of its own")
+    return [pytest.param(name, marks=slow if name in IN_MAKE_TEST else long) for name in OWN]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", cases())
+def test_an_example_prints_what_its_readme_shows(name: str, tmp_path: Path):
+    output = run("-m", "pillarbox.examples", name, cwd=tmp_path)
+    assert comparable(output) == comparable(shown(EXAMPLES[name]))
+    if name == "weather_alarms":
+        assert "<svg" in (tmp_path / "weather_alarms.svg").read_text()
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_readme_shows_what_plain_python_finds(name: str):
+    found = ORACLES[name](EXAMPLES[name])
+    assert found, "an oracle that finds nothing tests nothing"
+    lines = [" ".join(line.replace("|", " ").split()) for line in comparable(shown(EXAMPLES[name]))]
+    assert [line for line in found if line not in lines] == []
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_small_and_says_what_it_is(name: str):
+    folder = EXAMPLES[name]
+    assert re.match(r"# \S", (folder / "README.md").read_text())
+    assert f"python -m pillarbox.examples {name}" in (folder / "README.md").read_text()
+    assert len((folder / "program.py").read_text().splitlines()) <= LONGEST_PROGRAM
+    data = [path for path in folder.rglob("*") if path.suffix in (".csv", ".parquet", ".jsonl")]
+    assert sum(path.stat().st_size for path in data) <= LARGEST
+    assert name in (HOME / "docs" / "examples.md").read_text()
+
+
+@pytest.mark.slow("it makes all data anew")
+def test_the_script_makes_the_same_data():
+    made = example_data.files()
+    assert [path for path, text in made.items() if path.read_text() != text] == []
+    assert {path for folder in EXAMPLES.values() for path in folder.rglob("*.csv")} == made.keys()
+    observed = example_data.weather()
+    assert [path for path, table in observed.items() if not pq.read_table(path).equals(table)] == []
+    assert {path for folder in EXAMPLES.values() for path in folder.rglob("*.parquet")} == observed.keys()
+
+
+@pytest.mark.spark
+@pytest.mark.slow("a session of its own")
+def test_a_copy_runs_from_its_new_folder(tmp_path: Path):
+    target = tmp_path / "mine"
+    run("-m", "pillarbox.examples", "orders_and_payments", "--copy", str(target), cwd=tmp_path)
+    (target / "payments.csv").write_text("id,at,amount\n")  # it reads its own data: nobody pays
+    output = run(str(target / "program.py"), cwd=tmp_path)
+    assert output.startswith("5000 orders that were not paid")
+
+
+def test_a_copy_has_files_in_the_order_of_their_names(tmp_path: Path):
+    copy(EXAMPLES["dedupe_and_backfill"], tmp_path / "mine")
+    files = sorted((tmp_path / "mine" / "live").iterdir())
+    assert len(files) == 8
+    assert files == sorted(files, key=lambda path: path.stat().st_mtime)
+
+
+def test_the_program_of_a_copy_imports_the_modules_beside_it(tmp_path: Path):
+    copy(EXAMPLES["score"], tmp_path / "mine")
+    program = (tmp_path / "mine" / "program.py").read_text()
+    assert "from model import predict, train" in program and (tmp_path / "mine" / "model.py").exists()
+    assert "pillarbox.examples" not in program
