@@ -17,11 +17,11 @@ from tests.support.sessions import active_session, only_session
 pytest_plugins = ["tests.support.budgets"]
 
 # Profiles of hypothesis. "ci": the same examples in every run. "dev": new ones each time; failures in .hypothesis/.
-# Tests set no number of their own: each has 20 examples, and 300 in `make test-all`. None has a deadline: on a busy
+# Tests set no number of their own: each has 10 examples, and 300 in `make test-all`. None has a deadline: on a busy
 # machine a slow example is no bug. A fixture that a test shares between its examples only sets things up.
 _both = settings(
     deadline=None,
-    max_examples=300 if "PILLARBOX_LONG" in os.environ else 20,
+    max_examples=300 if "PILLARBOX_LONG" in os.environ else 10,
     stateful_step_count=30,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )

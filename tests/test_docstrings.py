@@ -76,7 +76,8 @@ def check(found: doctest.DocTest, **more: Any) -> None:
 
 
 @pytest.mark.parametrize("found", [each for each in examples() if not needs_spark(each)], ids=lambda each: each.name)
-def test_examples_do_what_they_say(found):
+def test_examples_do_what_they_say(found, monkeypatch):
+    monkeypatch.setattr("pillarbox.testing._simulation.simulate._SHRINKING_RUNS", 200)  # enough for its example
     check(found)
 
 

@@ -7,7 +7,7 @@ import pytest
 from pillarbox import OperatorError, StreamExecutionEnvironment, Types
 from pillarbox._datastream.checks.schemas import known_schema
 
-DEEP = 1_500
+DEEP = 1_100
 
 
 def test_a_chain_of_many_steps_has_a_plan():

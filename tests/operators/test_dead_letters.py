@@ -942,19 +942,20 @@ def test_a_keyed_stream_has_a_side_output_only_with_on_error():
 def test_bad_rows_are_found_in_halves(bad):
     """What is looked at for a bad row among many: a few parts, and each good row in order."""
     looks = []
+    are_bad = set(bad)
     columns = ArrowRecords(pa.RecordBatch.from_pydict({"n": np.arange(10_000)}))
 
     def look(part):
         looks.append(len(part))
         found = part.batch.column(0).to_pylist()
-        if set(found) & set(bad):
+        if not are_bad.isdisjoint(found):
             raise OperatorError("bad") from ValueError("bad")
         return found
 
     refused: list[int] = []
     letters: Any = SimpleNamespace(write=lambda cause, value, key, stamp: refused.append(value.n))
     parts = [*sort_out(columns, look, (OperatorError,), letters, in_halves=True)]
-    good = [n for n in range(10_000) if n not in set(bad)]
+    good = [n for n in range(10_000) if n not in are_bad]
     assert [n for _, found in parts for n in found] == [n for part, _ in parts for n in part] == good
     assert refused == bad
     assert len(looks) <= min(1 + 2 * 14 * len(bad), 2 * 10_000)

@@ -22,7 +22,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.log import large_collections, limits
 from pillarbox._state.log.state_log import StateLog, Sync
 
-MANY = 200_000
+MANY = 50_000
 
 
 class Task:

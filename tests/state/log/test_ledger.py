@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,15 @@ class Task:
             self.backend.set_current_key(Key(number))
             self.value.update(value)
         self.commit()
+
+
+@pytest.fixture(autouse=True)
+def _only_what_a_test_makes() -> Iterator[None]:
+    """The collector looks at nothing that was there before, which is much where other tests have run."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def keys_alive() -> int:

@@ -22,6 +22,7 @@ from pillarbox._state.log.state_log import StateLog
 MIB = 1024 * 1024 // 64
 SIZES = (0, 10, 100, 1_000, 5_000, 20_000, 60_000)
 LARGE = 32 * 1024 // 64
+_OTHER_SIZES = pytest.mark.long("the random tests of this file have rows of these sizes")
 
 
 class Task:
@@ -273,11 +274,11 @@ def test_the_same_with_large_maps_and_lists(phases, seed):
 @pytest.mark.parametrize(
     ("cold", "hot", "epochs"),
     [
-        ((2_000, 10), (5, 2_000), 300),
+        pytest.param((2_000, 10), (5, 2_000), 300, marks=_OTHER_SIZES),
         ((500, 100), (3, 5_000), 300),
-        ((0, 0), (20, 20_000), 100),
-        ((300, 1_000), (1, 20_000), 100),
-        ((3, 60_000), (2, 10), 2_000),
+        pytest.param((0, 0), (20, 20_000), 100, marks=_OTHER_SIZES),
+        pytest.param((300, 1_000), (1, 20_000), 100, marks=_OTHER_SIZES),
+        ((3, 60_000), (2, 10), 300),
     ],
 )
 def test_cold_rows_beside_hot_ones(cold, hot, epochs):
