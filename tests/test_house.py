@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -122,13 +123,23 @@ def layer_of(module: str) -> int:
     return next(number for number, rooms in enumerate(LAYERS) if room in rooms)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imported(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) -> Iterator[str]:
     """The modules of pillarbox that a file imports; unless told otherwise, also in functions and for type checkers."""
-    tree = ast.parse(path.read_text())
-    tested = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    tree = parsed(path)
+    tested = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     typing = {each for node in tested for each in ast.walk(node)}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Import | ast.ImportFrom) or (node in typing and not for_types):
+    for node in imported(path):
+        if node in typing and not for_types:
             continue
         if node.col_offset and node not in typing and not in_functions:
             continue
@@ -262,7 +273,7 @@ def test_what_modules_share_has_no_underscore():
     taken = [
         f"{path.relative_to(SOURCE)} imports {node.module}.{alias.name}"
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in imported(path)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pillarbox.")
         for alias in node.names
         if alias.name.startswith("_") and alias.name != "__all__"
@@ -275,7 +286,7 @@ def test_all_that_modules_share_has_a_docstring():
     without = [
         f"{path.relative_to(SOURCE)}: {getattr(node, 'name', 'the module')}"
         for path in FILES
-        for tree in [ast.parse(path.read_text())]
+        for tree in [parsed(path)]
         for node in [tree, *tree.body]
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and not getattr(node, "name", "").startswith("_")
@@ -339,12 +350,6 @@ def test_every_module_can_be_the_first_that_is_imported():
     assert done.stdout == ""
 
 
-def calls(function: Function) -> set[str]:
-    """The last names of what a function calls."""
-    called = [each.func for each in ast.walk(function) if isinstance(each, ast.Call)]
-    return {str(getattr(each, "attr", getattr(each, "id", ""))) for each in called}
-
-
 def test_commands_for_contributors_exist():
     """What the pages for contributors tell them to run with `make`, and what CI runs."""
     targets = set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(), re.MULTILINE))
@@ -355,12 +360,26 @@ def test_commands_for_contributors_exist():
     assert len(asked) > 8 and asked - targets == set()
 
 
-def asserts(function: Function) -> bool:
-    """Whether a function asserts something by itself; one that is no test may also raise."""
+def functions(node: ast.AST) -> Iterator[Function]:
+    """Yield the functions in a module, a class or a function. Only statements have such in them."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield child
+            yield from functions(child)
+
+
+def asserts(function: Function) -> tuple[bool, set[str]]:
+    """Return whether a function asserts something by itself, and the last names of what it calls.
+
+    One that is no test may also raise.
+    """
     wanted = ast.Assert if function.name.startswith("test_") else ast.Assert | ast.Raise
-    return any(isinstance(each, wanted) for each in ast.walk(function)) or not calls(function).isdisjoint(
-        ("raises", "fail", "assert_type")
-    )
+    nodes = [*ast.walk(function)]
+    called = [each.func for each in nodes if isinstance(each, ast.Call)]
+    names = {str(getattr(each, "attr", getattr(each, "id", ""))) for each in called}
+    does = any(isinstance(each, wanted) for each in nodes) or not names.isdisjoint(("raises", "fail", "assert_type"))
+    return does, names
 
 
 def test_every_test_asserts_something():
@@ -370,13 +389,13 @@ def test_every_test_asserts_something():
     asserting: set[tuple[Path, Function]] = set()
     others: dict[tuple[Path, Function], set[str]] = {}
     for path in sorted([*TESTS.rglob("*.py"), *(SOURCE / "testing").rglob("*.py")]):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                named[node.name].append((path, node))
-                if asserts(node):
-                    asserting.add((path, node))
-                else:
-                    others[path, node] = calls(node)
+        for node in functions(ast.parse(path.read_text())):
+            named[node.name].append((path, node))
+            does, names = asserts(node)
+            if does:
+                asserting.add((path, node))
+            else:
+                others[path, node] = names
 
     def is_asserting(path: Path, name: str) -> bool:
         near = [each for each in named[name] if each[0] in (path, path.with_name("conftest.py"))]
