@@ -35,7 +35,7 @@ class Shop:
     """Topics with payments, and a folder with checkpoints.
 
     Args:
-        name: what topics' names begin with: the broker is shared.
+        name: what topics' names begin with, if anything: the broker is shared.
     """
 
     def __init__(self, spark: Any, servers: str, folder: Path, name: str) -> None:
@@ -58,7 +58,7 @@ class Shop:
 
     def full(self, topic: str) -> str:
         """Return a topic's name at the broker."""
-        return f"{self._name}-{topic}"
+        return f"{self._name}-{topic}" if self._name else topic
 
     def create(self, topic: str, partitions: int) -> None:
         optional = self._jvm.java.util.Optional
@@ -97,6 +97,18 @@ class Shop:
             .save()
         )
         self.paid[topic] += paid
+
+    def send(self, topic: str, values: Iterable[str | None]) -> None:
+        """Send messages without keys."""
+        rows = self.spark.createDataFrame([(value,) for value in values], "value STRING")
+        to = rows.coalesce(1).write.format("kafka").option("kafka.bootstrap.servers", self.servers)
+        to.option("topic", self.full(topic)).save()
+
+    def values(self, topic: str) -> list[str]:
+        """Return the values of all messages of a topic, those of each partition in their order."""
+        read = self.spark.read.format("kafka").option("kafka.bootstrap.servers", self.servers)
+        rows = read.option("subscribe", self.full(topic)).load().orderBy("partition", "offset")
+        return [row[0] for row in rows.selectExpr("CAST(value AS STRING)").collect()]
 
     # -- queries --
 
