@@ -10,6 +10,8 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 
 ARGS ?=
+# How many run the tests; with 0, they run in one as they come.
+PROCESSES ?= 2
 BIN := .venv/bin
 # Spark starts the Java that the set-up chose, which need not be the one on PATH.
 RUN = JAVA_HOME="$$(cat .venv/java_home)"
@@ -49,7 +51,6 @@ equality: setup ## Run the flights every way there is, and compare with the orac
 # The same examples and seeds in every run of `make test`; new ones where everything is asked for.
 test: export HYPOTHESIS_PROFILE := $(or $(HYPOTHESIS_PROFILE),$(if $(filter test-all,$(MAKECMDGOALS)),dev,ci))
 test: export SPARK_VERSIONS ?= 4.1
-test: PROCESSES ?= 2
 test: setup ## Everything: lint, types and all tests (what CI runs), in PROCESSES=2 (0: in one, as they come)
 	@{ $(RUN) PYTHONPATH=src $(BIN)/python -m tests.support.class_archive; \
 	  scripts/setup.sh spark $(SPARK_VERSIONS) && scripts/setup.sh worker; } & places=$$!; \
@@ -65,8 +66,8 @@ test-versions: setup ## A first program on each version of Spark, and on workers
 	@$(RUN) $(BIN)/python -m pytest tests/versions $(ARGS)
 
 .PHONY: test-fast
-test-fast: setup ## Only the tests that need no Spark and kill no processes
-	@$(BIN)/python -m pytest -m "not spark and not fault" $(ARGS)
+test-fast: setup ## Only the tests that need no Spark and kill no processes, in PROCESSES=2
+	@$(BIN)/python -m pytest -m "not spark and not fault" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-kafka
 test-kafka: export PILLARBOX_KAFKA = 1
@@ -120,9 +121,11 @@ format: setup ## Mend style and formatting where that can be done by machine
 types: setup ## Check types: of all code, of programs as users write them, and that all that is public has one
 	@$(BIN)/python -m tests.support.docs build/programs
 	@$(BIN)/python -m mypy $(CODE) build/programs & mypy=$$!; \
-	  $(BIN)/basedpyright --pythonpath $(BIN)/python; others=$$?; wait $$mypy && exit $$others
-	@PYTHONPATH=src $(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox >build/types.txt || { cat build/types.txt; exit 1; }
-	@grep 'completeness' build/types.txt
+	  PYTHONPATH=src $(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox \
+	    >build/types.txt & public=$$!; \
+	  $(BIN)/basedpyright --pythonpath $(BIN)/python; failed=$$?; \
+	  if wait $$public; then grep completeness build/types.txt; else cat build/types.txt; failed=1; fi; \
+	  wait $$mypy && exit $$failed
 
 .PHONY: docs
 docs: setup ## Make the site of docs/, with the API from the docstrings: build/site/index.html
