@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.namespace_rows import NamespaceRows
@@ -20,7 +21,8 @@ from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._task.network import key_sorter
 from pillarbox._task.network.batch_input import BatchInput
 from pillarbox._task.network.input_gate import InputGate, _Channel
-from pillarbox._task.network.key_sorter import KeyedRun, KeySorter
+from pillarbox._task.network.key_sorter import KeySorter
+from pillarbox._task.network.sorted_records import Portion
 from pillarbox._task.operator_chain import _Meeting
 from pillarbox._time.epoch_valve import EpochValve
 
@@ -126,8 +128,12 @@ def _broadcast_state_is_written_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keys_that_share_a_hash_are_one(patch: pytest.MonkeyPatch) -> None:
-    def of_one_hash(sorter: KeySorter, portion: Any, start: int, end: int, current: Any) -> Iterator[KeyedRun]:
-        yield KeyedRun(int(portion.indexes[start]), portion.records(start, end))
+    def of_one_hash(sorter: KeySorter, portion: Portion, begins: Any) -> Iterator[KeyedRun]:
+        index = int(portion.indexes[0])
+        if begins[0]:
+            yield from sorter._ended(index)
+        (sorter._current,) = key = portion.keys_at([0])
+        yield KeyedRun(index, portion.records, key)
 
     patch.setattr(KeySorter, "_of_one_hash", of_one_hash)
 

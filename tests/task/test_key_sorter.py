@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pillarbox import OperatorError
-from pillarbox._elements import Records
-from pillarbox._task.network import key_sorter
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._task.network import key_sorter, sorted_records
 from pillarbox._task.network.key_sorter import KeySorter
 from pillarbox.testing import row
 
@@ -24,50 +30,86 @@ KEYS = st.one_of(
 )
 RECORD = st.tuples(KEYS, st.none() | st.integers(-5, 5))
 RUNS = st.lists(st.tuples(st.integers(0, 1), st.lists(RECORD, min_size=1, max_size=8)), max_size=30)
+# Runs of rows: of one input some have columns, and whether they have times may differ.
+COLUMNS = {
+    "whole": st.integers(-3, 3),
+    "perhaps": st.none() | st.integers(-2, 2),
+    "text": st.sampled_from(["", "a", "b"]),
+}
+ROWS = st.tuples(*COLUMNS.values(), st.integers(-5, 5))
+ROW_RUNS = st.lists(
+    st.tuples(st.integers(0, 1), st.booleans(), st.booleans(), st.lists(ROWS, min_size=1, max_size=8)), max_size=20
+)
+
+TYPES = {"whole": pa.int64(), "perhaps": pa.int32(), "text": pa.string(), "number": pa.int64()}
+ITSELF = Keying(lambda value: value, "bill")
+FIRST = Keying(lambda value: value[0], "bill")
 
 
-def sort(runs: list[tuple[int, list[tuple[Any, int | None]]]], size: int = 100) -> list[list[tuple[int, Any]]]:
-    """What comes out for each key: input and record, where a record is its key, its time, and its number."""
-    sorter = KeySorter("bill")
-    number = 0
-    for way_in, records in runs:
-        values = [(key, time, number + position) for position, (key, time) in enumerate(records)]
-        number += len(values)
-        times = [time for _, time in records]
-        untimed = all(time is None for time in times)
-        sorter.add(way_in, Records(values, None if untimed else times), [key for key, _ in records], size)
-    groups: list[list[tuple[int, Any]]] = [[]]
-    for step in sorter.groups():
-        for way_in, found in step:
-            if found is None:
+def grouped(sorter: KeySorter) -> list[list[tuple[int, Any, int | None, Any]]]:
+    """What comes out for each key: input, record, time, and what it is said to be the key of."""
+    groups: list[list[tuple[int, Any, int | None, Any]]] = [[]]
+    for run in sorter.runs():
+        assert len(run.records) <= key_sorter._RUN_RECORDS
+        times = run.records.timestamps or [None] * len(run.records)
+        for key, start, end, ended in run.stretches():
+            columns = run.records.values[start:end], times[start:end]
+            groups[-1] += [(run.way_in, *each, key) for each in zip(*columns)]
+            if ended:
                 groups.append([])
-                continue
-            times = [None] * len(found) if found.timestamps is None else list(found.timestamps)
-            assert times == [time for _, time, _ in found.values]
-            groups[-1] += [(way_in, value) for value in found.values]
-    assert groups.pop() == []
+    assert groups.pop() == [], "the last key ends, too"
     return groups
 
 
-def check(runs: list[tuple[int, list[tuple[Any, int | None]]]]) -> None:
-    expected: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
-    number = 0
-    for way_in, records in runs:
-        for key, time in records:
-            expected[key].append((way_in, (key, time, number)))
-            number += 1
-    groups = sort(runs)
-    assert len(groups) == len(expected)
+def check_groups(
+    groups: list[list[tuple[int, Any, int | None, Any]]], arrived: list[tuple[Any, int, int | None]]
+) -> None:
+    """Compare what came out with what arrived: key, input and time of each record, whose last field is its number."""
+    numbers: dict[Any, list[int]] = defaultdict(list)
+    for number, (key, _, _) in enumerate(arrived):
+        numbers[key].append(number)
+    assert len(groups) == len(numbers)
     for group in groups:
-        assert len({key for _, (key, _, _) in group}) == 1
-        wanted = expected[group[0][1][0]]
-        assert sorted(number for _, (_, _, number) in group) == [number for _, (_, _, number) in wanted]
-        times = [-9 if time is None else time for _, (_, time, _) in group]
-        assert times == sorted(times)
+        found = [value[-1] for _, value, _, _ in group]
+        assert sorted(found) == numbers[arrived[found[0]][0]]
+        assert [(key, way_in, time) for way_in, _, time, key in group] == [arrived[number] for number in found]
+        order = [(-9 if time is None else time, way_in, number) for (way_in, _, time, _), number in zip(group, found)]
+        assert [time for time, _, _ in order] == sorted(time for time, _, _ in order)
         # Of one input and time they stay in their order.
-        for _, same in groupby(group, lambda each: (each[1][1], each[0])):
-            numbers = [number for _, (_, _, number) in same]
-            assert numbers == sorted(numbers)
+        for _, same in groupby(order, lambda each: each[:2]):
+            came = [number for _, _, number in same]
+            assert came == sorted(came)
+
+
+def check(runs: list[tuple[int, list[tuple[Any, int | None]]]], size: int = 100) -> None:
+    sorter = KeySorter("bill")
+    arrived: list[tuple[Any, int, int | None]] = []
+    for way_in, records in runs:
+        values = [(key, len(arrived) + position) for position, (key, _) in enumerate(records)]
+        arrived += [(key, way_in, time) for key, time in records]
+        times = [time for _, time in records]
+        sorter.add(way_in, Records(values, None if all(time is None for time in times) else times), FIRST, size)
+    check_groups(grouped(sorter), arrived)
+
+
+def check_rows(runs: list[Any], names: tuple[str, ...], size: int = 100) -> None:
+    sorter = KeySorter("bill")
+    # (The inputs may have the same columns, and be keyed by others.)
+    columns = [names, names[::-1]]
+    keyings = [Keying(each, "bill") for each in columns]
+    arrived: list[tuple[Any, int, int | None]] = []
+    for way_in, columnar, timed, rows in runs:
+        times = [row[-1] for row in rows] if timed else None
+        lists = dict(zip([*COLUMNS, "number"], zip(*((*row[:-1], len(arrived) + at) for at, row in enumerate(rows)))))
+        batch = pa.record_batch({name: pa.array(each, TYPES[name]) for name, each in lists.items()})
+        stamps = np.array(times) if times is not None else None
+        records: Records = ArrowRecords(batch, stamps)
+        if not columnar:
+            records = Records(records.values, times)
+        key_of = attrgetter(*columns[way_in])
+        arrived += [(key_of(row), way_in, times[at] if times else None) for at, row in enumerate(records.values)]
+        sorter.add(way_in, records, keyings[way_in], size)
+    check_groups(grouped(sorter), arrived)
 
 
 @given(RUNS)
@@ -75,29 +117,83 @@ def test_in_memory(runs):
     check(runs)
 
 
-@pytest.fixture(scope="module")
-def small():
+NAMES = st.sampled_from([("whole",), ("perhaps",), ("text",), ("whole", "text"), ("perhaps", "whole")])
+
+
+@example([(way_in, True, True, [(n, 0, "a", 0) for n in range(8)]) for way_in in (0, 1)], ("whole", "text"))
+@given(ROW_RUNS, NAMES)
+def test_rows_in_memory(runs, names):
+    check_rows(runs, names)
+
+
+@contextmanager
+def small() -> Iterator[None]:
     """Bounds so small that everything is spilled, in many runs of many blocks, which are merged in several rounds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_sorter, "_OBJECT_BYTES", 0)
+        patch.setattr(key_sorter, "_COLUMN_BYTES", 0)
         patch.setattr(key_sorter, "_PORTION_BYTES", 250)
         patch.setattr(key_sorter, "_BLOCK_BYTES", 60)
         patch.setattr(key_sorter, "_FAN_IN", 2)
-        patch.setattr(key_sorter, "_STEP_RECORDS", 3)
+        patch.setattr(key_sorter, "_RUN_RECORDS", 3)
         patch.setattr(key_sorter, "_REMEMBERED", 2)
         yield
 
 
 @given(RUNS)
-def test_spilled(small, runs):
-    check(runs)
-
-
-@given(RUNS, st.integers(1, 3))
-def test_keys_that_share_a_hash(small, runs, hashes):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_sorter, "stable_hash", lambda key: hash(key) % hashes)
+def test_spilled(runs):
+    with small():
         check(runs)
+
+
+@given(ROW_RUNS, NAMES)
+def test_rows_spilled(runs, names):
+    with small():
+        check_rows(runs, names)
+
+
+@given(RUNS, st.integers(0, 3))
+def test_keys_that_share_a_hash(runs, bits):
+    with small(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_sorter, "_HASH_BITS", np.uint64(bits))
+        check(runs)
+
+
+@given(ROW_RUNS, NAMES, st.integers(0, 3))
+def test_rows_with_keys_that_share_a_hash(runs, names, bits):
+    with small(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_sorter, "_HASH_BITS", np.uint64(bits))
+        check_rows(runs, names)
+
+
+def test_columns_stay_columns(monkeypatch):
+    """No row is made of what is written and merged: a record costs 100 bytes less, and no pickling."""
+    monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 2_000)
+    sorter = KeySorter("bill")
+    keying = Keying("key", "bill")
+    rows = pa.record_batch({"key": [number % 7 for number in range(100)], "text": ["as it is"] * 100})
+    for _ in range(5):
+        sorter.add(0, ArrowRecords(rows), keying, 2_000)
+    runs = list(sorter.runs())
+    assert all(isinstance(run.records, ArrowRecords) for run in runs if len(run.records))
+    assert sum(len(run.records) for run in runs) == 500
+
+
+def test_runs_are_whole_where_no_keys_share_a_hash():
+    """An operator gets the records of many keys at once."""
+    sorter = KeySorter("bill")
+    sorter.add(0, Records([(number % 50, number) for number in range(1_000)]), FIRST, 100)
+    *runs, end = sorter.runs()
+    assert [len(run.records) for run in runs] == [1_000]
+    assert list(runs[0].ends) == list(range(20, 1_000, 20))
+    assert (list(end.keys), list(end.ends)) == ([], [0])
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3)), max_size=30))
+def test_order(pairs):
+    hashes, times = np.array(pairs, np.int64).reshape(-1, 2).T
+    found = sorted_records._order(hashes.astype(np.uint64) + np.uint64(2**32 - 6), times)
+    assert found.tolist() == np.lexsort((times, hashes)).tolist()
 
 
 def test_what_is_in_memory_is_bounded(monkeypatch):
@@ -106,22 +202,23 @@ def test_what_is_in_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 4_000)
     monkeypatch.setattr(key_sorter, "_BLOCK_BYTES", 400)
     most = 0
-    together = key_sorter._together
+    together = sorted_records.together
 
     def watched(parts):
         nonlocal most
-        most = max(most, sum(len(part.keys) for part in parts))
+        most = max(most, sum(map(len, parts)))
         return together(parts)
 
-    monkeypatch.setattr(key_sorter, "_together", watched)
+    keying = Keying("key", "bill")
     sorter = KeySorter("bill")
     for start in range(0, 5_000, 10):
         values = list(range(start, start + 10))
-        sorter.add(0, Records([row(key=value % 477, at=value) for value in values]), [v % 477 for v in values], 400)
-        assert sum(len(gathered.keys) for gathered in sorter._gathered.values()) <= 100
+        sorter.add(0, Records([row(key=value % 477, at=value) for value in values]), keying, 400)
+        assert sum(map(len, sorter._gathered.get(0, ()))) <= 100
+    monkeypatch.setattr(key_sorter, "together", watched)
     file = sorter._spool._file
     assert file is not None
-    found = [records.values for step in sorter.groups() for _, records in step if records is not None]
+    found = [run.records.values for run in sorter.runs()]
     assert sorted(value.at for values in found for value in values) == list(range(5_000))
     assert most <= 64 * 10
     assert file.closed
@@ -130,7 +227,7 @@ def test_what_is_in_memory_is_bounded(monkeypatch):
 def test_closed_before_it_was_read(monkeypatch):
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 10)
     sorter = KeySorter("bill")
-    sorter.add(0, Records([1, 2]), [1, 2], 20)
+    sorter.add(0, Records([1, 2]), ITSELF, 20)
     file = sorter._spool._file
     assert file is not None
     sorter.close()
@@ -153,15 +250,15 @@ def test_what_cannot_be_written_is_named(monkeypatch, guilty):
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 10_000)
     sorter = KeySorter("bill")
     values: list[Any] = [Unwritable("v") if guilty == "record" and n == 2 else n for n in range(4)]
-    keys: list[Any] = [Unwritable("k") if guilty == "key" and n == 3 else n for n in range(4)]
+    keying = Keying(lambda value: Unwritable("k") if guilty == "key" and value == 3 else value, "bill")
     monkeypatch.setattr(key_sorter, "stable_hash", lambda key: 7)
-    sorter.add(0, Records([1, 2]), [1, 2], 0)
+    sorter.add(0, Records([1, 2]), ITSELF, 0)
     words = {
         "record": r"operator 'bill' gets the record Unwritable\('v'\), which cannot be pickled",
         "key": r"operator 'bill' gets the record 3 with the key Unwritable\('k'\), which cannot be pickled",
     }
     with pytest.raises(OperatorError, match=words[guilty] + r".*batch mode.*TypeError: it is a connection") as caught:
-        sorter.add(1, Records(values), keys, 10_000)
+        sorter.add(1, Records(values), keying, 10_000)
     assert isinstance(caught.value.__cause__, TypeError)
     sorter.close()
 
@@ -169,8 +266,8 @@ def test_what_cannot_be_written_is_named(monkeypatch, guilty):
 def test_what_cannot_wait_beside_a_key_of_the_same_hash_is_named(monkeypatch):
     monkeypatch.setattr(key_sorter, "stable_hash", lambda key: 7)
     sorter = KeySorter("bill")
-    sorter.add(0, Records(["a", Unwritable("v")]), ["one", "other"], 0)
+    sorter.add(0, Records(["a", Unwritable("v")]), ITSELF, 0)
     words = r"operator 'bill' gets the record Unwritable\('v'\), which cannot be pickled"
     with pytest.raises(OperatorError, match=words):
-        list(sorter.groups())
+        list(sorter.runs())
     sorter.close()

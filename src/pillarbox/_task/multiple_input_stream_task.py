@@ -22,7 +22,6 @@ from pillarbox._task.memory import Memory, MemoryProbe, process_memory, readable
 from pillarbox._task.metrics import TaskMetrics
 from pillarbox._task.network.batch_input import BatchInput
 from pillarbox._task.network.input_gate import InputGate
-from pillarbox._task.network.key_sorter import KeyedRun
 from pillarbox._task.network.task_input import DataInputStatus, IteratorReader
 from pillarbox._task.stream_task import EpochPhase, StreamTask
 from pillarbox._task.vertex import Vertex, edge_in
@@ -209,21 +208,11 @@ class MultipleInputStreamTask(StreamTask):
         for service in self.chain.timer_services():
             service.fire_due_processing_time_timers(now)
 
-    def _process(self, item: Iterable[Any]) -> None:
+    def _process(self, item: Any) -> None:
         if self._batch is not None and self._batch.complete:
-            self._process_keys(item)
+            self.chain.head.process_key_by_key(item)
         else:
             self._process_buffers(item, self._batch)
-
-    def _process_keys(self, item: Iterable[KeyedRun]) -> None:
-        """Process records that have waited, and end each key behind its last one."""
-        head = self.chain.head
-        for index, records in item:
-            if records is not None:
-                head.inputs[index].process_records(records)
-            else:
-                head.end_key()
-                self.backend.drop_keys()
 
     def _process_buffers(self, item: Iterable[Buffer], batch: BatchInput | None) -> None:
         """Process what has come; in batch mode, records may have to wait, and there are no watermarks but the last."""

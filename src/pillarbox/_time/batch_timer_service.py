@@ -59,6 +59,10 @@ class BatchTimerService(InternalTimerService):
 
     _users: tuple[_UsersTimers, ...] = ()
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._kept: tuple[KeyedTimers, KeyedTimers] = self.event_timers, self.processing_timers
+
     def let_user_set(self) -> None:
         """Let timers of the user come to an end with their key."""
         events, processing = (
@@ -70,6 +74,8 @@ class BatchTimerService(InternalTimerService):
 
     def end_key(self) -> None:
         """Fire all timers of the key whose records have come, in order: those of event time first."""
+        if not len(self._kept[0]) and not len(self._kept[1]):
+            return
         self.current_watermark: int = MAX_WATERMARK
         for timers in self._users:
             timers.ending = True

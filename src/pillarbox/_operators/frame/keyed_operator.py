@@ -53,9 +53,13 @@ class KeyedOperator(FunctionOperator):
 
     def end_key(self) -> None:
         """Fire the timers of the key that has ended."""
+        self.fire_at_the_end()
+        self.flush()
+
+    def fire_at_the_end(self) -> None:
+        """Fire the timers of the key that has ended; what they emit stays in the collector."""
         assert isinstance(self.time_services, BatchTimeServiceManager)
         self.time_services.end_key()
-        self.flush()
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Handle a timer of event time."""

@@ -112,6 +112,21 @@ class Keying:
         parts = [self._apply(self._getter(values[0], name), values) for name in self.columns]
         return parts[0] if len(parts) == 1 else list(zip(*parts))
 
+    def hashes_of_columns(self, records: Records, known: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
+        """Return the hash of the key of each row of a columnar run; None: it is for each key by itself to say.
+
+        Args:
+            known: hashes of values, which those of the columns are added to.
+        """
+        if self.key_type is not None or self.columns is None or not isinstance(records, ArrowRecords):
+            return None
+        columns = (self.column_of(records.batch, name) for name in self.columns)
+        found = [hashes_of_column(column, known, nan_is_key=self.nan_is_key) for column in columns]
+        parts = [part for part in found if part is not None]
+        if len(parts) < len(found):
+            return None
+        return parts[0] if len(parts) == 1 else hashes_of_tuples(parts)
+
     def column_of(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         """Return a key column of a columnar run."""
         position = batch.schema.get_field_index(name)
@@ -156,22 +171,14 @@ class Router:
 
     def subtasks_of(self, records: Records) -> npt.NDArray[np.int64] | list[int]:
         """Return the subtask of each record."""
-        columns = self._keying.columns
-        if self._keying.key_type is None and isinstance(records, ArrowRecords) and columns is not None:
-            parts = [self._hashes_of(self._keying.column_of(records.batch, name)) for name in columns]
-            hashes = [part for part in parts if part is not None]
-            if len(hashes) == len(parts):
-                hashed = hashes[0] if len(hashes) == 1 else hashes_of_tuples(hashes)
-                subtasks: npt.NDArray[np.int64] = self._owner_array[hashed % np.uint64(self._max_parallelism)]
-                return subtasks
-        keys = self._keying.keys_of(records)
-        return self._route(list(map(_nan_as_null, keys)) if self._keying.nan_is_key else keys, records)
-
-    def _hashes_of(self, column: pa.Array) -> npt.NDArray[np.uint64] | None:
-        """Return the hash of each value of a column; None: it is for each record to say."""
         if len(self._hashes) >= _REMEMBERED:
             self._hashes.clear()
-        return hashes_of_column(column, self._hashes, nan_is_key=self._keying.nan_is_key)
+        hashes = self._keying.hashes_of_columns(records, self._hashes)
+        if hashes is not None:
+            subtasks: npt.NDArray[np.int64] = self._owner_array[hashes % np.uint64(self._max_parallelism)]
+            return subtasks
+        keys = self._keying.keys_of(records)
+        return self._route(list(map(_nan_as_null, keys)) if self._keying.nan_is_key else keys, records)
 
     def _route(self, keys: list[Any], records: Records) -> list[int]:
         routes = self._routes

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from pillarbox._elements import Records
 from pillarbox._operators.frame.captured import Captured
+from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
@@ -210,6 +211,23 @@ class StreamOperator:
     def process_records(self, records: Records) -> None:
         """Handle a run of records."""
         raise NotImplementedError
+
+    def process_key_by_key(self, run: KeyedRun) -> None:
+        """Handle a run in batch mode: the records of a key, then its end, where all that is kept of it is dropped."""
+        process = self.inputs[run.way_in].process_records
+        if not run.ends:
+            process(run.records)
+            return
+        assert self.context.keyed is not None
+        drop_keys = self.context.keyed.backend.drop_keys
+        # (Of columns, rows are made once for all keys.)
+        records = Records(run.records.values, run.records.timestamps)
+        for _, start, end, ended in run.stretches():
+            if start < end:
+                process(records.slice(start, end))
+            if ended:
+                self.end_key()
+                drop_keys()
 
     def process_watermark(self, timestamp: int) -> None:
         """Advance the operator's event time, then hand the watermark on."""

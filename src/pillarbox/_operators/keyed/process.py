@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any
 
 from pillarbox._elements import Records
@@ -15,6 +15,7 @@ from pillarbox._errors import failed, raise_from_user_code, shorten
 from pillarbox._operators.frame.contexts import Clocks, KeyedTimedContext
 from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import TimeDomain
@@ -73,6 +74,30 @@ class KeyedProcessOperator(KeyedOperator):
                 results = call(value, ctx)
                 if results is not None:
                     collector.collect(results, timestamp)
+        collector.flush()
+
+    def process_key_by_key(self, run: KeyedRun) -> None:
+        """Process a run in batch mode: results of all of its keys are handed on together."""
+        if self._inputs:  # of several, each has a loop of its own
+            super().process_key_by_key(run)
+            return
+        backend, ctx, collector, call = self.backend, self._ctx, self._collector, self.call
+        values, timestamps = run.records.values, run.records.timestamps
+        pending = iter(values)
+        stamps = iter(timestamps) if timestamps is not None else repeat(None)
+        user_code = Pass(self, values, pending, pending, timeless=timestamps is None)
+        for key, start, end, ended in run.stretches():
+            if start < end:
+                with user_code:
+                    backend.set_current_key(key)
+                    for value, timestamp in zip(islice(pending, end - start), stamps):
+                        ctx.current = timestamp
+                        results = call(value, ctx)
+                        if results is not None:
+                            collector.collect(results, timestamp)
+            if ended:
+                self.fire_at_the_end()
+                backend.drop_keys()
         collector.flush()
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:

@@ -7,11 +7,15 @@ value has the timestamp 2**63 - 1, and here that of its last record.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import reduce
+from itertools import islice
 from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._operators.frame.collector import settled
+from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation
@@ -41,6 +45,7 @@ class ReduceOperator(KeyedOperator):
         where = f"operator {self.name!r}: a result"
         self._fold = self.call if declared is None else OfOneType(self.call, declared, where)
         self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor("reduced"))
+        self._checks_first = isinstance(function, FieldAggregation)
         # In batch mode: whether the key at hand has a value, and the time of its last record.
         self._has_value = False
         self._timestamp: int | None = None
@@ -48,22 +53,11 @@ class ReduceOperator(KeyedOperator):
 
     def process_records(self, records: Records) -> None:
         """Fold the records of a run into the state of their keys."""
-        call, state = self._fold, self._state
-        check = call if isinstance(self.function, FieldAggregation) else None
+        fold, state = self._fold_one, self._state
         out: list[Any] = []
         with self.each(records, self.keying) as values:
             for value in values:
-                previous = state.value()
-                if previous is not None:
-                    reduced = call(previous, value)
-                    if reduced is None:
-                        raise TypeError(
-                            "the reduce function returned None, which forgets all before: does it return its result?"
-                        )
-                else:
-                    reduced = value
-                    if check is not None:
-                        check(value, value)
+                reduced = fold(state.value(), value)
                 state.update(reduced)
                 out.append(settled(reduced))
         if not self.context.batch:
@@ -71,6 +65,33 @@ class ReduceOperator(KeyedOperator):
         elif len(records):
             self._has_value = True
             self._timestamp = None if records.timestamps is None else records.timestamps[-1]
+
+    def _fold_one(self, previous: Any, value: Any) -> Any:
+        if previous is None:
+            if self._checks_first:
+                self._fold(value, value)
+            return value
+        reduced = self._fold(previous, value)
+        if reduced is None:
+            raise TypeError("the reduce function returned None, which forgets all before: does it return its result?")
+        return reduced
+
+    def process_key_by_key(self, run: KeyedRun) -> None:
+        """Fold a run in batch mode: the state holds the value of a key only between two runs."""
+        backend, state, fold = self.backend, self._state, self._fold_one
+        values, timestamps = run.records.values, run.records.timestamps
+        pending = iter(values)
+        user_code = Pass(self, values, pending, pending)
+        for key, start, end, ended in run.stretches():
+            if start < end:
+                with user_code:
+                    backend.set_current_key(key)
+                    state.update(reduce(fold, islice(pending, end - start), state.value()))
+                self._has_value = True
+                self._timestamp = None if timestamps is None else timestamps[end - 1]
+            if ended:
+                self.end_key()
+                backend.drop_keys()
 
     def end_key(self) -> None:
         """Emit the value of the key that has ended, unless all of its records are dead letters."""

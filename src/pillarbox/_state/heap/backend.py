@@ -270,8 +270,11 @@ class KeyedStateBackend(KeyRows):
         self.rows.clear()
         self.dirty.clear()
         self.namespaces.drop_keys()
-        for timers in (*self.timers, *self.namespaces.timers):
-            timers.clear()
+        # (Batch mode comes here for each key: a loop for each kind, and a call where there is something to drop.)
+        for each in (self.timers, self.namespaces.timers):
+            for timers in each:
+                if timers.queue.size:
+                    timers.clear()
 
     # -- looking at it, for metrics and harnesses --
 

@@ -165,8 +165,7 @@ class HeapTimers:
 
     def clear(self) -> None:
         """Drop all timers, the rows that they are in being dropped."""
-        if self.queue.size:
-            self.queue = TimerQueue()
+        self.queue = TimerQueue()
 
     # -- slots --
 

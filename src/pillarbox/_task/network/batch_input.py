@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pillarbox._elements import Records
-from pillarbox._task.network.key_sorter import KeyedRun, KeySorter
+from pillarbox._operators.frame.keyed_run import KeyedRun
+from pillarbox._task.network.key_sorter import KeySorter
 from pillarbox._task.network.partitioner import BroadcastPartitioner, KeyGroupPartitioner
 from pillarbox._task.network.spool import RecordSpool
 from pillarbox._task.vertex import InputEdge
@@ -42,19 +43,19 @@ class BatchInput:
             OperatorError: a record, or its key, cannot be pickled.
         """
         if self._by_key and isinstance(edge.partitioner, KeyGroupPartitioner):
-            self._sorter.add(edge.index, records, edge.partitioner.keying.keys_of(records), size)
+            self._sorter.add(edge.index, records, edge.partitioner.keying, size)
         elif self._has_broadcast and not isinstance(edge.partitioner, BroadcastPartitioner):
             self._waiting.add(edge.index, records)
         else:
             return False
         return True
 
-    def in_order(self) -> Iterator[list[KeyedRun]]:
+    def in_order(self) -> Iterator[KeyedRun]:
         """Return what has waited, all records having come."""
         self.complete = True
         for index, records in self._waiting:
-            yield [KeyedRun(index, records)]
-        yield from self._sorter.groups()
+            yield KeyedRun(index, records)
+        yield from self._sorter.runs()
 
     def close(self) -> None:
         """Drop what waits."""

@@ -11,146 +11,47 @@ Source of the idea: Flink's sorted inputs (``SortingDataInput``), which sort by 
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise, repeat
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import Records, decode, dumps, encode
+from pillarbox._elements import Records
+from pillarbox._operators.frame.keyed_run import KeyedRun
+from pillarbox._operators.frame.keying import Keying
 from pillarbox._state.keys.key_groups import stable_hash
-from pillarbox._task.network.spool import NOT_KEPT, Extent, RecordSpool, Spool
+from pillarbox._task.network.sorted_records import Block, Portion, read_blocks, together, write_blocks
+from pillarbox._task.network.spool import NOT_KEPT, RecordSpool, Spool
 from pillarbox._task.network.unpicklable import refuse_unpicklable
-from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-# Records are sorted when they take about this much: the bytes in which they come, and so much more for each as objects.
+# Records are sorted when they take about this much: the bytes in which they come, and so much more for each, as objects
+# or as columns.
 _PORTION_BYTES = 32 * 1024 * 1024
 _OBJECT_BYTES = 250
+_COLUMN_BYTES = 20
 # That many runs are merged at a time, of each of which one block is in memory.
 _FAN_IN = 64
 _BLOCK_BYTES = 256 * 1024
 # Hashes of keys are remembered up to this many.
 _REMEMBERED = 1 << 17
-# Steps hold about this many records, so that mails get their turn.
-_STEP_RECORDS = 1024
+# Keys are sorted by these bits of their hash: by all of them.
+_HASH_BITS = np.uint64((1 << 32) - 1)
+# Runs hold this many records at most, so that mails get their turn.
+_RUN_RECORDS = 4096
 
-
-class KeyedRun(NamedTuple):
-    """Records of one key.
-
-    Attributes:
-        way_in: the number of the input that they are for.
-        records: by time; None stands for the end of the key.
-    """
-
-    way_in: int
-    records: Records | None
-
-
-_END = KeyedRun(0, None)
-
-
-class _Sorted(NamedTuple):
-    """Records that are sorted by the hash of their key, and by time.
-
-    Attributes:
-        indexes: the input of each.
-        times: the timestamps as numbers: of a record without one, the smallest.
-    """
-
-    indexes: npt.NDArray[np.int64]
-    values: list[Any]
-    timestamps: list[int | None]
-    keys: list[Any]
-    hashes: npt.NDArray[np.int64]
-    times: npt.NDArray[np.int64]
-
-    def slice(self, start: int, end: int) -> _Sorted:
-        return _Sorted(
-            self.indexes[start:end],
-            self.values[start:end],
-            self.timestamps[start:end],
-            self.keys[start:end],
-            self.hashes[start:end],
-            self.times[start:end],
-        )
-
-    def records(self, start: int, end: int) -> Records:
-        timestamps = self.timestamps[start:end]
-        untimed = all(timestamp is None for timestamp in timestamps)
-        return Records(self.values[start:end], None if untimed else timestamps)
-
-
-def _in_order(parts: _Sorted) -> _Sorted:
-    """Return records sorted; those of equal hash and time stay in their order."""
-    order = np.lexsort((parts.times, parts.hashes))
-    positions = order.tolist()
-    values, timestamps, keys = (
-        list(map(column.__getitem__, positions)) for column in (parts.values, parts.timestamps, parts.keys)
-    )
-    return _Sorted(parts.indexes[order], values, timestamps, keys, parts.hashes[order], parts.times[order])
-
-
-def _together(parts: Sequence[_Sorted]) -> _Sorted:
-    """Return several sorted portions as one."""
-    if len(parts) == 1:
-        return parts[0]
-    return _in_order(
-        _Sorted(
-            np.concatenate([part.indexes for part in parts]),
-            [value for part in parts for value in part.values],
-            [timestamp for part in parts for timestamp in part.timestamps],
-            [key for part in parts for key in part.keys],
-            np.concatenate([part.hashes for part in parts]),
-            np.concatenate([part.times for part in parts]),
-        )
-    )
-
-
-class _Gathered:
-    """Records of one input that are not sorted yet."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.timestamps: list[int | None] = []
-        self.keys: list[Any] = []
-        self.hashes: list[int] = []
-
-
-#: Where a block of sorted records is in a spool: the records; their keys, and the hashes of these.
-_Block = tuple[Extent, Extent]
-
-
-def _write(spool: Spool, block: _Sorted) -> _Block:
-    """Write a block; return where it is."""
-    records, rest = encode(block.records(0, len(block.values))), dumps((block.keys, block.hashes))
-    return spool.append(records), spool.append(rest)
-
-
-def _read(spool: Spool, index: int, blocks: Sequence[_Block]) -> Iterator[_Sorted]:
-    """Yield blocks of one input."""
-    for of_records, of_keys in blocks:
-        records = decode(spool.read(of_records))
-        assert isinstance(records, Records)
-        keys, hashes = pickle.loads(spool.read(of_keys))
-        timestamps = list(records.timestamps or repeat(None, len(keys)))
-        yield _Sorted(np.full(len(keys), index), records.values, timestamps, keys, hashes, _times(timestamps))
-
-
-def _times(timestamps: Iterable[int | None]) -> npt.NDArray[np.int64]:
-    return np.array([MIN_TIMESTAMP if stamp is None else stamp for stamp in timestamps], np.int64)
+_NO_KEY = object()
 
 
 class _Run:
     """A sorted run: its blocks come one after the other."""
 
-    def __init__(self, index: int, blocks: Iterable[_Sorted]) -> None:
+    def __init__(self, index: int, blocks: Iterable[Portion]) -> None:
         self.index = index
         self._blocks = iter(blocks)
         self._at = 0
-        self.block: _Sorted | None = None
+        self.block: Portion | None = None
         self._next()
 
     def _next(self) -> None:
@@ -158,12 +59,12 @@ class _Run:
         self._at = 0
 
     @property
-    def last(self) -> tuple[int, int]:
+    def last(self) -> tuple[np.uint64, np.int64]:
         """Hash and time of the last record of the block."""
         assert self.block is not None
-        return int(self.block.hashes[-1]), int(self.block.times[-1])
+        return self.block.hashes[-1], self.block.times[-1]
 
-    def take(self, bound: tuple[int, int], *, inclusive: bool) -> _Sorted | None:
+    def take(self, bound: tuple[np.uint64, np.int64], *, inclusive: bool) -> Portion | None:
         """Return the records before a place in the order, or up to it; None: there are none."""
         block = self.block
         assert block is not None
@@ -172,12 +73,12 @@ class _Run:
         start, end = self._at, first + int(within)
         taken = block.slice(start, end) if end > start else None
         self._at = max(start, end)
-        if self._at == len(block.values):
+        if self._at == len(block):
             self._next()
         return taken
 
 
-def _merged(runs: Sequence[_Run]) -> Iterator[_Sorted]:
+def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
     """Return the records of several runs as sorted portions; of equal hash and time, those of earlier runs first.
 
     All that comes up to the earliest end of a block is there. (Ends are compared with the runs' numbers, too.)
@@ -192,7 +93,7 @@ def _merged(runs: Sequence[_Run]) -> Iterator[_Sorted]:
             for number, run in enumerate(runs)
             if run.block is not None and (taken := run.take(bound, inclusive=number <= earliest)) is not None
         ]
-        yield _together(parts)
+        yield parts[0] if len(parts) == 1 else together(parts).in_order()
 
 
 class KeySorter:
@@ -205,79 +106,63 @@ class KeySorter:
     def __init__(self, operator: str) -> None:
         self._operator = operator
         self._hashes: dict[Any, int] = {}
-        self._gathered: dict[int, _Gathered] = {}
+        self._keyings: dict[int, Keying] = {}
+        # What is not sorted yet, of each input.
+        self._gathered: dict[int, list[Portion]] = {}
         self._gathered_bytes = 0
         self._spool = Spool(memory=1)
         # Of each input, the blocks of each sorted run.
-        self._runs: dict[int, list[list[_Block]]] = {}
+        self._runs: dict[int, list[list[Block]]] = {}
+        # The key whose records come; others of the same hash wait.
+        self._current: Any = _NO_KEY
+        self._current_hash = -1
         self._aside: dict[Any, RecordSpool] = {}
 
-    def add(self, index: int, records: Records, keys: list[Any], size: int) -> None:
+    def add(self, index: int, records: Records, keying: Keying, size: int) -> None:
         """Take a run of records.
 
         Args:
             index: the input that they are for.
-            keys: the key of each.
+            keying: how they have their keys.
             size: the bytes in which they came.
 
         Raises:
-            OperatorError: one of those that were added so far cannot be written to the file.
+            OperatorError: the key function raised; or one of the records that were added so far cannot be written to
+                the file.
         """
-        hashes = self._hashes
-        if len(hashes) >= _REMEMBERED:
-            hashes.clear()
-        gathered = self._gathered.get(index)
-        if gathered is None:
-            gathered = self._gathered[index] = _Gathered()
-        gathered.values += records.values
-        gathered.timestamps += records.timestamps or repeat(None, len(keys))
-        gathered.keys += keys
-        gathered.hashes += [hashes[key] if key in hashes else hashes.setdefault(key, stable_hash(key)) for key in keys]
-        self._gathered_bytes += size + _OBJECT_BYTES * len(keys)
+        if not len(records):
+            return
+        known = self._hashes
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        self._keyings[index] = keying
+        keys: list[Any] | None = None
+        hashes = keying.hashes_of_columns(records, known)
+        if hashes is None:
+            keys = keying.keys_of(records)
+            found = [known[key] if key in known else known.setdefault(key, stable_hash(key)) for key in keys]
+            hashes = np.array(found, np.uint64)
+            records = Records(records.values, records.timestamps)
+        self._gathered.setdefault(index, []).append(Portion.of(keying, index, records, keys, hashes & _HASH_BITS))
+        self._gathered_bytes += size + (_COLUMN_BYTES if keys is None else _OBJECT_BYTES) * len(records)
         if self._gathered_bytes >= _PORTION_BYTES:
             self._spill()
 
-    def _take_gathered(self) -> dict[int, _Sorted]:
+    def _take_gathered(self) -> dict[int, Portion]:
         gathered, self._gathered = self._gathered, {}
-        return {
-            index: _in_order(
-                _Sorted(
-                    np.full(len(each.keys), index),
-                    each.values,
-                    each.timestamps,
-                    each.keys,
-                    np.array(each.hashes, np.int64),
-                    _times(each.timestamps),
-                )
-            )
-            for index, each in gathered.items()
-        }
+        return {index: together(parts).in_order() for index, parts in gathered.items()}
 
     def _spill(self) -> None:
         """Write what is gathered as a sorted run of each input."""
-        records = sum(len(each.keys) for each in self._gathered.values())
-        length = max(1, _BLOCK_BYTES * records // self._gathered_bytes)
+        portions = self._take_gathered()
+        length = max(1, _BLOCK_BYTES * sum(map(len, portions.values())) // self._gathered_bytes)
         self._gathered_bytes = 0
-        for index, portion in self._take_gathered().items():
+        for index, portion in portions.items():
             try:
-                blocks = _written(self._spool, [portion], length)
+                blocks = write_blocks(self._spool, [portion], length)
             except Exception as error:
-                refuse_unpicklable(error, self._operator, portion.values, "gets", NOT_KEPT, portion.keys)
+                refuse_unpicklable(error, self._operator, portion.records.values, "gets", NOT_KEPT, portion.keys or ())
             self._runs.setdefault(index, []).append(blocks)
-
-    def groups(self) -> Iterator[list[KeyedRun]]:
-        """Return the records of each key, and its end, in steps of some records each."""
-        step: list[KeyedRun] = []
-        records = 0
-        for run in self._keyed(_merged(self._final_runs())):
-            step.append(run)
-            records += 1 if run.records is None else len(run.records)
-            if records >= _STEP_RECORDS:
-                yield step
-                step, records = [], 0
-        if step:
-            yield step
-        self.close()
 
     def _final_runs(self) -> list[_Run]:
         """Return the runs to be merged, few enough of each input."""
@@ -290,58 +175,90 @@ class KeySorter:
         return runs
 
     def _merged_down(self, index: int) -> list[_Run]:
-        runs, spool = self._runs.pop(index, []), self._spool
+        runs, spool, keying = self._runs.pop(index, []), self._spool, self._keyings[index]
         while len(runs) > _FAN_IN:
             # What is merged stays in the file until all is done: a file cannot give back its middle.
-            length = len(next(_read(spool, index, runs[0][:1])).keys)
+            length = len(next(read_blocks(spool, keying, index, runs[0][:1])))
             runs = [
-                _written(spool, _merged([_Run(index, _read(spool, index, each)) for each in some]), length)
+                write_blocks(
+                    spool, _merged([_Run(index, read_blocks(spool, keying, index, each)) for each in some]), length
+                )
                 for some in (runs[start : start + _FAN_IN] for start in range(0, len(runs), _FAN_IN))
             ]
-        return [_Run(index, _read(spool, index, each)) for each in runs]
+        return [_Run(index, read_blocks(spool, keying, index, each)) for each in runs]
 
-    def _keyed(self, portions: Iterable[_Sorted]) -> Iterator[KeyedRun]:
-        """Divide sorted records by their keys."""
-        begun = False
-        current_hash, current = -1, None
-        for portion in portions:
-            changes = (np.diff(portion.hashes) != 0) | (np.diff(portion.indexes) != 0)
-            bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(portion.keys)]
+    # -- key by key --
+
+    def runs(self) -> Iterator[KeyedRun]:
+        """Return the records of each key, and its end, in runs of a bounded length."""
+        for portion in _merged(self._final_runs()):
+            bounds = _bounds(np.diff(portion.indexes) != 0)
             for start, end in pairwise(bounds):
-                if int(portion.hashes[start]) != current_hash or not begun:
-                    if begun:
-                        yield _END
-                        yield from self._put_aside()
-                    begun, current_hash, current = True, int(portion.hashes[start]), portion.keys[start]
-                yield from self._of_one_hash(portion, start, end, current)
-        if begun:
-            yield _END
-            yield from self._put_aside()
+                for at in range(start, end, _RUN_RECORDS):
+                    yield from self._of_one_input(portion.slice(at, min(end, at + _RUN_RECORDS)))
+        yield from self._ended(0)
+        self.close()
 
-    def _of_one_hash(self, portion: _Sorted, start: int, end: int, current: Any) -> Iterator[KeyedRun]:
+    def _of_one_input(self, portion: Portion) -> Iterator[KeyedRun]:
+        """Divide records of one input by their keys: where none share a hash, all at once."""
+        hashes = portion.hashes
+        begins = np.empty(len(portion), np.bool_)
+        begins[0] = int(hashes[0]) != self._current_hash
+        begins[1:] = hashes[1:] != hashes[:-1]
+        shared = np.empty(len(portion), np.bool_)
+        shared[0] = not begins[0] and portion.keys_at([0]) != [self._current]
+        shared[1:] = portion.changes() & ~begins[1:]
+        if not shared.any():
+            yield from self._alone(portion, begins)
+        else:
+            # The records of each hash are a stretch; of those that keys share, each is taken by itself.
+            stretches = begins.cumsum()
+            alone = ~np.isin(stretches, stretches[shared])
+            for start, end in pairwise(_bounds((alone[1:] != alone[:-1]) | (begins[1:] & ~alone[1:]))):
+                divide = self._alone if alone[start] else self._of_one_hash
+                yield from divide(portion.slice(start, end), begins[start:end])
+        self._current_hash = int(hashes[-1])
+
+    def _alone(self, portion: Portion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
+        """Return records of keys that share no hash."""
+        index = int(portion.indexes[0])
+        if begins[0]:
+            if self._aside:
+                yield from self._ended(index)
+            if self._current is _NO_KEY:
+                begins[0] = False
+        ends: list[int] = np.flatnonzero(begins).tolist()
+        keys = portion.keys_at(ends if begins[0] else [0, *ends])
+        self._current = keys[-1]
+        yield KeyedRun(index, portion.records, keys, ends)
+
+    def _of_one_hash(self, portion: Portion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
         """Return the records of the current key; those of others with the same hash are put aside."""
-        index = int(portion.indexes[start])
-        if portion.keys[start:end].count(current) != end - start:
-            others = [at for at in range(start, end) if portion.keys[at] != current]
-            for at in others:
-                key = portion.keys[at]
-                if key not in self._aside:
-                    self._aside[key] = RecordSpool(self._operator)
-                self._aside[key].add(index, portion.records(at, at + 1))
-            mine = [at for at in range(start, end) if portion.keys[at] == current]
-            for at in mine:
-                yield KeyedRun(index, portion.records(at, at + 1))
-            return
-        for at in range(start, end, _STEP_RECORDS):
-            yield KeyedRun(index, portion.records(at, min(end, at + _STEP_RECORDS)))
+        index, keys = int(portion.indexes[0]), portion.found_keys()
+        if begins[0]:
+            yield from self._ended(index)
+            self._current = keys[0]
+        mine = []
+        for at, key in enumerate(keys):
+            if key == self._current:
+                mine.append(at)
+                continue
+            if key not in self._aside:
+                self._aside[key] = RecordSpool(self._operator)
+            self._aside[key].add(index, portion.records.slice(at, at + 1))
+        if mine:
+            yield KeyedRun(index, portion.records.take(np.array(mine)), [self._current])
 
-    def _put_aside(self) -> Iterator[KeyedRun]:
-        """Return the records of keys that were put aside, key by key."""
+    def _ended(self, index: int) -> Iterator[KeyedRun]:
+        """End the current key, if there is one; return the records of those that were put aside, key by key."""
+        if self._current is not _NO_KEY:
+            yield KeyedRun(index, Records([]), ends=[0])
+            self._current = _NO_KEY
         while self._aside:
             key = next(iter(self._aside))
-            for index, records in self._aside[key]:
-                yield KeyedRun(index, records)
-            yield _END
+            for way_in, records in self._aside[key]:
+                yield KeyedRun(way_in, records, [key])
+            yield KeyedRun(index, Records([]), ends=[0])
             self._aside.pop(key).close()
 
     def close(self) -> None:
@@ -353,10 +270,6 @@ class KeySorter:
         self._spool.close()
 
 
-def _written(spool: Spool, portions: Iterable[_Sorted], length: int) -> list[_Block]:
-    """Write sorted portions as one run, in blocks of ``length`` records; return where they are."""
-    return [
-        _write(spool, portion.slice(start, start + length))
-        for portion in portions
-        for start in range(0, len(portion.keys), length)
-    ]
+def _bounds(changes: npt.NDArray[np.bool_]) -> Sequence[int]:
+    """Return where stretches begin and the last one ends, from whether each element but the first begins another."""
+    return [0, *(np.flatnonzero(changes) + 1).tolist(), len(changes) + 1]

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from pillarbox._elements import Records
 from pillarbox._operators.async_io.loop import host
 from pillarbox._operators.keyed import reduce
-from pillarbox._state.keys.key_groups import stable_hash
 from pillarbox._state.log import limits as log_limits
 from pillarbox._task import stream_task
 from pillarbox._task.network import key_sorter, record_writer, spool
@@ -109,15 +110,16 @@ def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
 
 def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
     """Return limits at which a few records are sorted in a file, in several rounds, and keys that share a hash."""
-    hashes = rng.choice([1, 3, 2**31])
+    bits = rng.choice([0, 1, 2**31 - 1])
     return [
         (key_sorter, "_PORTION_BYTES", rng.choice([300, 3_000, 10**7])),
         (key_sorter, "_OBJECT_BYTES", rng.choice([0, 50])),
+        (key_sorter, "_COLUMN_BYTES", 0),
         (key_sorter, "_BLOCK_BYTES", rng.choice([50, 10**6])),
         (key_sorter, "_FAN_IN", rng.choice([2, 64])),
         (key_sorter, "_REMEMBERED", rng.choice([2, 10**6])),
-        (key_sorter, "_STEP_RECORDS", rng.choice([1, 3, 1024])),
-        (key_sorter, "stable_hash", lambda key: stable_hash(key) % hashes),
+        (key_sorter, "_RUN_RECORDS", rng.choice([1, 3, 1024])),
+        (key_sorter, "_HASH_BITS", np.uint64(bits)),
         (spool, "_MEMORY_BOUND", rng.choice([1, 10**6])),
         (reduce, "_MANY", rng.choice([1, 1024])),
     ]
