@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox import StreamExecutionEnvironment
+from scripts import draw_concepts
 from tests.support.docs import HOME
 
 
@@ -32,6 +33,12 @@ PAGE = (HOME / "docs" / "windows.md").read_text()
 def test_a_picture_is_what_the_windows_do(name):
     committed = (DRAWING["FOLDER"] / f"{name}.svg").read_text()
     assert DRAWING["draw"](PICTURES[name]) == committed, "draw it again: python scripts/draw_windows.py"
+
+
+@pytest.mark.parametrize("name", draw_concepts.PICTURES)
+def test_a_picture_of_a_concept_is_what_a_run_does(name):
+    committed = (draw_concepts.FOLDER / f"{name}.svg").read_text()
+    assert draw_concepts.PICTURES[name]() == committed, "draw it again: python -m scripts.draw_concepts"
 
 
 def test_the_picture_of_the_join_is_what_it_does():
