@@ -31,7 +31,7 @@ def parse(payment: Row) -> Any:
     return payment.id, payment.card, payment.at, float(payment.amount)
 
 
-class CardTest(KeyedProcessFunction[str, Row, tuple[Any, ...]]):
+class CardTest(KeyedProcessFunction[str, Row, Any]):
     """A thief tries a stolen card with a very small payment, and makes a large one within a minute."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
