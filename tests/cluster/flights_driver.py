@@ -1,5 +1,7 @@
 """The flights demo's query on a cluster: ``spark-submit flights_driver.py FOLDER BATCHES``.
 
+``python flights_driver.py FOLDER BATCHES REMOTE`` is a client of Spark Connect.
+
 The flights are in ``table.parquet`` of the folder. In the end, ``found`` has the results, pickled.
 """
 
@@ -15,14 +17,16 @@ from pyspark.sql import SparkSession
 from examples.flights.run import read_events, start_streaming
 
 
-def main(folder: Path, batches: int) -> None:
-    spark = SparkSession.builder.getOrCreate()
+def main(folder: Path, batches: int, remote: str | None = None) -> None:
+    builder = SparkSession.builder if remote is None else SparkSession.builder.remote(remote)
+    spark = builder.getOrCreate()
     table = pq.read_table(folder / "table.parquet")
     query, _ = start_streaming(spark, table, folder, batches, parallelism=2)
     query.awaitTermination()
-    (folder / "found").write_bytes(pickle.dumps(read_events(spark, folder)))
+    found = read_events(spark, folder)
     spark.stop()
+    (folder / "found").write_bytes(pickle.dumps(found))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -14,19 +15,26 @@ import pyspark
 from tests.faults.test_driver import kill, wait_for
 from tests.support.sessions import environment_without_spark
 
-__all__ = ["SPARK_HOME", "Daemon", "StandaloneCluster", "environment"]
+__all__ = ["SPARK_HOME", "Daemon", "StandaloneCluster", "environment", "words_of"]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
 # Spark takes free ports, and says in its logs which.
 _ADDRESS = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_CONNECT = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": "0"}
+
+
+def words_of(settings: Mapping[str, str]) -> list[str]:
+    """Return settings as words for ``spark-submit``."""
+    return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of a process of the cluster: nothing in it leads to this checkout."""
-    env = environment_without_spark(SPARK_HOME=str(SPARK_HOME), SPARK_LOCAL_IP="127.0.0.1", **more)
+    """Return the environment of a process of the cluster: unless told otherwise, nothing leads to this checkout."""
+    env = environment_without_spark(SPARK_HOME=str(SPARK_HOME), SPARK_LOCAL_IP="127.0.0.1")
     env.pop("PYTHONPATH", None)
-    return env
+    return {**env, **more}
 
 
 class Daemon:
@@ -42,8 +50,8 @@ class Daemon:
         with self.log.open("wb") as output:
             # spark-class becomes Java, so this is the process itself.
             self._process = subprocess.Popen(
-                [str(SPARK_HOME / "bin" / "spark-class"), f"{_DEPLOY}.{name}", *_ADDRESS, *arguments],
-                env=environment(SPARK_DAEMON_MEMORY="256m", **env),
+                [str(SPARK_HOME / "bin" / "spark-class"), f"{_DEPLOY}.{name}", *arguments],
+                env=environment(**{"SPARK_DAEMON_MEMORY": "256m", **env}),
                 cwd=home,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -83,19 +91,32 @@ class StandaloneCluster:
         self._home = home
         self._daemons: list[Daemon] = []
         try:
-            self._master = self._started(Daemon(home / "master", "master.Master"))
+            self._master = self._started(Daemon(home / "master", "master.Master", *_ADDRESS))
             self.master = self._master.wait_until_it_says(r"Starting Spark master at (spark://\S+)")
             resources = ["--cores", "1", "--memory", "1g"]
             start = partial(Daemon, SPARK_LOCAL_DIRS=str(home / "local"))
             for number in range(workers):
                 folder = home / f"worker {number}"
                 work = ["--work-dir", str(self._work(number))]
-                self._started(start(folder, "worker.Worker", *resources, *work, self.master))
+                self._started(start(folder, "worker.Worker", *_ADDRESS, *resources, *work, self.master))
             self._master.wait_until_it_says("Registering worker ", workers)
         except BaseException:
             self.close()
             raise
         self.workers = self._daemons[1:]
+
+    def serve(self, settings: Mapping[str, str], python: Path) -> str:
+        """Start a Spark Connect server, an application of this cluster; return what clients call it.
+
+        Args:
+            settings: of the application.
+            python: the Python of its workers.
+        """
+        words = ["--master", self.master, *words_of({**settings, **_CONNECT}), "--class", _SERVER, "spark-internal"]
+        env = {"PYSPARK_PYTHON": str(python), "SPARK_DAEMON_MEMORY": "1g"}
+        server = self._started(Daemon(self._home / "server", "SparkSubmit", *words, **env))
+        port = server.wait_until_it_says(r"Spark Connect server started at: \S*:(\d+)")
+        return f"sc://127.0.0.1:{port}"
 
     def executors(self, worker: int) -> list[Path]:
         """Return the folders of the executors that a worker has started so far."""

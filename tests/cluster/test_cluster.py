@@ -1,5 +1,5 @@
 """The flights demo's query on a standalone cluster, whose workers have neither pillarbox nor the program: both are
-shipped with ``--py-files``. A worker is killed in the middle, and the results are those of the oracle."""
+shipped with the query. The results are those of the oracle."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from examples.flights.oracle import expected
-from tests.cluster.standalone import SPARK_HOME, StandaloneCluster, environment
+from tests.cluster.standalone import SPARK_HOME, StandaloneCluster, environment, words_of
 from tests.examples.test_flights import first
 from tests.faults.test_driver import kill, wait_for
 
@@ -43,6 +43,7 @@ SETTINGS = {
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
+    assert WORKERS_PYTHON.exists(), "scripts/setup.sh worker makes it"
     running = StandaloneCluster(tmp_path / "cluster")
     try:
         yield running
@@ -50,19 +51,20 @@ def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
         running.close()
 
 
-def submit(cluster: StandaloneCluster, folder: Path) -> subprocess.Popen[bytes]:
-    """Start the driver, which finds pillarbox and the program where its workers find them: in what it ships."""
-    shipped = folder / "pillarbox.zip"
-    subprocess.run([sys.executable, str(ROOT / "scripts" / "zip_package.py"), str(shipped)], check=True)
-    program = shutil.make_archive(str(folder / "program"), "zip", ROOT, "examples")
-    settings = {**SETTINGS, "spark.local.dir": str(folder / "local")}
-    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master]
-    command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    command += ["--py-files", f"{shipped},{program}", str(DRIVER), str(folder), str(BATCHES)]
+def shipped(folder: Path) -> list[str]:
+    """Make the archives with pillarbox and with the program, and the flights that the driver reads."""
+    pillarbox = folder / "pillarbox.zip"
+    subprocess.run([sys.executable, str(ROOT / "scripts" / "zip_package.py"), str(pillarbox)], check=True)
+    pq.write_table(first(DAYS), folder / "table.parquet")
+    return [str(pillarbox), shutil.make_archive(str(folder / "program"), "zip", ROOT, "examples")]
+
+
+def start(folder: Path, command: list[str], arguments: Iterable[str] = (), **env: str) -> subprocess.Popen[bytes]:
+    """Start the driver."""
     with (folder / "log").open("wb") as output:
         return subprocess.Popen(
-            command,
-            env=environment(PYSPARK_PYTHON=str(WORKERS_PYTHON), PYSPARK_DRIVER_PYTHON=sys.executable),
+            [*command, str(DRIVER), str(folder), str(BATCHES), *arguments],
+            env=environment(**env),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -71,13 +73,17 @@ def submit(cluster: StandaloneCluster, folder: Path) -> subprocess.Popen[bytes]:
         )
 
 
+def assert_right(folder: Path) -> None:
+    assert (folder / "checkpoint" / "commits" / str(BATCHES)).exists(), "the last epoch is the heartbeat's"
+    assert pickle.loads((folder / "found").read_bytes()) == expected(first(DAYS).to_pylist())
+
+
 def test_a_worker_is_killed_in_the_middle(cluster: StandaloneCluster, tmp_path: Path) -> None:
-    assert WORKERS_PYTHON.exists(), "scripts/setup.sh worker makes it"
-    table = first(DAYS)
-    pq.write_table(table, tmp_path / "table.parquet")
-    log = tmp_path / "log"
-    commits = tmp_path / "checkpoint" / "commits"
-    driver = submit(cluster, tmp_path)
+    log, commits = tmp_path / "log", tmp_path / "checkpoint" / "commits"
+    settings = {**SETTINGS, "spark.local.dir": str(tmp_path / "local")}
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.master, *words_of(settings)]
+    command += ["--py-files", ",".join(shipped(tmp_path))]
+    driver = start(tmp_path, command, PYSPARK_PYTHON=str(WORKERS_PYTHON), PYSPARK_DRIVER_PYTHON=sys.executable)
     try:
         wait_for((commits / "2").exists, driver, lambda: log.read_text()[-6000:])
         assert [len(cluster.executors(worker)) for worker in (0, 1)] == [1, 1]
@@ -90,5 +96,20 @@ def test_a_worker_is_killed_in_the_middle(cluster: StandaloneCluster, tmp_path: 
         kill(driver.pid, "all")
         driver.wait()
     assert "Lost executor" in log.read_text(), "its executor ended with it"
-    assert (commits / str(BATCHES)).exists(), "the last epoch is the heartbeat's"
-    assert pickle.loads((tmp_path / "found").read_bytes()) == expected(table.to_pylist())
+    assert_right(tmp_path)
+
+
+def test_a_client_of_spark_connect(cluster: StandaloneCluster, tmp_path: Path) -> None:
+    """Spark sends a client's artifacts to the workers of batch queries only, so the server names the archives."""
+    archives = {"spark.executorEnv.PYTHONPATH": os.pathsep.join(shipped(tmp_path))}
+    remote = cluster.serve({**SETTINGS, **archives, "spark.local.dir": str(tmp_path / "local")}, WORKERS_PYTHON)
+    # The client builds the program, so it has both: from this checkout.
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    driver = start(tmp_path, [sys.executable], [remote], PYTHONPATH=path)
+    try:
+        assert driver.wait() == 0, (tmp_path / "log").read_text()[-6000:]
+    finally:
+        kill(driver.pid, "all")
+        driver.wait()
+    assert all(cluster.executors(worker) for worker in (0, 1))
+    assert_right(tmp_path)
