@@ -132,7 +132,7 @@ types: setup ## Check types: of all code, of programs as users write them, and t
 .PHONY: docs
 docs: setup ## Make the site of docs/, with the API from the docstrings: build/site/index.html
 	@scripts/setup.sh docs
-	@PYTHONPATH=.venvs/docs $(BIN)/python -m sphinx -b html -c docs/site -W --keep-going -q -d build/doctrees $(ARGS) docs build/site
+	@PYTHONPATH=.venvs/docs $(BIN)/python -m sphinx -b html -a -c docs/site -W --keep-going -q -d build/doctrees $(ARGS) docs build/site
 	@echo "build/site/index.html"
 
 .PHONY: dist
