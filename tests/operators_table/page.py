@@ -14,8 +14,8 @@ PATH = Path(__file__).parents[2] / "docs" / "operators.md"
 
 HEAD = """# Operators
 
-Each method that makes an operator. `AllWindowedStream` has the methods of `WindowedStream`. Tests hold each row to what
-it says.
+This page lists each method that makes an operator. `AllWindowedStream` has the methods of `WindowedStream`. Tests
+check each row.
 
 - **State**: what the operator keeps in the checkpoint. It is stored as
   [plain data](security.md#state-of-declared-types) where the types of records and key are declared, and as pickles
