@@ -72,7 +72,7 @@ def async_map(
         the columns of ``df``, then those of ``output``, then that of ``failures``; streaming if ``df`` is.
 
     Raises:
-        ProgramError: a column is not there, or there twice; an option is invalid.
+        ProgramError: a column is missing, or occurs twice; an option is invalid.
 
     Example:
         >>> import pillarbox.functions as PF
@@ -159,7 +159,7 @@ def window_aggregate(
         window: which windows a row belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
         delay: how much later than a row others may come that happened before it, as in Spark's ``withWatermark``. A
             batch is read to its end, whatever its order.
-        allowed_lateness: how long a window stays behind its end: late rows of a micro-batch fire it once more, for
+        allowed_lateness: how long a window stays after its end: late rows of a micro-batch fire it once more, for
             their keys.
         uid: the uid that the state is stored under; by default it is derived from the place in the program.
         aggregates: aggregates of columns, such as ``total=sum_("amount")``, by the names of the results. Names of the
@@ -170,7 +170,7 @@ def window_aggregate(
         are dropped, and counted in the metrics: ``late_records_dropped``.
 
     Raises:
-        ProgramError: there is no aggregate; a column is not there, or of a wrong type; the windows are of another kind.
+        ProgramError: there is no aggregate; a column is missing, or of a wrong type; the windows are of another kind.
 
     Example:
         >>> import pillarbox.functions as PF
@@ -240,7 +240,7 @@ def interval_join(
         are dropped, and counted in the metrics: ``late_records_dropped``.
 
     Raises:
-        ProgramError: a column is not there, or of a wrong type; both sides have a column of the same name; no pair lies
+        ProgramError: a column is missing, or of a wrong type; both sides have a column of the same name; no pair lies
             between the bounds.
 
     Example:

@@ -1,4 +1,4 @@
-"""Descriptions of programs, written beside their checkpoints, and the changes that a program may not make.
+"""Descriptions of programs, written next to their checkpoints, and the changes that a program may not make.
 
 A description is plain JSON, so that a later version reads it, and people do. Comparing two of them tells before
 anything runs what Spark would find out in the middle of a batch, and what it never would.

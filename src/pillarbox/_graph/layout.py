@@ -23,7 +23,7 @@ class Layout(NamedTuple):
     """The numbers that decide where state lies.
 
     Attributes:
-        subtasks: of each vertex behind a shuffle that has no number of its own.
+        subtasks: of each vertex after a shuffle that has no number of its own.
         key_groups: the shares of all keys, which the subtasks of a vertex divide among them.
         codes: by which scheme of codes the state of subtasks is found; None: it is found otherwise.
     """

@@ -17,7 +17,7 @@ def carries_on(vertex: Vertex) -> bool:
     """Return whether operators carry something on from one epoch to the next, so that there are epochs without data.
 
     Raises:
-        ProgramError: there is no place for state of operators' own: it is behind a shuffle.
+        ProgramError: there is no place for state of operators' own: it is after a shuffle.
     """
     carries = False
     for node in vertex.nodes:

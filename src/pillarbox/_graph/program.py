@@ -51,7 +51,7 @@ class Program:
         vertices: by number, which a checkpoint knows them by: one that is added last changes no other.
         sources: the source of each vertex of level 0, by vertex number.
         outputs: names of the outputs; output *i* has the code ``output_target(i)``.
-        parallelism: how many subtasks run at a time: Spark's partitions behind a shuffle.
+        parallelism: how many subtasks run at a time: Spark's partitions after a shuffle.
         max_parallelism: number of key groups. In a streaming query of Spark each is a subtask of its own, so that the
             parallelism may change; else there are as many subtasks as the parallelism says.
         layout: the subtasks that it was compiled with; a checkpoint that it goes on with may have another.
@@ -409,7 +409,7 @@ class _Compiler:
         return head.number, way_in.id
 
     def _new_head(self, consumer: OperatorTransformation, before: int | None) -> Vertex:
-        """Begin a vertex with an operator behind a shuffle.
+        """Begin a vertex with an operator after a shuffle.
 
         Args:
             before: the parallelism of the operator before it, where a sink follows it; None: the program's.
@@ -481,7 +481,7 @@ def compile_program(
     """Turn the steps that lead to ``sinks`` into a program.
 
     Args:
-        parallelism: how many subtasks behind a shuffle run at a time.
+        parallelism: how many subtasks after a shuffle run at a time.
         max_parallelism: the number of key groups; None: the default one.
         chaining: whether operators are chained at all.
         batch: whether it runs in batch mode: each source ends.

@@ -258,7 +258,7 @@ def plan_restore(
     """Compare a program with a savepoint.
 
     Args:
-        own: for each table, what its subtasks keep beside the rows of keys.
+        own: for each table, what its subtasks keep besides the rows of keys.
         others: more that speaks against it: one sentence each.
 
     Raises:

@@ -3,8 +3,8 @@
 Watermarks are emitted after each run of records and at the end of an epoch, not by the clock: so an epoch that
 is run again emits the same ones. Source of the behaviour: Flink's ``TimestampsAndWatermarksOperator``.
 
-Behind a shuffle its last watermark is state, and so are its status and the time since which it has had no record, in
-epochs' times: whichever worker has the subtask, and however often it is made anew, a silent one becomes idle when it
+After a shuffle its last watermark is state, and so are its status and the time since which it has had no record, in
+epochs' times: whichever worker has the subtask, and however often it is made again, a silent one becomes idle when it
 would have become so. (In Flink nothing of it is state, and the countdown starts anew with the task.) At a source the
 task that reads it counts, as partitions have no identity (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """

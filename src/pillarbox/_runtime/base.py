@@ -18,7 +18,7 @@ class Runtime(Protocol):
 
     @property
     def parallelism(self) -> int:
-        """The number of subtasks behind a shuffle where the program does not set it."""
+        """The number of subtasks after a shuffle where the program does not set it."""
 
     @property
     def task_slots(self) -> int:

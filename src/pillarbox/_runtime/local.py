@@ -1,7 +1,7 @@
 """The local runtime: the same vertices, tasks, buffers and barriers in one process, epoch by epoch, without a JVM.
 
 For unit tests, for trying things out, and for replaying an epoch under a debugger. An epoch that fails leaves no trace:
-state is committed when all tasks have come through, and the tasks are made anew from what was committed.
+state is committed when all tasks have come through, and the tasks are made again from what was committed.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class TaskEvent(Enum):
     """The events in the life of a task; the values complete "it cannot ..."."""
 
     RESTORE = "be restored"
-    #: A task behind a shuffle is brought to the version of its store, before each epoch but the first.
+    #: A task after a shuffle is brought to the version of its store, before each epoch but the first.
     SYNC = "be compared with its store"
     RESTORED = "end its restoring"
     BEGIN_EPOCH = "begin an epoch"

@@ -3,7 +3,7 @@
 State is live Python objects, so it has to fit in the memory of the worker: of all residents of the process together.
 Two limits may be there. ``spark.executor.pyspark.memory`` sets one for each Python worker (an RLIMIT_AS, which counts
 address space). A container (a control group) has one for all that runs in it: the executor's JVM and every worker, of
-each level behind a shuffle as many as there are cores. So it is compared with what they all use together. Without
+each level after a shuffle as many as there are cores. So it is compared with what they all use together. Without
 either there is nothing to compare with.
 """
 

@@ -1,4 +1,4 @@
-"""The task of a vertex behind a shuffle: an input gate before the chain, and state in a log.
+"""The task of a vertex after a shuffle: an input gate before the chain, and state in a log.
 
 Source of the behaviour: Flink's ``MultipleInputStreamTask``, and ``OneInputStreamTask``, which is here the same.
 """
@@ -34,7 +34,7 @@ _HEADROOM = 16 * 1024 * 1024
 
 
 class MultipleInputStreamTask(StreamTask):
-    """The operators of a vertex behind a shuffle, with the state of all of them, keyed or not, in a log.
+    """The operators of a vertex after a shuffle, with the state of all of them, keyed or not, in a log.
 
     Args:
         memory: tells how much memory the process, or its container, uses, and may use.

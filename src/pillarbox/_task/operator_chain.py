@@ -120,7 +120,7 @@ class OperatorChain:
             meeting.valve.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source: event time begins anew, too."""
+        """Begin an epoch of a source: event time begins again, too."""
         for meeting in self._meetings.values():
             meeting.restore(None)
         for operator in self.operators:

@@ -62,7 +62,7 @@ class EpochPhase(Enum):
 
 
 class StreamTask(ABC):
-    """The common part of source tasks and tasks behind a shuffle.
+    """The common part of source tasks and tasks after a shuffle.
 
     Args:
         clock: processing time; the system's when None.

@@ -206,7 +206,7 @@ class Vertex:
         parallelisms: the numbers of subtasks of all vertices of the program, where they do not depend on its layout.
         batch: whether it runs in batch mode.
         moved: the classes that have moved, by the module and name that checkpoints have them by.
-        partitions: how many tasks of a vertex behind a shuffle run at a time, by the program.
+        partitions: how many tasks of a vertex after a shuffle run at a time, by the program.
         rate_scope: which rate limits its task shares with others; None: none. The runtime sets it where the task runs.
         shared: what its task shares with the others of the vertex there; None: nothing. The runtime sets it, too.
     """
@@ -238,7 +238,7 @@ class Vertex:
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads a source; else it stands behind a shuffle, and has a place for state."""
+        """Whether it reads a source; else it stands after a shuffle, and has a place for state."""
         return self.parallelism == 0
 
     @property

@@ -88,8 +88,8 @@ class WatermarkStrategy:
     def for_generator(factory: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
         """Return a strategy with a generator of one's own.
 
-        A generator is no state: it begins anew with each epoch of a source, and behind a shuffle with each task that
-        is made anew (there its last watermark is kept, so none goes back). One that heeds more than the timestamps,
+        A generator is no state: it begins anew with each epoch of a source, and after a shuffle with each task that
+        is made again (there its last watermark is kept, so none goes back). One that heeds more than the timestamps,
         such as the number of records, says other things then.
 
         Args:
@@ -205,7 +205,7 @@ class WatermarkStrategy:
         """Make a generator, for one subtask and one stream of records.
 
         Args:
-            now_ms: the clock (milliseconds) for idleness: behind a shuffle the time of the epoch. With
+            now_ms: the clock (milliseconds) for idleness: after a shuffle the time of the epoch. With
                 it, and where there is an ``idle_timeout``, the generator also watches for idleness;
                 without it, the caller has to see to that.
 

@@ -64,7 +64,7 @@ class ProgramTestHarness:
         build: builds the program: ``build(env, payments, limits)`` gets a stream for each parameter behind the first
             (without default), whose name is the source's, and returns the stream to look at (its output is called
             ``"output"``), or several of them, side outputs too, in a dict by name.
-        parallelism: number of subtasks behind a shuffle.
+        parallelism: number of subtasks after a shuffle.
         processing_time: where the clock stands at first, epoch milliseconds.
         snapshot: state to start from, as :meth:`snapshot` returned it.
         limit: how long an epoch may wait for requests of an async function (seconds, by the real clock).

@@ -63,7 +63,7 @@ class ConnectedStreams(Generic[T1, T2]):
             key_type: one of ``Types``: keys of both are converted to it, and refused if they do not fit.
 
         Raises:
-            ProgramError: a column is not there, or its values cannot be keys.
+            ProgramError: a column does not exist, or its values cannot be keys.
 
         Example:
             >>> class Both(KeyedCoProcessFunction):
@@ -98,7 +98,7 @@ class ConnectedStreams(Generic[T1, T2]):
                 have keys, it has keyed state, which both share.
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
-                :class:`DeadLetter` to that side output, and the stream goes on.
+                :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: ``func`` is no such function; the keys are of different types.
@@ -133,7 +133,7 @@ class ConnectedStreams(Generic[T1, T2]):
                 streams have keys, it has keyed state, which both share.
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
-                :class:`DeadLetter` to that side output, and the stream goes on.
+                :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: ``func`` is no such function; the keys are of different types.

@@ -59,7 +59,7 @@ class _Pair(Generic[T1, T2]):
                 joins nothing.
 
         Raises:
-            ProgramError: a column is not there, or its values cannot be keys.
+            ProgramError: a column does not exist, or its values cannot be keys.
         """
         check_on_error(on_error, "where()")
         changed = copy.copy(self)
@@ -79,7 +79,7 @@ class _Pair(Generic[T1, T2]):
             on_error: as in :meth:`where`.
 
         Raises:
-            ProgramError: a column is not there, or its values cannot be keys.
+            ProgramError: a column does not exist, or its values cannot be keys.
         """
         check_on_error(on_error, "equal_to()")
         changed = copy.copy(self)

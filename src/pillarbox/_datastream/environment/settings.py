@@ -38,7 +38,7 @@ class ProgramSettings:
         raise NotImplementedError
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Set how many subtasks of operators behind a shuffle run at a time: Spark's partitions.
+        """Set how many subtasks of operators after a shuffle run at a time: Spark's partitions.
 
         That of a stopped query can be changed, up to the max parallelism, by :func:`pillarbox.rescale`, ``pillarbox
         rescale``, or :meth:`set_auto_rescale`; else a query keeps the one of its first start. An operator may have
@@ -62,7 +62,7 @@ class ProgramSettings:
         return self
 
     def get_parallelism(self) -> int:
-        """Return how many subtasks behind a shuffle run at a time.
+        """Return how many subtasks after a shuffle run at a time.
 
         Where it was not set it is Spark's ``spark.sql.shuffle.partitions`` if that was set, at most 128; otherwise the
         number of cores of the cluster, at most 16; 1 without Spark. A checkpoint keeps the one of its first start.
@@ -165,7 +165,7 @@ class ProgramSettings:
     def disable_operator_chaining(self) -> Self:
         """Let each operator run in tasks of its own, as ``disable_chaining()`` does for one.
 
-        Each is a level of the Spark plan then, behind a shuffle: that is for finding out which one is slow.
+        Each is a level of the Spark plan then, after a shuffle: that is for finding out which one is slow.
 
         Returns:
             The environment.

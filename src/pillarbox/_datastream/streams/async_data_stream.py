@@ -191,7 +191,7 @@ class AsyncDataStream:
             async_function: asks about batches of them.
             timeout: for each batch, retries included.
             batch_size: the maximum number of records of a batch.
-            batch_timeout: how long a smaller batch waits for more; None: until the epoch or event time goes on.
+            batch_timeout: how long a smaller batch waits for more; None: until the epoch ends or event time advances.
             capacity: the maximum number of batches under way in a partition.
             output_type: the columns of the results.
             options: ``retry``, ``rate_limit``, ``job_rate_limit``, ``on_failure`` and ``on_barrier``, as of
@@ -231,7 +231,7 @@ class AsyncDataStream:
             async_function: asks about batches of them.
             timeout: for each batch, retries included.
             batch_size: the maximum number of records of a batch.
-            batch_timeout: how long a smaller batch waits for more; None: until the epoch or event time goes on.
+            batch_timeout: how long a smaller batch waits for more; None: until the epoch ends or event time advances.
             capacity: the maximum number of batches under way in a partition.
             output_type: the columns of the results.
             options: as of :meth:`ordered_wait_batch`.

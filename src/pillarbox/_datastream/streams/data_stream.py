@@ -81,7 +81,7 @@ class DataStream(Stream[T1], Generic[T1]):
             func: a function of the record, or a ``MapFunction``; on a keyed stream that has keyed state.
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
-                :class:`DeadLetter` to that side output, and the stream goes on.
+                :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: ``func`` is no such function, is a generator, or is an ``async def``.
@@ -107,7 +107,7 @@ class DataStream(Stream[T1], Generic[T1]):
                 stream that has keyed state. None stands for no results.
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
-                :class:`DeadLetter` to that side output, and the stream goes on.
+                :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: ``func`` is no such function, or is an ``async def``.
@@ -126,7 +126,7 @@ class DataStream(Stream[T1], Generic[T1]):
             func: a function of the record, or a ``FilterFunction``; on a keyed stream that has keyed state. While the
                 program runs, a result that is not a bool is an ``OperatorError``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
-                :class:`DeadLetter` to that side output, and the stream goes on.
+                :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: ``func`` is no such function, is a generator, or is an ``async def``.
@@ -221,7 +221,7 @@ class DataStream(Stream[T1], Generic[T1]):
             retry: a strategy, or the number of further attempts: then after 100 ms, 200 ms, 400 ms, ... (at most 10 s),
                 whatever was raised.
             batch_size: ``func`` gets a list of up to this many records, and returns a list with one result for each.
-            batch_timeout: how long a smaller batch waits for more; by default until the epoch or event time goes on.
+            batch_timeout: how long a smaller batch waits for more; by default until the epoch or event time moves on.
             rate_limit: the maximum number of requests per second of a partition.
             job_rate_limit: the maximum number of requests per second of all subtasks together: each task that runs at
                 the same time has an equal share.
@@ -278,7 +278,7 @@ class DataStream(Stream[T1], Generic[T1]):
             func: a ``ProcessFunction``, or a function ``f(value, ctx)`` that returns or yields the results.
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
-                :class:`DeadLetter` to that side output, and the stream goes on.
+                :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: ``func`` is no such function; a ``KeyedProcessFunction`` needs ``key_by()`` before it.
@@ -308,7 +308,7 @@ class DataStream(Stream[T1], Generic[T1]):
             watermark_strategy: where timestamps come from, how late records may be, when a silent partition is idle.
             on_error: the fate of a record whose timestamp cannot be told, because the timestamp assigner raises or its
                 result is no timestamp: ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that
-                side output, and the stream goes on without the record.
+                side output, and the stream continues without the record.
 
         Raises:
             ProgramError: it is no ``WatermarkStrategy``, or its column is not there or holds no timestamps.
@@ -370,7 +370,7 @@ class DataStream(Stream[T1], Generic[T1]):
             key_type: one of ``Types``: keys are converted to it, and refused if they do not fit.
             on_error: the fate of a record that has no key, because the function raises or its result cannot be one:
                 ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, to be had
-                from the keyed stream, and the stream goes on without the record. The function is called for it once
+                from the keyed stream, and the stream continues without the record. The function is called for it once
                 more.
 
         Raises:

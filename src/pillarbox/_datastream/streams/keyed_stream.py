@@ -75,7 +75,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
                 not known to do so fails where one is set.
             on_error: the fate of a record or timer at which ``func`` raises: ``"fail"`` fails the task; an
                 ``OutputTag`` sends a :class:`DeadLetter` to that side output, undoes what ``func`` has changed in state
-                and timers, and the stream goes on.
+                and timers, and the stream continues.
 
         Raises:
             ProgramError: ``func`` is no such function; it declares something that is no bool.
@@ -121,7 +121,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             output_type: the columns of the results, for ``to_dataframe()``; by default the type that the records are
                 declared to have, if it is one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
-                :class:`DeadLetter` to that side output, and the stream goes on.
+                :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: ``func`` is no such function.
@@ -146,7 +146,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             position_to_sum: the field to add up: a position, in tuples and rows, or a name, in rows, dictionaries and
                 objects. Position 0 of a number is the number itself.
             on_error: the fate of a record without the field, or with one that cannot be added: ``"fail"`` fails the
-                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: it is neither a position nor a name, or there is no such column.
@@ -168,7 +168,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             position_to_min: the field whose minimum is kept: a position, in tuples and rows, or a name, in rows,
                 dictionaries and objects. Position 0 of a number is the number itself.
             on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
-                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: it is neither a position nor a name, or there is no such column.
@@ -190,7 +190,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             position_to_max: the field whose maximum is kept: a position, in tuples and rows, or a name, in rows,
                 dictionaries and objects. Position 0 of a number is the number itself.
             on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
-                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: it is neither a position nor a name, or there is no such column.
@@ -210,7 +210,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             position_to_min_by: the field that is compared: a position, in tuples and rows, or a name, in rows,
                 dictionaries and objects. Position 0 of a number is the number itself.
             on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
-                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: it is neither a position nor a name, or there is no such column.
@@ -231,7 +231,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             position_to_max_by: the field that is compared: a position, in tuples and rows, or a name, in rows,
                 dictionaries and objects. Position 0 of a number is the number itself.
             on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
-                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
             ProgramError: it is neither a position nor a name, or there is no such column.

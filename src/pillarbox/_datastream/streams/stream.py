@@ -103,11 +103,11 @@ class Stream(OperatorSettings, Generic[T1]):
     def rebalance(self) -> DataStream[T1]:
         """Spread the stream evenly over the subtasks of the next operators, regardless of its records.
 
-        They run with the program's parallelism, behind a shuffle. Use it before slow operators where the source has few
+        They run with the program's parallelism, after a shuffle. Use it before slow operators where the source has few
         partitions, or partitions of different sizes. The order of records is kept between each pair of subtasks.
 
         A failed task that Spark runs again must deal out its records as before: so their order within a partition of
-        the source must be the same each time it is read, as it is in files and in Kafka. Behind a shuffle or join of
+        the source must be the same each time it is read, as it is in files and in Kafka. After a shuffle or join of
         Spark's own it need not be; there, ``key_by`` is the safe way to spread.
 
         Example:
@@ -178,7 +178,7 @@ class Stream(OperatorSettings, Generic[T1]):
             key_selector: the key of a record: a function, a ``KeySelector``, or the name or names of columns.
 
         Raises:
-            ProgramError: ``partitioner`` is no such function, or a column is not there.
+            ProgramError: ``partitioner`` is no such function, or a column does not exist.
 
         Example:
             >>> _ = env.set_parallelism(2)

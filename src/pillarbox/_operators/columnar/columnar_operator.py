@@ -1,4 +1,4 @@
-"""The common part of windows of columns behind the shuffle: the state, late rows, results.
+"""The common part of windows of columns after the shuffle: the state, late rows, results.
 
 A place of its state (:class:`~pillarbox._operators.columnar.home_state.HomeState`) is a map of Arrow streams by number.
 """

@@ -26,7 +26,7 @@ class ColumnarProgram:
     Attributes:
         assigner: which windows a row belongs to.
         columns: the keys and the aggregates.
-        lateness: how long a window stays behind its end, in milliseconds of event time.
+        lateness: how long a window stays after its end, in milliseconds of event time.
         encoder: makes columns of rows that Python functions have touched; None: they cannot become columns.
     """
 
@@ -39,7 +39,7 @@ class ColumnarProgram:
         """Return the columns of a run that are needed.
 
         Raises:
-            ProgramError: a column is not there, or holds other values than its type says.
+            ProgramError: a column does not exist, or holds other values than its type says.
             TypeMismatchError: a record does not fit the declared columns.
         """
         keys = self.columns.keys.fields
@@ -64,7 +64,7 @@ def columns_of_run(
         operator: the operator's name, for errors.
 
     Raises:
-        ProgramError: a column is not there, or holds other values than its type says.
+        ProgramError: a column does not exist, or holds other values than its type says.
         TypeMismatchError: a record does not fit the declared columns.
     """
     if isinstance(records, ArrowRecords):

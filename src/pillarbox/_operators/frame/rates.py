@@ -196,7 +196,7 @@ class RateScope:
 
     Attributes:
         rates: where they are.
-        partitions: how many tasks of a vertex behind a shuffle run at a time, at most.
+        partitions: how many tasks of a vertex after a shuffle run at a time, at most.
         partition: which of these the task belongs to.
         shares_all: whether all tasks of a partition have one limit together, as Flink's subtask has one.
     """

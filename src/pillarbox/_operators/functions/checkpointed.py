@@ -118,7 +118,7 @@ class FunctionSnapshotContext:
 class CheckpointedFunction(ABC):
     """A function with state of the operator itself, in addition to what it is otherwise; with or without keys.
 
-    It has a place behind a shuffle only: Spark's tasks of a source have no identity from epoch to epoch.
+    It has a place after a shuffle only: Spark's tasks of a source have no identity from epoch to epoch.
 
     Example:
         >>> class Sample(FlatMapFunction[int, int], CheckpointedFunction):

@@ -31,7 +31,7 @@ class ProcessOperator(FunctionOperator):
         process_each(self, records, call, self._ctx)
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source: event time begins anew."""
+        """Begin an epoch of a source: event time begins again."""
         self._clocks.watermark = MIN_TIMESTAMP
 
     def process_watermark(self, timestamp: int) -> None:

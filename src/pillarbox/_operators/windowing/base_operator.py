@@ -46,7 +46,7 @@ class WindowProgram:
         contents: what they keep of their elements.
         function: the user's window function; None: the contents are the result.
         opened: functions that are opened and closed with the operator.
-        lateness: how long a window stays behind its end, in milliseconds of event time.
+        lateness: how long a window stays after its end, in milliseconds of event time.
         late_tag: the side output for what comes too late; None: it is dropped, and counted.
     """
 

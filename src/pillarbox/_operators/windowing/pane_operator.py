@@ -2,7 +2,7 @@
 
 A pane is one thing for all keys, as tumbling windows are; in a checkpoint, it is a row of (key, start of the pane) for
 each key. Timers are those of keys. When a window fires, the panes of which it is made are merged, with the
-help of two stacks. Those are a cache in memory: they are made anew from the panes after a restart, and in part when a
+help of two stacks. Those are a cache in memory: they are made again from the panes after a restart, and in part when a
 pane changes that is in them.
 """
 

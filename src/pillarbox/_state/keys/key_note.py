@@ -1,7 +1,7 @@
 """The description of a key beside its state, so that a program with another key does not go unnoticed.
 
 Keys themselves do not tell: where a program keys by something else, old and new keys would mix in one state, in
-silence. So the state log, and the description of a program beside a checkpoint, hold a note of how keys are made.
+silence. So the state log, and the description of a program next to a checkpoint, hold a note of how keys are made.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class LogContents:
     Attributes:
         identity: whose state it is.
         backend: the live rows.
-        moved: the classes that have moved, by module and name of before.
+        moved: the classes that have moved, by their former module and name.
         classes: what pickles get for names, where any may be named.
         plain: the types of keys and states; None: they are pickled, whatever they are.
         layouts: what the slots of rows hold, by chunk.

@@ -58,7 +58,7 @@ class StateLog:
 
     Args:
         own_state: whether operators keep something for themselves.
-        moved: the classes that have moved, by module and name of before.
+        moved: the classes that have moved, by their former module and name.
 
     Attributes:
         contents: what there is in the log.

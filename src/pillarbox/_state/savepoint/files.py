@@ -185,7 +185,7 @@ class LocalSavepoint:
                 yield table.cast(batch)
 
     def own_states(self, uid: str, loads: Loads = loads_anything) -> list[OwnState]:
-        """Return what the operator's subtasks keep beside the rows of keys, by subtask.
+        """Return what the operator's subtasks keep besides the rows of keys, by subtask.
 
         Args:
             loads: unpickles it.

@@ -216,7 +216,7 @@ class Manifest:
     Attributes:
         pillarbox: the version that wrote it.
         epoch: the number of the epoch whose state it is.
-        programs: the descriptions of the query's programs, as beside a checkpoint; None: there are none.
+        programs: the descriptions of the query's programs, as next to a checkpoint; None: there are none.
         operators: the tables.
         sources: how far the sources had been read.
         files: what each data file has to be, by its path in the directory.

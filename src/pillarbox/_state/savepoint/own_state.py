@@ -1,4 +1,4 @@
-"""What subtasks keep beside the rows of keys, and how it is dealt out anew: watermarks, carried requests, own states.
+"""What subtasks keep besides the rows of keys, and how it is dealt out anew: watermarks, carried requests, own states.
 
 Source of the behaviour: Flink's ``RoundRobinOperatorStateRepartitioner`` for list, union list and broadcast state.
 """
@@ -75,7 +75,7 @@ def read_task(uid: str, payload: bytes, loads: Callable[[bytes], Any]) -> dict[s
 
 @dataclass
 class OwnState:
-    """What a subtask keeps beside the rows of keys.
+    """What a subtask keeps besides the rows of keys.
 
     Attributes:
         task: watermarks (``gate``) and what operators have not finished (``operators``, by uid), as a head has it.
@@ -92,7 +92,7 @@ def own_states(
     own_rows: Iterable[Mapping[int, dict[str, Any]]],
     loads: Callable[[bytes], Any],
 ) -> list[OwnState]:
-    """Return what the subtasks of an operator keep beside the rows of keys, by subtask.
+    """Return what the subtasks of an operator keep besides the rows of keys, by subtask.
 
     Args:
         tasks: the rows of ``tasks``, also those of other operators.

@@ -22,7 +22,7 @@ class ImportedNames(Allowed):
     """Names by which anything may be imported.
 
     Args:
-        moved: the classes that have moved, by module and name of before.
+        moved: the classes that have moved, by their former module and name.
 
     Attributes:
         records: the dataclasses and named tuples that were named since :meth:`forget`, by module and name.

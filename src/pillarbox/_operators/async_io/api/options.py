@@ -59,7 +59,7 @@ class AsyncOptions:
         ordered: whether results leave in the order of the records; else as they come, but none across a watermark.
         retry: when to ask again, or how often; None: never.
         batch_size: the maximum number of records that the function gets at a time, as a list; None: one, as it is.
-        batch_timeout: how long a smaller batch waits for more; None: until the epoch or event time goes on.
+        batch_timeout: how long a smaller batch waits for more; None: until the epoch ends or event time advances.
         rate_limit: the maximum number of requests per second of a partition.
         job_rate_limit: the maximum number of requests per second of all subtasks together.
         cache: keeps results, by a key of the record.

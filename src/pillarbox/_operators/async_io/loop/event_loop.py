@@ -1,4 +1,4 @@
-"""An asyncio event loop in a thread of its own, beside the mailbox thread."""
+"""An asyncio event loop in a thread of its own, next to the mailbox thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's function beside the mailbox thread: in an event loop or in threads, for one operator."""
+"""The user's function next to the mailbox thread: in an event loop or in threads, for one operator."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ class _PlainCalls:
 
 
 class _AsyncRuntimeContext(RuntimeContext):
-    """The task, as a function beside the mailbox thread sees it."""
+    """The task, as a function next to the mailbox thread sees it."""
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         raise ProgramError(

@@ -1,4 +1,4 @@
-"""Requests under way: a bounded number at a time, on an event loop beside the mailbox thread.
+"""Requests under way: a bounded number at a time, on an event loop next to the mailbox thread.
 
 The mailbox thread submits requests and takes completed ones; all between happens in the loop's thread (A8). A fixed
 number of workers, which are asyncio tasks, take requests from the head of a queue: so the next request starts in the

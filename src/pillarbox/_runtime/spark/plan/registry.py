@@ -46,7 +46,7 @@ class ProgramFacts:
     """All that the start of a query takes of a program in its plan: none of its functions and DataFrames.
 
     Attributes:
-        description: what is noted of it beside a checkpoint.
+        description: what is noted of it next to a checkpoint.
         uses_processing_time: whether it has timers of the clock.
         auto_rescale: whether its parallelism is to become the checkpoint's.
         has_narrow_rows: whether no row of its sources can be large.

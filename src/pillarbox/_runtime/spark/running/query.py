@@ -1,6 +1,6 @@
 """Queries that pillarbox looks after from start to end: :func:`start` in place of a writer's own.
 
-A changed program is refused before anything runs, by its description beside the checkpoint. A thread in the driver
+A changed program is refused before anything runs, by its description next to the checkpoint. A thread in the driver
 watches the query: it ends an ``availableNow`` query, which Spark would run for ever where a program uses processing
 time, and has the functions closed when the query has ended.
 """

@@ -1,4 +1,4 @@
-"""Requests from the command line to the driver of a running query, in a folder beside its checkpoint.
+"""Requests from the command line to the driver of a running query, in a folder next to its checkpoint.
 
 There is no other way that is open wherever a query runs: both sides can read and write there. Each writes lines of
 JSON into files of their own; nothing is ever changed or removed. A request has an ``id``:

@@ -213,7 +213,7 @@ def _schemas(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
 
 
 def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str) -> None:
-    """Write what subtasks keep beside the rows of keys, of all operators."""
+    """Write what subtasks keep besides the rows of keys, of all operators."""
     values = [tuple(row[name] for name in TASKS.names) for row in rows]
     schema = spark_schema(TASKS)
     frame = spark.createDataFrame(values, schema)
@@ -379,7 +379,7 @@ class OpenSavepoint:
 
     @property
     def tasks(self) -> DataFrame:
-        """What subtasks keep beside the rows of keys, pickled: a row for each.
+        """What subtasks keep besides the rows of keys, pickled: a row for each.
 
         Raises:
             CheckpointMismatchError: it is not as it was written.
@@ -388,7 +388,7 @@ class OpenSavepoint:
         return reader(self._spark).schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
 
     def own_states(self, uid: str, loads: Loads = loads_anything) -> list[OwnState]:
-        """Return what the operator's subtasks keep beside the rows of keys, by subtask; all of it is in memory.
+        """Return what the operator's subtasks keep besides the rows of keys, by subtask; all of it is in memory.
 
         Args:
             loads: unpickles it.

@@ -1,4 +1,4 @@
-"""The levels behind a shuffle in a batch: tasks in partitions of ``mapInArrow``.
+"""The levels after a shuffle in a batch: tasks in partitions of ``mapInArrow``.
 
 A batch is one epoch: its state is never read again, so it is kept nowhere. A task is made for its share of the batch,
 and closed at the end of it.

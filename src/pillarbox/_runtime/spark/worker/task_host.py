@@ -1,4 +1,4 @@
-"""The levels behind a shuffle on Spark: tasks in ``transformWithStateInPandas``.
+"""The levels after a shuffle on Spark: tasks in ``transformWithStateInPandas``.
 
 The grouping key is the subtask's code, so Spark calls once per subtask and epoch, with that subtask's buffers. The
 state log is a map state of Spark's, which commits it with the micro-batch. The tasks themselves live in homes (see
