@@ -22,9 +22,6 @@ from tests.examples.shipped import ORACLES
 from tests.support.docs import HOME
 
 EXAMPLES = examples()
-OWN = {  # those of the tutorial have tests of their own
-    name: folder for name, folder in EXAMPLES.items() if name != "fraud"
-}
 LONGEST_PROGRAM = 80  # lines
 LARGEST = 1_000_000  # bytes
 MEASURED = re.compile(r"\b\d\d:\d\d:\d\d(?=, SILENT)|[\d,]+(?= rows/s| retries)|(?<=epochs without rows: )\d+")
@@ -62,7 +59,7 @@ def run(*command: str, cwd: Path) -> str:
 def cases() -> list[object]:
     """Each example; most of them take a session of Spark's for what other tests have as well."""
     slow, long = pytest.mark.slow("a session of its own"), pytest.mark.long("each takes a session of its own")
-    return [pytest.param(name, marks=slow if name in IN_MAKE_TEST else long) for name in OWN]
+    return [pytest.param(name, marks=slow if name in IN_MAKE_TEST else long) for name in EXAMPLES]
 
 
 @pytest.mark.spark
@@ -74,7 +71,7 @@ def test_an_example_prints_what_its_readme_shows(name: str, tmp_path: Path):
         assert "<svg" in (tmp_path / "weather_alarms.svg").read_text()
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", ORACLES)  # tests of the tutorial look at what `fraud` finds
 def test_a_readme_shows_what_plain_python_finds(name: str):
     found = ORACLES[name](EXAMPLES[name])
     assert found, "an oracle that finds nothing tests nothing"
@@ -91,6 +88,10 @@ def test_an_example_is_small_and_says_what_it_is(name: str):
     data = [path for path in folder.rglob("*") if path.suffix in (".csv", ".parquet", ".jsonl")]
     assert sum(path.stat().st_size for path in data) <= LARGEST
     assert name in (HOME / "docs" / "examples.md").read_text()
+
+
+def test_each_example_has_an_oracle():
+    assert ORACLES.keys() | {"fraud"} == EXAMPLES.keys()
 
 
 @pytest.mark.slow("it makes all data anew")
@@ -111,6 +112,17 @@ def test_a_copy_runs_from_its_new_folder(tmp_path: Path):
     (target / "payments.csv").write_text("id,at,amount\n")  # it reads its own data: nobody pays
     output = run(str(target / "program.py"), cwd=tmp_path)
     assert output.startswith("5000 orders that were not paid")
+
+
+@pytest.mark.spark
+@pytest.mark.long("a session of its own, for what the test before shows of another example")
+def test_workers_find_the_modules_of_a_copy(tmp_path: Path):
+    copy(EXAMPLES["score"], tmp_path / "mine")
+    model = tmp_path / "mine" / "model.py"
+    model.write_text(model.read_text().replace("[float(chance) for chance in", "[0.0 for _ in"))  # nothing is fraud
+    output = run(str(tmp_path / "mine" / "program.py"), cwd=tmp_path)
+    accuracies = [float(share) for share in re.findall(r"(0\.\d+)\|\n", output)]
+    assert len(accuracies) == 3 and max(accuracies) < 0.7
 
 
 def test_a_copy_has_files_in_the_order_of_their_names(tmp_path: Path):
