@@ -102,7 +102,7 @@ def check_instance(func: Any, interface: type[Function], where: str, called: Seq
 
 
 def check_parameters(given: Any, interface: type, where: str) -> None:
-    """Refuse an object whose methods cannot be called with the parameters that those of its interface have.
+    """Refuse an object whose methods cannot be called with the parameters of the interface's methods.
 
     Java's have more: a collector, for one, where a function here returns or yields its results.
 

@@ -75,7 +75,7 @@ def _has_months(kind: DataType) -> bool:
 
 
 def check_timestamp_column(step: Transformation, column: str | None) -> None:
-    """Check that the column that event time is taken from is there, and holds a time, as far as ``step`` shows.
+    """Check that the column that event time is taken from exists, and holds a time, as far as ``step`` shows.
 
     Raises:
         ProgramError: it is not, or does not.
@@ -95,7 +95,7 @@ def check_timestamp_column(step: Transformation, column: str | None) -> None:
 
 
 def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> None:
-    """Check that the columns of a key are there, and can be one, as far as ``step`` shows.
+    """Check that the columns of a key exist, and can be a key, as far as ``step`` shows.
 
     Raises:
         ProgramError: one is not, or its values have no hash.
@@ -113,7 +113,7 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
 
 
 def check_field(step: Transformation, field: int | str, method: str) -> None:
-    """Check that the column by which ``method`` folds records is there, as far as ``step`` shows.
+    """Check that the column by which ``method`` folds records exists, as far as ``step`` shows.
 
     Raises:
         ProgramError: it is not.

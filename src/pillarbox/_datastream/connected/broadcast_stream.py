@@ -47,7 +47,7 @@ class BroadcastStream(Generic[T1]):
 
 
 class BroadcastConnectedStream(Generic[T1, T2]):
-    """A stream of records of type ``T1``, keyed or not, beside a broadcast one of records of type ``T2``.
+    """A stream of records of type ``T1``, keyed or not, connected with a broadcast stream of records of type ``T2``.
 
     Made by ``DataStream.connect``.
     """

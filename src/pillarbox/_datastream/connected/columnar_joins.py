@@ -47,7 +47,7 @@ def join_columns(
 
     Raises:
         ProgramError: ``how`` is none of the two; columns are not known; a key is no column, or of another type than
-            that of the other side; both sides have a column of the same name.
+            than the key of the other side; both sides have a column of the same name.
     """
     if how not in ("inner", "left"):
         raise ProgramError(f'interval_join(): how is "inner" or "left", not {shorten(how)}')

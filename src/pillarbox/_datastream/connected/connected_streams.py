@@ -59,7 +59,7 @@ class ConnectedStreams(Generic[T1, T2]):
 
         Args:
             key_selector1: the key of the records of the first stream.
-            key_selector2: the key of those of the second; equal keys of both share their state.
+            key_selector2: the key of the records of the second stream; equal keys of both share their state.
             key_type: one of ``Types``: keys of both are converted to it, and refused if they do not fit.
 
         Raises:
@@ -94,7 +94,7 @@ class ConnectedStreams(Generic[T1, T2]):
         Streams that are not partitioned, by key or otherwise, are rebalanced: see ``DataStream.rebalance``.
 
         Args:
-            func: its ``map1`` gets the records of the first stream, ``map2`` those of the second. Where both streams
+            func: ``map1`` gets the records of the first stream, ``map2`` the records of the second. Where both streams
                 have keys, it has keyed state, which both share.
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
@@ -129,7 +129,7 @@ class ConnectedStreams(Generic[T1, T2]):
         Streams that are not partitioned, by key or otherwise, are rebalanced: see ``DataStream.rebalance``.
 
         Args:
-            func: its ``flat_map1`` gets the records of the first stream, ``flat_map2`` those of the second. Where both
+            func: ``flat_map1`` gets the first stream's records, ``flat_map2`` the second stream's. Where both
                 streams have keys, it has keyed state, which both share.
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
@@ -167,7 +167,7 @@ class ConnectedStreams(Generic[T1, T2]):
         key or otherwise, are rebalanced: see ``DataStream.rebalance``.
 
         Args:
-            func: its ``process_element1`` gets the records of the first stream, ``process_element2`` those of the
+            func: ``process_element1`` gets the records of the first stream, ``process_element2`` the records of the
                 second. A ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` runs without state or timers.
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             processing_time: as in ``KeyedStream.process``.

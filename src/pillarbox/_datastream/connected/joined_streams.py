@@ -331,15 +331,15 @@ class IntervalJoin(Generic[T1, T2]):
         Of two streams of DataFrames' rows that are keyed by columns, pairs are found by columns, when event time moves
         on or the micro-batch ends: only rows with a partner become Python objects.
 
-        Each side keeps its records until event time, the minimum of both streams', has passed that of their last
-        possible partner. A record that comes behind event time is late: it is dropped, and counted in the metrics
+        Each side keeps a record until event time, the minimum of both streams, has passed the time of its last
+        possible partner. A record that comes after event time has passed it is late: it is dropped, and counted
         (``late_records_dropped``), or goes to a side output.
 
         Args:
             func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises, for any of its pairs: ``"fail"`` fails the task; an
-                ``OutputTag`` sends a :class:`DeadLetter` to that side output, in the place of all pairs of the record
+                ``OutputTag`` sends a :class:`DeadLetter` to that side output, instead of all pairs of the record
                 that came last, which is not kept.
 
         Raises:
@@ -359,7 +359,7 @@ class IntervalJoin(Generic[T1, T2]):
         interval = self._interval("process")
         sides = sides_of_rows(left, right, self._late_tags)
         make: Callable[[OperatorContext], StreamOperator]
-        # One that goes on when its function raises gets record by record, which columns are no help for.
+        # An operator that continues when its function raises gets single records, for which columns are no help.
         if sides is None or on_error != "fail":
             keyings = (left._keying, right._keying)
             make = partial(
@@ -384,21 +384,21 @@ class IntervalJoin(Generic[T1, T2]):
         Both streams are of DataFrames, or of functions that declare their ``output_type``, with keys that are named
         columns. A row whose key is null, or has a null in one of its columns, joins nothing, as in Spark; NaN equals
         NaN, as there. Late rows are those of :meth:`process`. A pair has the later one of its two event times; a row
-        without a partner that of the last one that it might have had.
+        without a partner has the event time of the last partner that it might have had.
 
         Args:
             how: ``"inner"``: pairs; ``"left"``: also rows of the left stream without a partner, with nulls in the place
-                of one, as soon as event time has passed the last one that might have come.
-            suffixes: what is put behind the names of columns that both sides have: of the left one's, and of the right
+                of a partner, as soon as event time has passed the last one that might have come.
+            suffixes: the endings for the names of columns that both sides have: of the left side's, and of the right
                 one's, such as ``("", "_right")``. By default such columns are refused. Key columns that are called the
-                same on both sides are there once.
+                same on both sides occur once.
 
         Returns:
-            the columns of the left stream, then those of the right one.
+            the columns of the left stream, then the columns of the right stream.
 
         Raises:
             ProgramError: there are no bounds; the columns are not known; a key is no column, or of another type than
-                that of the other side; both sides have a column of the same name.
+                than the key of the other side; both sides have a column of the same name.
 
         Example:
             >>> event = Types.ROW_NAMED(["id", "at"], [Types.STRING(), Types.LONG()])

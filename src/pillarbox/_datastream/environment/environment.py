@@ -59,7 +59,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Return a new environment.
 
         Args:
-            spark: the session to run on; by default that of the DataFrames that the program reads.
+            spark: the session to run on; by default the session of the DataFrames that the program reads.
 
         Raises:
             ProgramError: it is no session: the settings that Flink's method takes are the session's.
@@ -202,7 +202,7 @@ class StreamExecutionEnvironment(ProgramSettings):
 
         Args:
             clock: processing time; the system's by default.
-            savepoint: state to start from, as :meth:`LocalJob.savepoint` returned it; it comes before that of
+            savepoint: state to start from, as :meth:`LocalJob.savepoint` returned it; it takes precedence over
                 :meth:`from_savepoint`.
             outputs: the streams whose records each epoch returns, by name.
 

@@ -40,9 +40,9 @@ class ProgramSettings:
     def set_parallelism(self, parallelism: int) -> Self:
         """Set how many subtasks of operators after a shuffle run at a time: Spark's partitions.
 
-        That of a stopped query can be changed, up to the max parallelism, by :func:`pillarbox.rescale`, ``pillarbox
-        rescale``, or :meth:`set_auto_rescale`; else a query keeps the one of its first start. An operator may have
-        fewer subtasks, or more (:meth:`DataStream.set_parallelism`).
+        :func:`pillarbox.rescale`, ``pillarbox rescale`` and :meth:`set_auto_rescale` change the parallelism of a
+        stopped query, up to the max parallelism; otherwise a query keeps the parallelism of its first start. An
+        operator may have fewer subtasks, or more (:meth:`DataStream.set_parallelism`).
 
         Args:
             parallelism: the number, from 1 to the max parallelism.
@@ -78,7 +78,7 @@ class ProgramSettings:
 
         A streaming query has a subtask for each key group, in as many partitions of Spark's as the parallelism says.
         So more of them cost little, but not nothing. A checkpoint keeps the number of its first start; a program that
-        sets none goes on with that.
+        sets none resumes with that number.
 
         Args:
             max_parallelism: the number, from the parallelism to 32768.
@@ -206,15 +206,15 @@ class ProgramSettings:
         return self
 
     def add_class_alias(self, former: str, cls: type) -> Self:
-        """Let state that was written with a class go on with the class that it is now.
+        """Let the program read state that was written with a class under its former name.
 
         It holds for all state: values and keys, of declared types and pickled. The first epoch writes all state of an
-        operator with such values anew, under the new name: the call may go once an epoch has been committed;
+        operator with such values again, under the new name: the call may go once an epoch has been committed;
         ``pillarbox inspect`` shows the classes that a checkpoint names. It is of use as long as older checkpoints and
         savepoints may be started from.
 
         Args:
-            former: module and qualified name of before, as in ``"shop.model:Order"``.
+            former: the former module and qualified name, as in ``"shop.model:Order"``.
             cls: the class that stands for it now.
 
         Returns:
@@ -255,7 +255,7 @@ class ProgramSettings:
         """Let the program start with the state of a savepoint, at any parallelism.
 
         A streaming query takes it when it starts on a new checkpoint, in an epoch of its own before the first one, and
-        goes on from that checkpoint in later starts, for which the savepoint need not be there any more. Before
+        resumes from that checkpoint in later starts, which no longer need the savepoint. Before
         anything runs, the savepoint is compared with the program. Programs that run in this process take the state
         each time, and read no positions.
 

@@ -25,7 +25,7 @@ class AsyncDataStream:
 
     ``DataStream.map_async`` takes plain functions. Of each method, ``timeout`` is how long a request may take, retries
     included (an int: milliseconds), ``capacity`` the maximum number of requests under way in a partition, and
-    ``output_type`` the columns of the results, for ``to_dataframe()``. The names are PyFlink's; the options behind them
+    ``output_type`` the columns of the results, for ``to_dataframe()``. The names are PyFlink's; the further options
     are those of ``map_async``.
     """
 
@@ -267,7 +267,7 @@ def _ask(
     """Return the stream of the results.
 
     Args:
-        method: the one that was called; those with ``batch`` in their names take an ``AsyncBatchFunction``.
+        method: the name of the called method; methods with ``batch`` in their names take an ``AsyncBatchFunction``.
         given: the keywords that it was called with, as far as it has no parameters of these names.
         more: the parameters that not all methods have.
     """

@@ -230,7 +230,7 @@ class DataStream(Stream[T1], Generic[T1]):
                 (the task's metrics count it), the tag of a side output sends an :class:`AsyncFailure` there, and
                 ``fallback(f)`` emits what ``f(record, error)`` returns.
             on_barrier: where an epoch ends, ``"drain"`` waits for its requests; ``"carry"`` takes those under way into
-                the next (behind a ``key_by`` only): they are part of the state, and are asked about again only
+                the next (after a ``key_by`` only): they are part of the state, and are asked about again only
                 where the task is created again. Their timeout counts from their first attempt.
 
         Raises:
@@ -311,7 +311,7 @@ class DataStream(Stream[T1], Generic[T1]):
                 side output, and the stream continues without the record.
 
         Raises:
-            ProgramError: it is no ``WatermarkStrategy``, or its column is not there or holds no timestamps.
+            ProgramError: it is no ``WatermarkStrategy``, or its column does not exist or holds no timestamps.
 
         Example:
             >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")

@@ -71,7 +71,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             processing_time: whether ``func`` sets processing-time timers, so that Spark must run epochs also when there
                 is no data; by default it is what the function declares (:attr:`Function.uses_processing_time`), or
-                else it is looked up in its code and in that of the helpers that it reaches. A streaming query that is
+                else pillarbox looks it up in its code and in the helpers that it reaches. A streaming query that is
                 not known to do so fails where one is set.
             on_error: the fate of a record or timer at which ``func`` raises: ``"fail"`` fails the task; an
                 ``OutputTag`` sends a :class:`DeadLetter` to that side output, undoes what ``func`` has changed in state

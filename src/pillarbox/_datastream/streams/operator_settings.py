@@ -71,8 +71,8 @@ class OperatorSettings:
     def set_parallelism(self, parallelism: int) -> Self:
         """Set the number of subtasks of the sink, or of the operator that makes this stream.
 
-        Where it is not that of the operator before, and the stream between them is not partitioned, that is rebalanced;
-        and so it is behind this operator, whose successors are the program's again. (Sinks stay with the operator
+        Where it differs from the previous operator's, and no method partitions the stream between, that is rebalanced;
+        so is the stream after this operator, whose successors have the program's. (Sinks stay with the operator
         before them.) Between a source and the first shuffle operators run in the partitions of the source,
         unless they have a parallelism of their own. A checkpoint keeps the number.
 

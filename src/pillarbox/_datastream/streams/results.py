@@ -9,14 +9,14 @@ from pillarbox._datastream.checks.missing import missing_in_sink
 from pillarbox._datastream.streams.operator_settings import OperatorSettings
 from pillarbox._generics import Generic, T
 
-# The program runs ahead of whoever reads its results until this many are there.
+# The program runs ahead of whoever reads its results until this many are waiting.
 _AHEAD = 10_000
 
 
 class CollectedResults(Generic[T]):
     """The records that a program emits: the program runs as they are read. PyFlink's iterator.
 
-    The program runs ahead, until some thousand records are there that were not read yet; so a small one has ended, its
+    The program runs ahead, until some thousand records wait to be read; so a small program has ended, its
     functions are closed, and its errors are raised, before the results are returned.
 
     ``next()`` takes a record; all that is left can be iterated again and again, and be compared, measured, indexed and
@@ -44,7 +44,7 @@ class CollectedResults(Generic[T]):
         self._run_ahead(0)
 
     def _run_ahead(self, position: int) -> bool:
-        """Run the program until enough records behind a position are there; return whether there is any."""
+        """Run the program until enough records after a position are available; return whether there is any."""
         while self._portions is not None and len(self._records) - position < _AHEAD:
             portion = next(self._portions, None)
             if portion is None:

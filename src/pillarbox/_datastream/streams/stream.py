@@ -83,7 +83,7 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._step.name
 
     def start_new_chain(self) -> Self:
-        """Let the operator that makes this stream begin new tasks, in which those behind it run, too.
+        """Let the operator that makes this stream begin new tasks, which the operators after it may join.
 
         That costs a level of the Spark plan, as :meth:`disable_chaining` does.
 
@@ -383,7 +383,7 @@ class Stream(OperatorSettings, Generic[T1]):
 
         Args:
             job_execution_name: accepted as in PyFlink, and not used.
-            limit: the maximum number of records to return, as a list: the program ends when they are there, and its
+            limit: the maximum number of records to return, as a list: the program ends when it has these, and its
                 functions are closed. Without a limit the program runs while the results are read: see
                 :class:`CollectedResults`.
 

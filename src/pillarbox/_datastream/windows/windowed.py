@@ -82,7 +82,7 @@ class Windowed(Generic[T1, WindowOut]):
             raise missing(self, name)
 
     def trigger(self, trigger: Trigger) -> Self:
-        """Set when the function of a window is called, in place of the assigner's default.
+        """Set when the function of a window is called, instead of the assigner's default.
 
         Of two streams, the elements that a trigger sees are (0 or 1, record).
 
@@ -131,11 +131,11 @@ class Windowed(Generic[T1, WindowOut]):
         return self
 
     def side_output_errors(self, tag: OutputTag[Any]) -> Self:
-        """Emit a dead letter where a function raises, and go on: ``on_error`` of other operators.
+        """Emit a dead letter where a function raises, and continue: ``on_error`` of other operators.
 
         The letter of a function that folds elements, or assigns windows, has the record, which is then in no window.
-        That of a window function has what the window keeps, all of its elements or an accumulator in a tuple; the
-        window goes on as if nothing had been emitted. Of two streams, what a window keeps are the records of both, each
+        The letter of a window function has what the window keeps: all of its elements, or an accumulator in a tuple. A
+        window continues as if nothing had been emitted. A window of two streams keeps the records of both, each
         as (0 or 1, record). These windows keep their state as general ones do, whatever the assigner.
 
         Args:
@@ -160,7 +160,7 @@ class Windowed(Generic[T1, WindowOut]):
         """Take elements out of a window before or after its function is called.
 
         The window then keeps all of its elements with their timestamps, also where ``reduce`` or ``aggregate`` folds
-        them: an element costs its size, and each firing folds all of them anew. Of two streams, elements are (0 or 1,
+        them: an element costs its size, and each firing folds all of them again. Of two streams, elements are (0 or 1,
         record).
 
         Args:
@@ -229,7 +229,7 @@ class Windowed(Generic[T1, WindowOut]):
 class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
     """The windows of one stream."""
 
-    # The window functions that the stream takes: those of apply(), and those of process().
+    # The window functions that the stream takes: the functions of apply(), and of process().
     _kinds: tuple[type, type]
 
     def side_output_late_data(self, output_tag: OutputTag[Any]) -> Self:

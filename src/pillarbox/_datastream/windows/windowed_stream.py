@@ -81,9 +81,9 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         added once also where windows overlap, and accumulators are merged when a window fires.
 
         Aggregates of columns, such as ``total=sum_("amount")``, are computed by Arrow, for whole runs of rows: before
-        the shuffle, and behind it, where a window keeps columns. The results are rows of the key columns,
+        the shuffle, and after it, where a window keeps columns. The results are rows of the key columns,
         ``window_start``, ``window_end``, and the aggregates. The key has to be named columns, and the columns known:
-        those of a DataFrame, or those that the function before declares. They are fastest on rows that no Python
+        the columns of a DataFrame, or declared by the previous function. They are fastest on rows that no Python
         function has touched. They take windows of event time without trigger, evictor or side output for late rows;
         with ``allowed_lateness``, late rows of a run fire the windows of their keys once.
 
@@ -97,7 +97,7 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
 
         Raises:
             ProgramError: a function is of another kind; windows merge, and ``aggregate_function`` has no ``merge``; a
-                column is not there, or of a type that its aggregate does not take; windows are of another kind.
+                column is missing, or of a type that its aggregate does not take; windows are of another kind.
 
         Example:
             >>> class Mean(AggregateFunction):
