@@ -5,7 +5,7 @@ is run again emits the same ones. Source of the behaviour: Flink's ``TimestampsA
 
 After a shuffle its last watermark is state, and so are its status and the time since which it has had no record, in
 epochs' times: whichever worker has the subtask, and however often it is made again, a silent one becomes idle when it
-would have become so. (In Flink nothing of it is state, and the countdown starts anew with the task.) At a source the
+would have become so. (In Flink nothing of it is state, and the countdown starts over with the task.) At a source the
 task that reads it counts, as partitions have no identity (:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
@@ -65,7 +65,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._begin_anew(idle=None)
 
     def begin_epoch(self) -> None:
-        """Begin anew: under Spark the records of another epoch come from other partitions, active ones to all."""
+        """Start over: under Spark the records of another epoch come from other partitions, active ones to all."""
         self._begin_anew(idle=False)
 
     def _begin_anew(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
@@ -94,7 +94,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         return said if self._idleness is None else {**said, **self._idleness.snapshot()}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Go on from what was said last; the generator begins anew, and what it says again goes no further."""
+        """Resume from the last output; the generator starts over, and repeated watermarks go no further."""
         if state is not None:
             self._begin_anew(idle=state["idle"], last=state["watermark"])
             if self._idleness is not None:

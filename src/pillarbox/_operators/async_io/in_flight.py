@@ -83,7 +83,7 @@ class InFlight:
         self._deadlines = Deadlines(options.timeout_millis, clock, context.mailbox_executor, self._expire)
         self._counters = Counters()
         self._results = Results(context, function, options)
-        # Those of a snapshot whose time had run out before they could be asked here. It begins again, and the epoch
+        # Requests of a snapshot whose time had run out before they could be asked here. It begins again, and the epoch
         # waits for them: so there is an end, also where processes die again and again.
         self._last_chances: set[Request] = set()
         self._turns: Turns | None = None
@@ -264,7 +264,7 @@ class InFlight:
             self._conclude(request, (), error)
 
     def _settle(self, request: Request, results: Sequence[Any]) -> None:
-        """Let results leave in the place of a request."""
+        """Emit results instead of a request."""
         if self._combining is not None:
             results = [self._combining.combine(value, result) for value, result in zip(request.values, results)]
         self._conclude(request, results, None)

@@ -1,7 +1,7 @@
 """Asks a service about records, many at a time, and emits the answers (A1 to A10).
 
 The mailbox does the work: completions arrive as mails, many in one; a full queue yields to the mailbox, so that
-completions, timers and checkpoints go on; timeouts are processing-time timers; results leave in the mailbox thread.
+completions, timers and checkpoints continue; timeouts are processing-time timers; results leave in the mailbox thread.
 Source of the behaviour: Flink's ``AsyncWaitOperator``.
 """
 
@@ -98,7 +98,7 @@ class AsyncWaitOperator(StreamOperator):
         return self.in_flight.snapshot() if self.options.carries and not self.in_flight.is_empty() else None
 
     def restore_state(self, state: Any) -> None:
-        """Go on with the requests that had not left."""
+        """Resume the requests that had not left."""
         self.in_flight.restore(state or ())
 
     @property

@@ -57,7 +57,7 @@ class Results:
         raise TimeoutError(f"no answer within {self._options.timeout_millis} ms")
 
     def of_fallback(self, request: Request, fallback: AsyncFallback, error: BaseException) -> list[Any]:
-        """Return what leaves in the place of the records of a request that failed.
+        """Return the output instead of the records of a request that failed.
 
         Raises:
             OperatorError: the fallback raised, or returned something else.

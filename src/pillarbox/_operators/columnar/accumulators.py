@@ -27,7 +27,7 @@ _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _FLOATS = (spark.FloatType, spark.DoubleType)
 # Spark's decimals have at most this many digits.
 _DIGITS = 38
-# An avg of decimals has this many more digits behind the point.
+# An avg of decimals has this many more digits after the point.
 _MORE_DIGITS = 4
 
 

@@ -2,7 +2,7 @@
 
 An aggregate is a value that says which columns it reads. Bound to the types of these, it becomes an accumulator, which
 says how rows become partial results, how these are merged, and what comes of them. Null, overflow and decimal rules are
-those of Spark SQL in ANSI mode.
+the rules of Spark SQL in ANSI mode.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The state of operators that keep the rows of all keys together, and the rule by which what they add is merged.
 
 All that a subtask keeps lies under one key, the smallest whole number that the subtask owns, in namespaces: *places*.
-What lies there are Arrow streams: an epoch adds some, and now and then some of about the same length become one, as in
+A place has Arrow streams: an epoch adds some, and now and then some of about the same length become one, as in
 a log-structured merge tree. So what is written again, in all, is a small multiple of what was added, and there are few.
 """
 

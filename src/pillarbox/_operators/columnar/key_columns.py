@@ -1,6 +1,6 @@
-"""Keys of columnar aggregates as columns that Arrow can group by: in the place of a struct those of its fields.
+"""Keys of columnar aggregates as columns that Arrow can group by: a struct is replaced by its fields.
 
-The columns of ``part: STRUCT<a: INT, b: STRING>`` are ``part?``, whether it is there, ``part.a`` and ``part.b``.
+The columns of ``part: STRUCT<a: INT, b: STRING>`` are ``part?``, whether it is not null, ``part.a`` and ``part.b``.
 """
 
 from __future__ import annotations

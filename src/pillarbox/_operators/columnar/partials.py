@@ -234,7 +234,7 @@ class Partials:
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)
 
     def by_key(self, columns: Mapping[str, pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the positions of rows, those of a key together, in their order; and the number of each one's key."""
+        """Return the positions of rows, grouped by key and otherwise in order, and the number of each row's key."""
         positions, lengths = positions_by_key([columns[name] for name in self._keys])
         return positions, np.repeat(np.arange(len(lengths)), lengths)
 
@@ -261,7 +261,7 @@ class Partials:
             kernels[_MARK] = Part(pa.bool_(), "max")
         for bound, by_kernels in self._by_kernels:
             kernels.update(zip(bound.names, by_kernels.parts))
-        # Numbers as names: those of Arrow's results are made of them, and users' may be any.
+        # Numbers as names: Arrow makes the names of its results from them, and users' names may be any.
         count = len(columns[ROWS])
         arrays = [columns[name] for name in by]
         names = [str(index) for index in range(len(by))]

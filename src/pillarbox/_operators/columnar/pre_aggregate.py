@@ -21,7 +21,7 @@ from pillarbox._operators.windowing.api.session_windows import EventTimeSessionW
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-# Rows are gathered until an epoch ends, or these many are there: more would take more memory, and save little.
+# Rows are gathered until an epoch ends, or until this many wait: more would take more memory, and save little.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
 # Partial results are sent in pieces, so that the receivers get buffers of moderate size.
@@ -93,7 +93,7 @@ class PreAggregateOperator(GatheringOperator):
     def _by_panes(
         self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None]:
-        """Return partial results and the starts of their panes, those of a pane together."""
+        """Return partial results, grouped by pane, and the starts of their panes."""
         assert self._panes is not None
         outside = self._panes.outside(times)
         if outside is not None and outside.any():

@@ -1,6 +1,6 @@
 """Sessions of columns: partial sessions of a key that overlap or touch are merged, by sorting.
 
-In memory there is one batch of all sessions that are open; an epoch merges those of the keys that came. In the state,
+In memory there is one batch of all open sessions; an epoch merges the sessions of the keys that came. In the state,
 all lies at one place: each epoch adds the sessions that it changed, as they are now. So the latest of those that
 overlap holds; and where one is over, by the watermark, it has been removed. When there are many more rows than open
 sessions, these take their place. There are no timers: with each watermark all sessions are looked at, as columns.
@@ -109,7 +109,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         came = _together(self._came)
         self._came = []
         watermark = self._timers.current_watermark
-        # Those of other keys stay as they are.
+        # Sessions of other keys stay as they are.
         sessions, rest = self._partials.apart(self._sessions(), came)
         both = _together([sessions, came])
         marks = np.arange(both.num_rows) >= sessions.num_rows

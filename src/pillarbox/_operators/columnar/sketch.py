@@ -1,6 +1,6 @@
 """About how many different values there are: the least hashes of each group's values.
 
-Where a group has fewer than ``K`` values, all of their hashes are there. Else the K-th least of evenly spread hashes
+For a group of fewer than ``K`` values, the sketch has all of their hashes. Else the K-th least of evenly spread hashes
 tells how dense they are (k minimum values). Hashes are part of the state: the same in every process, and for good.
 """
 

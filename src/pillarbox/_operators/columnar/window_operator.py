@@ -1,7 +1,7 @@
 """Tumbling, sliding and cumulating windows of columns: partial results are kept for each pane, and merged for a window.
 
 The place of a pane's partial results is its start. Windows have timers, under their bounds. Those that a watermark ends
-are noted by their timers, and fired behind the last of these: small ones together, as each pass over columns has its
+are noted by their timers, and fired after the last of these: small ones together, as each pass over columns has its
 price, however short they are.
 """
 
@@ -42,7 +42,7 @@ class ColumnarWindowOperator(ColumnarOperator):
         assert panes is not None
         self._panes = panes
         # The starts of panes that have partial results; those whose windows have their timers, as far as that is known;
-        # those of this epoch; and what came for windows that have fired.
+        # the starts of this epoch; and what came for windows that have fired.
         self._starts: set[int] = set()
         self._timed: set[int] = set()
         self._fresh: dict[int, list[pa.RecordBatch]] = {}
@@ -61,7 +61,7 @@ class ColumnarWindowOperator(ColumnarOperator):
     # -- records --
 
     def process_records(self, records: Records) -> None:
-        """Take partial results, those of each pane together."""
+        """Take partial results, grouped by pane."""
         assert isinstance(records, ArrowRecords)
         if not len(records):
             return
@@ -133,7 +133,7 @@ class ColumnarWindowOperator(ColumnarOperator):
             self._over = max(self._over, window.end)
 
     def flush(self) -> None:
-        """Fire the windows that have ended by the watermark that has come, in order, and clean up behind them."""
+        """Fire the windows that have ended by the watermark that has come, in order, and clean up after them."""
         # (Days of which one was left out may end together.)
         due, self._due = sorted(self._due, key=_order), []
         if len(due) == 1:
@@ -209,7 +209,7 @@ def _order(window: TimeWindow) -> tuple[int, int]:
 
 
 def _within(window: TimeWindow, starts: Sequence[int]) -> Sequence[int]:
-    """Return the starts of the panes of a window, of those of all panes in their order."""
+    """Return the starts of the panes of a window, out of the starts of all panes, in their order."""
     return starts[bisect_left(starts, window.start) : bisect_left(starts, window.end)]
 
 

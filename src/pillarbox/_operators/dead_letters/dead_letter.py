@@ -34,7 +34,7 @@ _SHOWN = 10_000
 class DeadLetter:
     """A record whose function raised, or a timer whose callback did, as the side output for errors gets it.
 
-    ``on_error=OutputTag(...)`` asks for it. What the function had changed in keyed state, timers and output is undone.
+    ``on_error=OutputTag(...)`` asks for it. The function's changes to keyed state, timers and output are undone.
 
     Attributes:
         value: the record, as it came; None of a timer; of a window whose function raised, its elements.

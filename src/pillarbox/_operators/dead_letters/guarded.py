@@ -1,4 +1,4 @@
-"""An operator that goes on when its function raises: the record becomes a dead letter, what it has done is undone.
+"""An operator that continues when its function raises: the record becomes a dead letter, and its effects are undone.
 
 It is put around the operator that it guards, where the program asks for it, and gives it one record at a time: so the
 operators themselves, and programs that do not ask, know nothing of it.
@@ -192,7 +192,7 @@ class GuardedOperator(StreamOperator):
         return [(held, len(held)) for held in (self._main, *self._sides.held)]
 
     def _take_back(self, marks: list[tuple[_Held, int]], mark: int = 0) -> None:
-        """Undo what the function has done since the marks were taken: those of outputs, and that of state."""
+        """Undo what the function has done since the marks were taken: outputs, and changes of state."""
         self._guarded.flush()  # what it had collected: it is cut off with the rest
         known = dict(marks)
         for held in (self._main, *self._sides.held):
@@ -235,7 +235,7 @@ class GuardedOperator(StreamOperator):
 
 
 class _GuardedTimers:
-    """Handles the timers of a service in the place of the guarded operator."""
+    """Handles the timers of a service instead of the guarded operator."""
 
     def __init__(self, guard: GuardedOperator, triggerable: Triggerable) -> None:
         self._guard = guard
@@ -267,7 +267,7 @@ class _Held:
         self._stamps += [None] * len(records) if records.timestamps is None else records.timestamps
 
     def cut(self, length: int) -> None:
-        """Drop the records behind the first ``length``."""
+        """Drop the records after the first ``length``."""
         del self._values[length:], self._stamps[length:]
 
     def let_go(self) -> None:

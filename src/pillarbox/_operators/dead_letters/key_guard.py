@@ -1,6 +1,6 @@
 """Sorts out records that get no key, where the program asks for it: in front of the partitioning, which asks again.
 
-Kafka Streams does the same of a record whose key mapper raises: its exception handler may let the stream go on.
+Kafka Streams does the same for a record whose key mapper raises: its exception handler may let the stream continue.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Also notes what Spark has to send beside the bytes."""
+    """Also notes what Spark has to send in addition to the bytes."""
 
     broadcasts: dict[int, Any]
 

@@ -1,4 +1,4 @@
-"""The output of operators: a collector of runs, and copies of values that functions may go on changing."""
+"""The output of operators: a collector of runs, and copies of values that functions may change later."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def next_look(values: list[Any], limit: int = 2**63) -> int:
 
 
 def settled(value: Any) -> Any:
-    """Return a value that stays as it is when the function goes on changing what it has emitted.
+    """Return a value that stays as it is when the function later changes what it has emitted.
 
     Records are handled in runs: what is emitted now is looked at later. So lists, dictionaries, sets and the like
     (``Counter``, ``deque``, ...), also as fields of a tuple, are copied. Objects of other kinds belong to the stream

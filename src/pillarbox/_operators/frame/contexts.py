@@ -68,7 +68,7 @@ class EmittingContext:
 
 
 class TimedContext(EmittingContext, ProcessFunction.Context):
-    """That of a stream without key, whose clocks can be read.
+    """The context of a stream without key, whose clocks can be read.
 
     Args:
         timers: the clocks, and the timers of the current key where there is one.
@@ -84,7 +84,7 @@ class TimedContext(EmittingContext, ProcessFunction.Context):
 
 
 class KeyedTimedContext(TimedContext, KeyedProcessFunction.OnTimerContext):
-    """That of a keyed stream."""
+    """The context of a keyed stream."""
 
     def __init__(self, collector: Collector, timers: TimerService, backend: KeyedStateBackend) -> None:
         super().__init__(collector, timers)

@@ -23,7 +23,7 @@ class StreamInput:
 
 
 class TwoInputs(StreamOperator):
-    """The part of an operator that has the inputs; beside it, another class has the loop over a run."""
+    """The part of an operator that has the inputs; another class of the operator has the loop over a run."""
 
     def process_records(self, records: Records) -> None:
         """Refuse records that do not say of which stream they are."""

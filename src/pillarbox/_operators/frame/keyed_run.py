@@ -27,7 +27,7 @@ class KeyedRun(NamedTuple):
     ends: Sequence[int] = ()
 
     def stretches(self) -> Iterator[tuple[Any, int, int, bool]]:
-        """Return the records of each key: the key, their first position, that behind the last; whether the key ends.
+        """Return the records of each key: the key, the position of the first, and after the last; whether the key ends.
 
         A key that ends without a record in this run is None.
         """

@@ -54,7 +54,7 @@ class Bucket(ABC):
         """Return the seconds to wait, and the moment to keep: when there will be a request in the bucket again."""
         now = monotonic()
         if moment is None or moment > now + self._interval:
-            # A new one. Or one that had another rate, or is left from before the machine was started.
+            # A new bucket, or one that had another rate or was written before the machine was started.
             moment = now
         if moment > now:
             return moment - now, None
@@ -208,7 +208,7 @@ class RateScope:
 
     @staticmethod
     def of_worker(job: str, partitions: int, partition: int) -> RateScope:
-        """Return that of a task in a worker of Spark's, whose executor has a folder for the time of the application."""
+        """Return the scope of a task in a Spark worker, whose executor has a folder for the time of the application."""
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
         rates = RatesInFiles(folder, job) if folder and fcntl is not None else RatesInMemory()
         return RateScope(rates, partitions, partition, shares_all=True)

@@ -27,7 +27,7 @@ class _Held:
 
 
 class SharedResources:
-    """Those of the tasks of one vertex in one partition, by name. Their mailbox thread, which is one, uses it.
+    """The resources of the tasks of one vertex in one partition, by name. Their mailbox thread, which is one, uses it.
 
     Attributes:
         stay: whether the tasks live here from epoch to epoch; else other processes may run epochs of theirs in between.

@@ -81,7 +81,7 @@ class Function:
 
     Attributes:
         uses_processing_time: (functions with timers) whether it sets processing-time timers, for which a streaming
-            query runs epochs also when there is no data. None: that is looked up in its code and in that of the helpers
+            query runs epochs also when there is no data. None: pillarbox looks it up in its code and in the helpers
             that it reaches. To be declared in the class where the code does not show it, as with ``getattr()``, or
             shows too much. (Flink, whose tasks always run, has no such thing.)
     """

@@ -79,7 +79,7 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
     """The same, as the broadcast side sees it: it may be changed.
 
-    All subtasks get the same records of the broadcast side, so that they come to the same state: what is put must
+    All subtasks get the same records of the broadcast side, so that they reach the same state: what is put must
     depend on nothing else. Of a large map, an epoch writes the entries that it puts.
     """
 
@@ -92,7 +92,7 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
         self._state.put_all(dict_value)
 
     def remove(self, key: K) -> None:
-        """Remove ``key``, if it is there."""
+        """Remove ``key``, if it exists."""
         self._state.remove(key)
 
     def clear(self) -> None:
@@ -123,7 +123,7 @@ class _ReadOnlyContext(_Context):
 
     @abstractmethod
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
-        """Return a broadcast state, to be read only: else subtasks would come to hold different things.
+        """Return a broadcast state, to be read only: otherwise the subtasks would end up with different contents.
 
         Args:
             state_descriptor: one of those that the stream was broadcast with.
@@ -149,7 +149,7 @@ class _BroadcastContext(_Context):
 
 
 class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Handles the records of a stream without key beside those of a broadcast one.
+    """Handles the records of a stream without key, connected with a broadcast stream.
 
     Each subtask gets each record of the broadcast stream once, and keeps what it needs of it in broadcast state.
     Nothing is known of the order between both streams.
@@ -209,7 +209,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
-    """Handles the records of a keyed stream, with keyed state and timers, beside those of a broadcast one.
+    """Handles the records of a keyed stream, with keyed state and timers, connected with a broadcast stream.
 
     Example:
         >>> LIMITS = MapStateDescriptor[str, int]("limits")

@@ -72,7 +72,7 @@ class OperatorStateStore:
         It is of use as long as checkpoints and savepoints with it may be started from. Spark's ``deleteIfExists``.
 
         Args:
-            name: that of its descriptor.
+            name: the name in its descriptor.
 
         Raises:
             ProgramError: the function declares it.

@@ -126,12 +126,12 @@ class RuntimeContext:
         """Delete the state of keys that a checkpoint holds under a name, if the program has no more use for it.
 
         Without this a checkpoint with a state that the program does not declare is refused. Call it in ``open()``. The
-        first epoch writes all state of the operator anew, without that one, and without keys that had nothing else: so
+        first epoch rewrites all state of the operator, without that state, and without keys that had nothing else: so
         the call may go once an epoch has been committed; it is of use as long as older checkpoints and savepoints may
         be started from. Spark's ``deleteIfExists``.
 
         Args:
-            name: that of its descriptor.
+            name: the name in its descriptor.
 
         Raises:
             ProgramError: the program declares a state with this name, or has renamed one from it; records are processed

@@ -39,7 +39,7 @@ class FlatJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Handles all records of a key in a window, those of both streams together: also where one stream has none.
+    """Handles all records of a key in a window, of both streams together: also where one stream has none.
 
     Example:
         >>> class Counts(CoGroupFunction[str, str, tuple[int, int]]):
@@ -59,7 +59,7 @@ class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
 
         Args:
             firsts: the records of the first stream, in the order in which they came.
-            seconds: those of the second.
+            seconds: the records of the second stream.
         """
 
 
@@ -113,7 +113,7 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
         Args:
             left: the record of the left stream.
-            right: that of the right one.
+            right: the record of the right stream.
             ctx: their event times, and the side outputs; valid during the call only.
 
         Returns:

@@ -15,7 +15,7 @@ else:
 
 
 class TaskLogger(_Adapter):
-    """A logger that says where it is. Any thread; the epoch is the one that runs."""
+    """A logger that adds its operator and subtask. Any thread may use it; the epoch is the running one."""
 
     def __init__(self, logger: logging.Logger, context: OperatorContext) -> None:
         super().__init__(logger, {})

@@ -129,7 +129,7 @@ class MetricGroup:
         self._prefix = prefix
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """Return a group whose name goes before those of its metrics, with a dot between.
+        """Return a group whose name precedes the names of its metrics, with a dot between.
 
         Args:
             name: the name of the group.

@@ -28,7 +28,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-# From this number of event times of a key on, they are kept in order beside the state.
+# From this number of event times of a key on, they are kept in order next to the state.
 _MANY = 32
 # Records are dropped when event time has passed their last partner by up to this part of the time for which they are
 # kept: so timers of many keys have the same time, which makes them cheap, and a key with many records has few of them.
@@ -48,7 +48,7 @@ class JoinContext(EmittingContext, ProcessJoinFunction.Context):
 
     Attributes:
         left: the event time of the left record.
-        right: that of the right one.
+        right: the event time of the right record.
         current: the later one of the two.
     """
 
@@ -126,7 +126,7 @@ class _Side:
     def drop(self, watermark: int) -> int | None:
         """Drop what finds no partner any more; return when the next may be dropped, or None: nothing is left."""
         state, times = self.state, self._in_order()
-        # (At the end of the data nothing comes any more, also for records whose last partner would be behind it.)
+        # (At the end of the data nothing comes any more, also for records whose last partner would come after it.)
         over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - max(self.upper, 0))
         if over == len(times):
             state.clear()
@@ -186,7 +186,7 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         return min(time + -time % self._step, MAX_WATERMARK)
 
     def process_run(self, records: Records, side: _Side) -> None:
-        """Join a run of one stream with what is there of the other."""
+        """Join a run of one stream with the kept records of the other."""
         backend, watermark = self.backend, self._timers.current_watermark
         rows = backend.rows
         values = records.values

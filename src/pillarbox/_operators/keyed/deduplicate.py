@@ -27,12 +27,12 @@ class DeduplicateOperator(KeyedOperator):
         super().__init__(context, None, "", keying)
         self._within = within
         self._timers = self.time_services.get_internal_timer_service("forget", self)
-        # In batch mode, where event time does not go on and the records of a key come by time: when to forget the key.
+        # In batch mode event time does not advance, and the records of a key come by time: when to forget the key.
         self._forget_at: int | None = None
         self._seen: ValueState[bool] = self.backend.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
 
     def process_records(self, records: Records) -> None:
-        """Hand on those of a run that are the first of their key. A columnar run stays columnar."""
+        """Emit the records of a run that are the first of their key. A columnar run stays columnar."""
         stamps = records.timestamps
         first: list[int] = []
         for position in under_keys(self.backend, self.keying.keys_of(records), iter(range(len(records)))):

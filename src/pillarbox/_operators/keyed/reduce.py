@@ -1,7 +1,7 @@
 """reduce, on a keyed stream: a rolling fold that emits the new value after every record; in batch mode, the last one.
 
 Source of the behaviour: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``; but there the last
-value has the timestamp 2**63 - 1, and here that of its last record.
+value has the timestamp 2**63 - 1, and here the timestamp of its last record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MANY = 1024
 class ReduceOperator(KeyedOperator):
     """Applies ``f(previous, value) -> value`` per key; the first record of a key is emitted as it is.
 
-    Where a field is folded, that of the first record is looked at, too: else a bad one would make all others fail.
+    Where a field is folded, the field of the first record is checked, too: else a bad one would make all others fail.
 
     Args:
         declared: the type of the records, if it is one of ``Types``.

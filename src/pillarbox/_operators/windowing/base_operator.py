@@ -60,10 +60,10 @@ class WindowProgram:
 
     @property
     def depends_on(self) -> dict[str, str]:
-        """What the state of windows depends on, and could not be gone on with if it were another.
+        """The properties of windows that their state depends on: a program with others cannot resume from that state.
 
-        Windows of a clock end as they began, whatever those of now are; where one keeps its state in shares that only
-        fit windows of one cut, the names of these say so. Which windows those of a user's own assigner are, nobody
+        Windows of a clock end as they began, whatever the windows of now are; where one keeps its state in shares that
+        only fit windows of one cut, the names of these say so. Which windows a user's own assigner makes, nobody
         knows.
         """
         assigner, fold = self.assigner, self.contents.fold if isinstance(self.contents, Folded) else None

@@ -25,7 +25,7 @@ _PORTION = 1 << 15
 
 
 class GroupedRecords(NamedTuple):
-    """Records of several keys, those of a key together.
+    """Records of several keys, grouped by key.
 
     Attributes:
         records: the records.
@@ -73,7 +73,7 @@ class RunsByKey:
         return ArrowRecords(batch, np.concatenate([run.stamps for run in runs]))
 
     def grouped(self, records: ArrowRecords) -> Iterator[GroupedRecords]:
-        """Return records in portions, those of a key together, in their order."""
+        """Return records in portions, grouped by key and otherwise in their order."""
         assert self._keying.columns is not None
         order, starts = _grouping([self._keying.column_of(records.batch, name) for name in self._keying.columns])
         count = len(records)
@@ -95,7 +95,7 @@ def _groups(kind: pa.DataType) -> bool:
 
 
 def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the positions of rows, those of a key together, in their order; and where each key's begin."""
+    """Return the positions of rows, grouped by key and otherwise in their order; and where each key's begin."""
     if len(columns) == 1 and pa.types.is_integer(columns[0].type) and not columns[0].null_count:
         keys = columns[0].to_numpy()
         order = np.argsort(keys, kind="stable")
@@ -106,7 +106,7 @@ def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArr
 
 
 def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the positions of rows, those of a key together, in their order; and how many rows each key has.
+    """Return the positions of rows, grouped by key and otherwise in their order; and how many rows each key has.
 
     Keys are in the order of their first rows.
     """

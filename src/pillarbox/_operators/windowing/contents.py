@@ -28,7 +28,7 @@ class Fold:
     Attributes:
         descriptor: the state in which the elements are folded as they come.
         first: returns the accumulator of one element.
-        add: returns an accumulator with one element more; it may be the same one.
+        add: returns an accumulator with another element; it may be the same accumulator.
         merge: returns one accumulator of two, and may change both; None: they cannot be merged.
         result: returns the result of an accumulator.
         name: what is folded, where it is a field of the records.

@@ -24,7 +24,7 @@ _FAR = 2**62
 class FoldingWindowOperator(BaseWindowOperator):
     """Folds elements into windows of time, which fire at their ends.
 
-    Where windows are not those of all keys, a key has a timer for the next of its windows that has something to do, and
+    Where windows do not belong to all keys, a key has a timer for the next of its windows that has something to do, and
     not one for each window: where that has changed meanwhile, the timer finds nothing due, and the next one is
     registered.
     """

@@ -1,4 +1,4 @@
-"""Windows that go on when one of their functions raises: dead letters of records, and of windows."""
+"""Windows that continue when one of their functions raises: dead letters of records, and of windows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pillarbox._operators.windowing.operator import WindowOperator
 class GuardedWindowOperator(GuardedOperator):
     """Guards a :class:`WindowOperator`.
 
-    A record whose adding fails is in no window. A window whose function fails goes on as if it had emitted nothing: it
-    is purged, and cleaned up, when it would have been. So timers are not undone as a whole; what fails in them beside
+    A record whose adding fails is in no window. A window whose function fails continues as if it had emitted nothing:
+    it is purged and cleaned up as usual. So timers are not undone as a whole; an error elsewhere than in
     the window function, such as a trigger of the program's own, fails the task.
     """
 
@@ -40,7 +40,7 @@ class GuardedWindowOperator(GuardedOperator):
         assert self._backend is not None and self._undo is not None
         key = self._backend.key
         self._guarded.flush()
-        # A record may fire a window, and go on.
+        # A record may fire a window, and continue.
         marks, mark = self._marks(), self._undo.mark()
         try:
             fire()

@@ -99,12 +99,12 @@ class MergingWindowSet:
                 result = merged
             if not others:
                 continue
-            # The first one's state stays where it is, that of the others is merged into it.
+            # The state of the first window stays where it is, and the state of the others is merged into it.
             places: list[Any] = [state.get(tuple(other)) for other in others]
             for other in others:
                 state.remove(tuple(other))
             state.put(tuple(merged), places[0])
-            # A window that is within one that was there already changes nothing.
+            # A window that is within an existing one changes nothing.
             if others != [merged]:
                 on_merge(merged, others, make(*places[0]), [make(*place) for place in places[1:]])
         if result == window and not state.contains(tuple(window)):

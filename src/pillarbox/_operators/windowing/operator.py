@@ -29,7 +29,7 @@ class WindowOperator(BaseWindowOperator):
     """Adds each record to its windows, and calls the window function when their trigger says so.
 
     Attributes:
-        guard: makes the calls of the window function, if it is to go on when that raises: it gets the call, the
+        guard: makes the calls of the window function, if it is to continue when that raises: it gets the call, the
             last timestamp of the window, and the namespace that has its elements.
     """
 

@@ -31,7 +31,7 @@ class _KeyPanes:
 
     Attributes:
         starts: their starts, in order.
-        stacks: their results for the next window; None: to be made anew.
+        stacks: their results for the next window; None: to be made again.
         timer: the next timer of the key, as far as it is known.
     """
 
@@ -213,7 +213,7 @@ class PaneWindowOperator(SharedWindowOperator):
             panes.timer = time
 
     def _at(self, time: int) -> _Moment:
-        """Return what is the same for all keys at a time: mostly that of the call before."""
+        """Return what is the same for all keys at a time: mostly the result of the previous call."""
         moment = self._moment
         if moment is None or moment.time != time:
             panes = self._panes

@@ -1,4 +1,4 @@
-"""Sessions that fold their elements and fire at their ends: those of a key are one short list.
+"""Sessions that fold their elements and fire at their ends: the sessions of a key are one short list.
 
 A session is ``(start, end, accumulator)``. They are in order, and no two of a key overlap or touch: those that do are
 one. Most elements belong to the last session, whose end they move; its timer stays, and finds out when it fires.
@@ -56,7 +56,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
     # -- records --
 
     def process_records(self, records: Records) -> None:
-        """Fold the records of a run into their sessions; columnar runs wait for others, until event time goes on."""
+        """Fold the records of a run into their sessions; columnar runs wait for others, until event time advances."""
         if len(records) and self._gap is not None and self._runs.takes(records):
             assert isinstance(records, ArrowRecords)
             if self._runs.add(records):
@@ -78,7 +78,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             self._fold_portion(portion)
 
     def _fold_portion(self, portion: GroupedRecords) -> None:
-        """Fold records that are ahead of event time, those of a key together: its state is read and written once."""
+        """Fold records that are ahead of event time, grouped by key: a key's state is read and written once."""
         values = portion.records.values
         assert portion.records.stamps is not None and self._gap is not None
         times: Iterator[int] = iter(portion.records.stamps.tolist())
@@ -144,7 +144,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                 else:
                     begin, until, accumulator = sessions[-1]
                     if start > until:
-                        if end > unfired:  # a new one behind the others
+                        if end > unfired:  # a new one after the others
                             update((*sessions, (start, end, first(value))))
                             if until <= unfired:  # (else the timer of the one before comes early enough)
                                 register(end - 1)
@@ -205,7 +205,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             self._schedule(end, passed)
 
     def _merged(self, accumulators: list[Any]) -> Any:
-        """Return one accumulator of those of several sessions: that of the first takes up the others."""
+        """Return one accumulator for several sessions: the accumulator of the first takes up the others."""
         first, *others = accumulators
         rest = None
         for other in others:

@@ -35,7 +35,7 @@ class TumblingWindowOperator(SharedWindowOperator):
     def restore_state(self, state: Any) -> None:
         """Register the timers of the windows that there are; one that is over by now has fired, and goes.
 
-        The subtasks before a savepoint may have come to different watermarks, of which the least holds: so a window
+        The subtasks before a savepoint may have reached different watermarks, of which the least holds: so a window
         that has not ended may have fired for some of its keys. Their rows have only the timer of its cleanup.
         """
         for namespace in self._state.namespaces():

@@ -1,13 +1,13 @@
 """Two stacks: what panes are for each window that slides over them, with a constant number of merges for a pane.
 
-The panes of a window are those of the *front*, and behind them those of the *back*. The front has the result from each
+The panes of a window are the panes of the *front*, then the panes of the *back*. The front has the result from each
 of its panes to its last one, the earliest on top: a window that begins later takes some off. The back has one result of
 all its panes. When the front is used up, the back becomes the front. So each pane is merged once into the back and
 once in the front, and each window merges one of the front with that of the back.
 
 Where windows begin together, as cumulating ones do, there is only the back, and one merge for a window.
 
-A pane that changes makes stale its stack's results that have it in them, and no others: these are merged anew with the
+A pane that changes makes stale its stack's results that have it in them, and no others: these are merged again with the
 next window. Where panes change that are not far from the end, which late records see to, the last ones stay out of the
 back from then on, and are merged for each window: those may change for nothing.
 """
@@ -44,7 +44,7 @@ class TwoStacks:
         self._merge = merge
         self._copied = copied
         self._read = read
-        # The front has the panes before the middle, its earliest one last; the back the result of those behind it.
+        # The front has the panes before the middle, its earliest one last; the back the result of the panes after it.
         self._front: list[tuple[int, Any]] = []
         self._back: Any = None
         self._middle: int | None = None

@@ -120,7 +120,7 @@ class ResultCache:
         return None if kept is None else copies(kept)
 
     def join(self, request: Request, key: Any) -> bool:
-        """Let a request lead, or follow the one that leads for its key; return whether it leads: then it is asked."""
+        """Let a request lead, or follow the leading request for its key; return whether it leads: then it is asked."""
         leader = self._leaders.setdefault(key, request)
         if leader is request:
             request.key = key

@@ -1,4 +1,4 @@
-"""What leaves in the place of a record whose requests failed for good."""
+"""The output for a record whose requests failed for good."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Request:
         self.given_up: bool = False
 
     def output_timestamps(self) -> Sequence[int | None]:
-        """Return one timestamp for each output: that of its element, for all results of the element."""
+        """Return one timestamp for each output: the timestamp of its element, for all results of the element."""
         count = len(self.outputs)
         if self.timestamps is None:
             return [None] * count

@@ -87,7 +87,7 @@ class EventLoopThread:
         self.loop.run_until_complete(run())
 
     def _run_guarded(self, run: Callable[..., Any], *args: Any) -> None:
-        """Run the loop. What a callback or a task raises does not end it: the code that awaits the task gets it."""
+        """Run the loop. An error of a callback or task does not end it: the code that awaits the task gets it."""
         try:
             run(*args)
         except BaseException as error:  # SystemExit and KeyboardInterrupt come through

@@ -45,7 +45,7 @@ _BLOCKING = (
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """Return whether ``function`` returns a coroutine: an ``async def``, also as a method or behind ``partial``."""
+    """Return whether ``function`` returns a coroutine: an ``async def``, also as a method or in a ``partial``."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
@@ -209,9 +209,9 @@ class _Loop:
 
 
 class _PlainCalls:
-    """A plain function as one to be awaited: it runs in a thread. What it returns may be awaitable in turn.
+    """A plain function that can be awaited: it runs in a thread. Its result may be awaitable in turn.
 
-    A thread cannot be cancelled: a call goes on being awaited until its thread comes back.
+    A thread cannot be cancelled: a call is awaited until its thread returns.
     """
 
     def __init__(self, function: Callable[[Any], Any], pool: DaemonThreads) -> None:

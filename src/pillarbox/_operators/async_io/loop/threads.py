@@ -64,7 +64,7 @@ class DaemonThreads(ThreadPoolExecutor):
             future, call = work
             if future.set_running_or_notify_cancel():
                 result, error = _outcome(call)
-                # Before the result is there: its receiver may submit the next call, and needs no new thread.
+                # Before the result is available: its receiver may submit the next call, and needs no new thread.
                 with self._lock:
                     self._free += 1
                 if error is None:

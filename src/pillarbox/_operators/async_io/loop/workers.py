@@ -104,7 +104,7 @@ class RequestWorkers:
         turns: the order in which attempts begin under a rate limit, or None.
         clock: returns relative time (ms); called in the loop's thread.
         notify: called in the loop's thread when completed requests are to be taken; not again until they were.
-        cancellable: whether calls can be cancelled; those of plain functions cannot.
+        cancellable: whether calls can be cancelled; calls of plain functions cannot.
     """
 
     def __init__(
@@ -193,14 +193,14 @@ class RequestWorkers:
         return most
 
     def cancel(self, request: Request) -> None:
-        """Abandon a request: its worker goes on with another."""
+        """Abandon a request: its worker continues with another."""
         self._loop.call_soon_threadsafe(self._cancel, request)
 
     def close(self) -> None:
         """Abandon all requests, and wait some seconds until they have ended.
 
         Raises:
-            concurrent.futures.TimeoutError: the loop's thread did not even come to hear of it.
+            concurrent.futures.TimeoutError: the call did not even reach the loop's thread.
         """
         self._closing = True
         self._waiting.clear()

@@ -67,7 +67,7 @@ def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.ND
 
 
 def _leaves(columns: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return the columns; in the place of a struct, whether it is there, and its fields."""
+    """Return the columns; instead of a struct, whether it is null, and its fields."""
     found: list[pa.Array] = []
     for column in columns:
         if pa.types.is_struct(column.type):

@@ -1,7 +1,7 @@
 """Interval joins of columns: rows of two streams with equal keys and near event times, found by binary search.
 
 The rows of a run are gathered until event time moves on, or the epoch ends. Then they are sorted, and joined with each
-other and with those that are kept: sorted segments of each side, of which those of about the same length become one,
+other and with the kept rows: sorted segments of each side, of which segments of about the same length become one,
 as in a log-structured merge tree. In the state each segment is an Arrow stream in a namespace of its own, under one
 key, the smallest whole number that the subtask owns. There are no timers: rows are dropped as the watermark passes.
 """
@@ -32,7 +32,7 @@ from pillarbox._operators.joins.interval_join import Interval
 from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._types.type_information import Types
 
-# Rows are gathered until event time moves on, or these many are there.
+# Rows are gathered until event time moves on, or until this many are waiting.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
 
@@ -167,7 +167,7 @@ class ColumnarJoin:
         interval: how much later than a left row a right one may be.
         outer: whether left rows without a partner come out, too.
         dropped: the columns of the right side that are left out of the results: keys that the left one has.
-        names: the names of the other columns, those of the left side first.
+        names: the names of the other columns, the left side's first.
     """
 
     left: JoinSide

@@ -174,7 +174,7 @@ class Segment:
     def pairs_with(self, other: Segment, lower: int, upper: int) -> Iterator[tuple[Ints, Ints]]:
         """Yield the positions of pairs: rows of this segment, and of the other one with the same key.
 
-        Those of the other are later than those here by ``lower`` to ``upper`` milliseconds.
+        The other's rows are later than the rows here by ``lower`` to ``upper`` milliseconds.
         """
         if self._grid.high + upper < other._grid.low or other._grid.high < self._grid.low + lower:
             return
@@ -199,7 +199,7 @@ class Segment:
     # -- age --
 
     def expire(self, limit: int) -> Ints:
-        """Return the positions of rows from before ``limit`` (epoch ms) that were not there for an earlier one."""
+        """Return the positions of rows that are older than ``limit`` (epoch ms), without those returned earlier."""
         if limit <= self._grid.low:
             return _NONE
         if self._ages is None:
@@ -216,7 +216,7 @@ class Segment:
 
     @property
     def is_mostly_over(self) -> bool:
-        """Whether half of the rows are from before the limit."""
+        """Whether half of the rows are older than the limit."""
         return 2 * self._over >= len(self)
 
     def alive(self) -> Segment:
@@ -227,7 +227,7 @@ class Segment:
         return self.at(np.sort(self._by_age[self._over :]))
 
     def since(self, limit: int) -> Segment | None:
-        """Return the rows that are not from before ``limit``, as a segment that is not in the state; None: none."""
+        """Return the rows that are not older than ``limit``, as a segment that is not in the state; None: none."""
         alive = np.flatnonzero(self.times >= limit)
         return self.at(alive) if len(alive) else None
 

@@ -154,7 +154,7 @@ class RowsOfSide:
         self.segments = []
         for place in self._places():
             batch = self.decode(self._kept.at(place).value())
-            # (An outer join wrote it that is an inner one now: it is written anew, with a note, and without matches.)
+            # (An outer join wrote it, which is an inner join now: rewrite it with a note, and without matches.)
             is_stale = self._notes is not None and batch.schema.metadata != self._notes
             times = batch.column(len(self.schema)).to_numpy()
             rows = batch.select(range(len(self.schema)))

@@ -82,7 +82,7 @@ class MergeCallback(ABC, Generic[In]):
 
     @abstractmethod
     def merge(self, to_be_merged: Iterable[Any], merge_result: Any, /) -> None:
-        """Replace windows by the one that covers them all."""
+        """Replace windows by a window that covers them all."""
 
 
 _MergeCallback: TypeAlias = MergeCallback
@@ -147,7 +147,7 @@ def is_built_in(assigner: WindowAssigner) -> bool:
 
 
 def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
-    """Return ``assign_windows``; that of a user's own assigner is watched, so that an error says what is wrong."""
+    """Return ``assign_windows``; a user's own assigner is watched, so that an error says what is wrong."""
     assign = assigner.assign_windows
     # (A function that was made by exec() may be of no module.)
     if str(type(assigner).assign_windows.__module__).startswith(__name__.partition(".")[0] + "."):

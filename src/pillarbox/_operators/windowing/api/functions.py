@@ -103,7 +103,7 @@ class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
         Args:
             key: the key.
             window: the window.
-            inputs: its elements in the order in which they came; behind ``reduce`` or ``aggregate`` the one result.
+            inputs: its elements in the order in which they came; after ``reduce`` or ``aggregate`` the one result.
 
         Returns:
             The results, or None; most functions ``yield`` them.
@@ -152,7 +152,7 @@ class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
         Args:
             key: the key.
             context: the window, clocks, state and side outputs.
-            elements: its elements in the order in which they came; behind ``reduce`` or ``aggregate`` the one result.
+            elements: its elements in the order in which they came; after ``reduce`` or ``aggregate`` the one result.
 
         Returns:
             The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.

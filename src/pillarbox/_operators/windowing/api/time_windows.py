@@ -24,7 +24,7 @@ class FixedWindows(TimedAssigner):
     """Windows of fixed lengths.
 
     Args:
-        lengths: the lengths that the program gives, by their names in errors: first that of a window, the longest of
+        lengths: the lengths that the program gives, by their names in errors: first a window's length, the longest of
             cumulating ones, and last how long after one window's end the next one ends.
         offset: how much later than the multiples of ``starts_every`` windows start.
         time_zone: where midnight is, for windows of days; None: windows lie on the axis of milliseconds.

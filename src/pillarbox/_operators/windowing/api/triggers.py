@@ -136,7 +136,7 @@ class Trigger(ABC, Generic[In, WindowT]):
 
 
 class EventTimeTrigger(Trigger):
-    """Fires when the watermark reaches the end of the window; at once, if it is there already (T8)."""
+    """Fires when the watermark reaches the end of the window; at once, if it has reached it already (T8)."""
 
     uses_processing_time: bool | None = False
 
@@ -235,7 +235,7 @@ class NeverTrigger(Trigger):
 
 
 class CountTrigger(Trigger):
-    """Fires each time that ``window_size`` elements have come to a window. What is left at its end is not fired."""
+    """Fires each time that ``window_size`` elements have come to a window. Elements that remain at its end do not."""
 
     uses_processing_time: bool | None = False
 

@@ -71,7 +71,7 @@ class Days:
         try:
             wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
             day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
-            # Where the clocks are set at midnight, the clock on the wall may say another day than the one that has
+            # Where the clocks are set at midnight, the clock on the wall may say another day than the day that has
             # begun.
             if time < self._first(day):
                 day -= 1
