@@ -91,7 +91,7 @@ class LocalJob:
 
     Args:
         clock: processing time, shared by all tasks; the system's when None.
-        savepoint: state to start from; None: that of the program's savepoint, if it starts from one.
+        savepoint: state to start from; None: the program's savepoint, if it starts from one.
 
     Attributes:
         epoch: number of epochs committed.

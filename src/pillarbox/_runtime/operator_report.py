@@ -9,10 +9,10 @@ from typing import Any
 
 from pillarbox._elements import TaskReport, told
 
-# Counters of which the largest counts: those of different tasks are no parts of a sum.
+# Counters of which the largest counts: the counters of different tasks are no parts of a sum.
 LARGEST_COUNTERS = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms")
 
-# How fields of tasks make those of their operator.
+# How fields of tasks make the fields of their operator.
 _SUMS = ("records_out", "bytes_out", "busy_ms", "idle_ms", "back_pressured_ms", "state_ms")
 _LOWEST = ("watermark", "next_wake_up", "state_format")
 _LARGEST = ("rate_limited_ms", "alignment_ms", "mailbox_latency_ms")
@@ -55,7 +55,7 @@ class OperatorReport:
         mailbox_latency_ms: the longest time that a probe waited for its turn in a mailbox; also of a source. None: no
             probe has run.
         state_syncs: how many tasks got to the store's version in which way: ``"in step"``, ``"loaded"``, ...
-        state_format: as that of a :class:`TaskReport`. If tasks differ, it is the one that says ``"pickle: "``.
+        state_format: as in a :class:`TaskReport`. If tasks differ, it is a format that says ``"pickle: "``.
         gauges: the lowest and the highest value of each gauge of the user's functions, by ``uid.name``.
     """
 

@@ -1,7 +1,7 @@
 """All that pillarbox knows of Spark beyond its API: private names of settings, classes, fields and files.
 
 Each has its name here and nowhere else: what it is for, in which versions Spark has it (all that pillarbox supports,
-where nothing is said), and what happens if it goes. Without those of :func:`check_facts` a query would start with a
+where nothing is said), and what happens if it goes. Without the facts in :func:`check_facts` a query would start with a
 wrong setting and say nothing, or none would start: so they are looked at before the first one.
 
 What PySpark keeps in a worker (broadcast variables, accumulators, the task's context, shipped files) is in

@@ -1,4 +1,4 @@
-"""How an error gets from a task in a worker, through Spark, to the user: as a sentence and the user's own frames.
+"""How an error gets from a task in a worker, through Spark, to the user: as a message and the user's own frames.
 
 Spark carries text: what its worker prints of an exception. So all that the user needs is in the message; of the
 traceback, which is Spark's and pillarbox's, nothing is printed.
@@ -58,7 +58,7 @@ def _told(error: BaseException, task: str, subtask: int) -> PillarboxError:
 
 
 def sentence_of(error: Exception) -> str:
-    """Return an error as a sentence for people."""
+    """Return an error as a message for people."""
     return str(error) if isinstance(error, PillarboxError) else describe(error)
 
 

@@ -63,7 +63,7 @@ class SparkRuntime:
         return write_for_each_batch(self._planned(program, schemas), schemas, function)
 
     def _planned(self, program: Program, schemas: dict[str, StructType]) -> DataFrame:
-        """Return the rows of a program's outputs. Queries that hold those of a streaming one start as it needs."""
+        """Return the rows of a program's outputs. Queries that hold rows of a streaming program start as it needs."""
         rows = plan_outputs(program, self._session, schemas)
         if rows.isStreaming:
             watch_starts(self._session)

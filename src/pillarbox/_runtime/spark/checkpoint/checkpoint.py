@@ -112,7 +112,7 @@ class Checkpoint:
     def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
         """Note what there is now, if anything has been noted before; refuse nothing.
 
-        Without this, batches that these programs commit would seem to be those of the ones before.
+        Without this, batches that these programs commit would seem to belong to the earlier programs.
         """
         every = self._described
         if every:
@@ -135,7 +135,7 @@ class Checkpoint:
 
     @property
     def is_new(self) -> bool:
-        """Whether no epoch of the query's own was committed; the one that takes a savepoint's state is not its own."""
+        """Whether no epoch of the query's own was committed; an epoch that takes a savepoint's state is not its own."""
         return self.last_committed < (0 if self.savepoint is None else 1)
 
     def _compare(self, then: dict[str, Any], now: dict[str, Any]) -> None:
@@ -188,9 +188,9 @@ class Checkpoint:
         return None if found is None else found["programs"]
 
     def keep(self) -> None:
-        """Let the description that holds go on to hold when a batch is committed that is none of a program's.
+        """Keep the description that holds in force when a batch is committed that belongs to no program.
 
-        Else the one of a program that never committed a batch would come to hold.
+        Otherwise the description of a program that never committed a batch would take effect.
         """
         binding, every = self.binding(), self._described
         if binding is not None and binding is not every[-1]:
@@ -219,7 +219,7 @@ class Checkpoint:
         return number
 
     def forget_last_epoch(self, number: int | None = None) -> None:
-        """Let an epoch be one as any other: the one that follows, unless it was begun, or one that was committed."""
+        """Let an epoch be like any other: the following epoch, unless it was begun, or a committed epoch."""
         note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
         if note is not None and (number is not None or self.unfinished is None):
             self._write(json.dumps({"forgotten": note}))
@@ -277,7 +277,7 @@ class Checkpoint:
         """Check the parallelism of a program that is about to be started; the log tells if it will have another one.
 
         Args:
-            wanted: the one that the program sets; None: it sets none.
+            wanted: the parallelism that the program sets; None: it sets none.
             most: the number of its subtasks; None: nobody knows.
 
         Raises:

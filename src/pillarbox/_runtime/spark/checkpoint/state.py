@@ -95,7 +95,7 @@ class CheckpointState:
         """The stateful operators that have logs.
 
         Raises:
-            CheckpointMismatchError: the epoch's state is not there any more, or folders of it are gone.
+            CheckpointMismatchError: the epoch's state no longer exists, or folders of it are gone.
         """
         read = self.spark.read.format("state-metadata").option("batchId", self.epoch).load(str(self))
         found = []
@@ -134,7 +134,7 @@ class CheckpointState:
     def logs(self, operator: Stateful) -> DataFrame:
         """Return the values of the logs of a stateful operator: subtask's ``code``, ``number``, ``payload``.
 
-        Those of a subtask are in one partition, one after the other.
+        The values of a subtask are in one partition, one after the other.
         """
         return self._read(operator).selectExpr(
             "key.target AS code", "user_map_key.chunk AS number", "user_map_value.payload AS payload"

@@ -48,7 +48,7 @@ class Homes:
 
     @staticmethod
     def of(vertices: dict[int, ShippedVertex], secret: str, partitions: int) -> Homes:
-        """Return those of a level."""
+        """Return the homes of a level."""
         digests = "".join(each.digest for each in vertices.values())
         return Homes(secret, hashlib.sha256(digests.encode()).hexdigest(), partitions)
 
@@ -88,7 +88,7 @@ class Relay:
     Args:
         vertices: of the level; a home that is new gets them.
         request: what the starter is told about the place, and who asks.
-        attempt: the number of Spark's task; that of a later attempt is higher.
+        attempt: the number of Spark's task; a later attempt has a higher one.
 
     Raises:
         NoHomesError: there is no home to be had.

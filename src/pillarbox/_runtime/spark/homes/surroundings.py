@@ -34,7 +34,7 @@ class Surroundings(NamedTuple):
 
 
 def here() -> Surroundings:
-    """Return those of this worker."""
+    """Return the surroundings of this worker."""
     from pyspark import SparkFiles, TaskContext
     from pyspark.core.broadcast import _broadcastRegistry
 

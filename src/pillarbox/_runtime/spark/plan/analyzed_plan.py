@@ -15,7 +15,7 @@ _PLAN_LENGTH = "spark.sql.maxPlanStringLength"
 # Spark's default: as long as an array of Java can be.
 _WHOLE = str(2**31 - 1 - 15)
 
-# Steps of Spark's that hand rows to Python, and those of them that a program's plan has; "~" marks those of a stream.
+# Steps of Spark that hand rows to Python, and which of them a program's plan has; "~" marks the steps of a stream.
 _PYTHON = re.compile(r"Arrow|Pandas|PySpark|Python")
 _OURS = re.compile(
     r"~?(\w*MapInArrow (SourceHost|_unchanged)\(|TransformWithState\w+ transformWithStateUDF\(target#\d+L, channel#)"
@@ -57,7 +57,7 @@ def _explained(df: Any) -> str:
 
 def runs_other_python(start: Start) -> bool:
     """Return whether a query may hand rows to Python functions that are not pillarbox's; True: that is not known."""
-    # That of for_each_batch() calls the user's within `without_setting`.
+    # The function of for_each_batch() calls the user's within `without_setting`.
     if start.calls_function and not start.function_reads_all:
         return True
     try:

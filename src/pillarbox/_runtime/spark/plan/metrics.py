@@ -68,7 +68,7 @@ def _only(row: Any) -> Any:
     """Return the only value of a row.
 
     Args:
-        row: one of Spark's, a list, or a dict; that of a progress under Spark Connect has ``values`` and a ``schema``.
+        row: a row of Spark's, a list, or a dict; in a progress under Spark Connect it has ``values`` and a ``schema``.
     """
     if isinstance(row, list):
         return row[0]

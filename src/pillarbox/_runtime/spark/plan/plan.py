@@ -132,7 +132,7 @@ class _Plan:
         timers = self.program.uses_processing_time
         if not timers:
             # Spark puts the time of the offset log for it, so a batch that is run again has the same. It puts it as a
-            # number into the code that it generates, which it would then compile anew in each epoch; but for
+            # number into the code that it generates, which it would then compile again in each epoch; but for
             # `zip_with`, like some others, it generates none.
             time = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
             rows = rows.selectExpr("*", f"{time} AS {BATCH_TIMESTAMP}")
@@ -196,11 +196,11 @@ class _Plan:
 class _Metrics:
     """The way of a streaming program's task metrics out of its plan.
 
-    They are rows of their own behind each level, which are observed and dropped there. So they are in no shuffle, whose
+    They are rows of their own after each level, which are observed and dropped there. So they are in no shuffle, whose
     data are the same if a task is retried.
 
     Attributes:
-        name: of those of the last level, which is that of the program; the names of others begin with it.
+        name: the name of the metrics of the last level, and so of the program; the names of others begin with it.
         column: where they are.
         program: the alias of the program's rows.
     """
@@ -231,7 +231,7 @@ def write_for_each_batch(
     """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name.
 
     Args:
-        rows: those of the outputs, as of :func:`plan_outputs`.
+        rows: the rows of the outputs, as :func:`plan_outputs` makes them.
 
     Raises:
         ProgramError: the program reads no streaming DataFrame.
@@ -306,7 +306,7 @@ def _rows_of(batch: DataFrame, name: str) -> DataFrame:
 
 
 def _report_names() -> Iterator[str]:
-    """Return names for the column with the metrics: any but those of the user's columns."""
+    """Return names for the column with the metrics: any except the names of the user's columns."""
     return (f"__pillarbox_report{number or ''}" for number in count())
 
 

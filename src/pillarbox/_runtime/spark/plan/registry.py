@@ -156,7 +156,7 @@ def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
     """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order.
 
     Raises:
-        ProgramError: one is there more than once.
+        ProgramError: a program occurs more than once.
     """
     every = _ALIAS.findall(aliases_of(query))
     found = {each[0]: each for each in every}

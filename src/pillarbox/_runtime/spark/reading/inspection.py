@@ -140,7 +140,7 @@ def _summary(top: int, code: int, store: MemoryChunkStore) -> Iterator[pa.Record
         "by_columns": by_columns,
         "summary": LogSummary.of(view, top, by_columns=by_columns).as_data(),
     }
-    facts["classes"] = sorted(view.classes)  # behind the rows, which name them
+    facts["classes"] = sorted(view.classes)  # after the rows, which name them
     yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
 
@@ -187,14 +187,14 @@ def _merge(found: dict[str, dict[str, Any]], facts: dict[str, Any], top: int) ->
 
 
 def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, list[str]]:
-    """Return what the newest program of another checkpoint would change if it went on with this one.
+    """Return what the newest program of another checkpoint would change if it resumed from this one.
 
     Returns:
-        ``refused``: changes with which it could not go on; ``doubtful``: changes that may be such; ``carried_out``:
+        ``refused``: changes with which it could not resume; ``doubtful``: changes that may be such; ``carried_out``:
         changes of states that the first epoch carries out.
 
     Raises:
-        CheckpointMismatchError: there is no description of a program beside one of them.
+        CheckpointMismatchError: one of them has no description of a program next to it.
     """
     then, now = Checkpoint(spark, checkpoint).binding(), Checkpoint(spark, other).newest()
     for found, where in ((then, checkpoint), (now, other)):
@@ -208,7 +208,7 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
     found = {"refused": changes.refused, "doubtful": changes.doubtful, "carried_out": list[str]()}
     logs, others = (_logs(CheckpointState(spark, where)) for where in (checkpoint, other))
     for uid in sorted(logs.keys() & others.keys()):
-        # Those of all subtasks declare the same states.
+        # The logs of all subtasks declare the same states.
         of_states = compare_states(logs[uid][0].head, others[uid][0].head)
         for kind, sentences in found.items():
             sentences.extend(getattr(of_states, kind))
@@ -223,7 +223,7 @@ def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> I
 
     Args:
         views: the logs of all subtasks of an operator, as far as their heads go.
-        chain: the uids of the operators behind it in the program's chain; None: it has no such operator, or nothing
+        chain: the uids of the operators after it in the program's chain; None: it has no such operator, or nothing
             tells.
     """
     if chain is None:

@@ -99,7 +99,7 @@ def state_columns(heads: Sequence[LogHead], taken: Iterable[str]) -> list[StateC
     """Return the columns of an operator's states, in the order of their first declaration.
 
     Args:
-        heads: those of all its subtasks that have one.
+        heads: the heads of all its subtasks that have one.
         taken: names that states do not get.
     """
     slots: dict[str, dict[str, None]] = {}

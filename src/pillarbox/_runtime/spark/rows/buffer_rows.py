@@ -1,7 +1,7 @@
 """Buffers as rows of Spark's, on their way through a shuffle.
 
 A buffer of half a megabyte is many rows. So no row is large, and the number of rows in an Arrow batch, which Spark
-bounds, bounds its bytes, too. Spark can also bound these, but then it adds up the sizes of all columns anew for each
+bounds, bounds its bytes, too. Spark can also bound these, but then it adds up the sizes of all columns again for each
 row that it hands to Python, rows of sources as well: that took a third of the time that their way into Python takes.
 """
 

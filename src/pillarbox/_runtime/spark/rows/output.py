@@ -1,6 +1,6 @@
 """The end of a level: what its tasks send becomes the Arrow batches that Spark takes.
 
-Task metrics have a column of their own there, and rows in which nothing else is set: they are observed behind the
+Task metrics have a column of their own there, and rows in which nothing else is set: they are observed after the
 level, and go no further.
 """
 

@@ -49,8 +49,8 @@ def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
         has_time: whether there still is time.
 
     Returns:
-        Whether it is between two epochs, so that the checkpoint is whole. If not, the next start runs the one that was
-        begun again.
+        Whether it is between two epochs, so that the checkpoint is whole. If not, the next start runs the epoch that
+        was begun again.
     """
     query: Any = started.query
     with started.held():
@@ -143,7 +143,7 @@ class Gate:
 
     @property
     def is_running(self) -> bool:
-        """Whether the query has not come to its end."""
+        """Whether the query has not ended."""
         return bool(self._thread.isAlive()) if self.exists else bool(self._query.isActive)
 
     @property

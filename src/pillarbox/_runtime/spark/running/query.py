@@ -1,4 +1,4 @@
-"""Queries that pillarbox looks after from start to end: :func:`start` in place of a writer's own.
+"""Queries that pillarbox looks after from start to end: :func:`start` instead of a writer's own.
 
 A changed program is refused before anything runs, by its description next to the checkpoint. A thread in the driver
 watches the query: it ends an ``availableNow`` query, which Spark would run for ever where a program uses processing
@@ -49,7 +49,7 @@ def start(
 ) -> StreamingQuery:
     """Start a streaming query with a program of pillarbox, as ``writer.start()`` does, and look after it.
 
-    - A program that cannot go on with the checkpoint is refused before anything runs: shuffles or sources that were
+    - A program that cannot resume from the checkpoint is refused before anything runs: shuffles or sources that were
       added or removed, another key, max parallelism or uid. Changes that may be such are logged as a warning. For this,
       a description of the program is written into ``pillarbox/`` of the checkpoint location.
     - A checkpoint whose change to another parallelism was interrupted is refused. One with another parallelism than
@@ -124,7 +124,7 @@ def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
 
 
 class EndOfWork:
-    """Finds the micro-batch behind which an ``availableNow`` query has nothing left to do."""
+    """Finds the micro-batch after which an ``availableNow`` query has nothing left to do."""
 
     def __init__(self) -> None:
         # When the input ended: the time of the first batch without any (epoch ms).

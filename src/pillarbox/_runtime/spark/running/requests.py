@@ -8,10 +8,10 @@ JSON into files of their own; nothing is ever changed or removed. A request has 
 - ``{"taken": id}``, by the driver, before it does anything;
 - ``{"withdrawn": id}``, by the command, when nobody has taken it in time. A driver that has taken it meanwhile looks
   for that once more, so one of the two always knows of the other;
-- ``{"answer": id, "done": true}``, or ``"done": false`` and ``"error"``: a sentence;
-- ``{"over": [id, ...]}``, by the driver of a query that was started again: requests of before its start, whatever
-  became of them, are no matter of this one. A command that still waits asks again, so a query stops for nobody who has
-  gone.
+- ``{"answer": id, "done": true}``, or ``"done": false`` and ``"error"``: a message;
+- ``{"over": [id, ...]}``, by the driver of a query that was started again: requests that are older than its start,
+  whatever became of them, do not concern it. A command that still waits asks again, so a query stops for nobody who
+  has gone.
 
 A command that was killed finds what it has asked for when it is called again: it waits for that, or learns that it is
 done.
@@ -138,7 +138,7 @@ class _Request:
         return f"pillarbox savepoint {checkpoint} {self.directory} --stop{' --drain' if self.drain else ''}"
 
     def outcome(self, checkpoint: str) -> str:
-        """Return the sentence that says how to find out whether it was done."""
+        """Return the message that says how to find out whether it was done."""
         if self.directory is None:
             return f"If the query still runs, call 'pillarbox stop {checkpoint}' again"
         return f"The savepoint is complete if there is {self.directory}/manifest; if not, call this again"
@@ -179,7 +179,7 @@ class RequestWatch:
         self._requests = Requests(started.start.spark, started.checkpoint)
         self._started = started
         self._clock = clock
-        # None: those of before the start have not been looked at.
+        # None: requests that are older than the start have not been looked at.
         self._seen: frozenset[str] | None = None
         self._warned = False
 
@@ -256,7 +256,7 @@ class RequestWatch:
                 _log.exception("query %s: the request %s got no answer: %s", self._name, request, describe(failure))
 
     def _stop(self, request: _Request) -> str | None:
-        """Stop the query; return the sentence that says why not, or None."""
+        """Stop the query; return the message that says why not, or None."""
         started = self._started
         try:
             if request.directory is not None:
@@ -329,7 +329,7 @@ class _Asked:
         # How long the writing of the savepoint may take (seconds).
         self._writing = max(timeout, _WRITING)
         self._tell = tell
-        # The one that is waited for, of this call or of an earlier one; None: there is none yet.
+        # The request that is waited for, of this call or of an earlier one; None: there is none yet.
         self._request: _Request | None = None
         self._is_withdrawn = False
 
@@ -344,7 +344,7 @@ class _Asked:
                 continue
             is_same = request.drain == self._mine.drain and request.directory == self._mine.directory
             if is_same and request.taken and (request.is_done if request.directory is None else self._is_written()):
-                # (Also if the driver has died behind the savepoint, and before its answer.)
+                # (Also if the driver has died after the savepoint, and before its answer.)
                 self._tell("an earlier call has asked for it, and it is done")
                 return True
             if request.is_done:

@@ -28,13 +28,13 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds") -> None:
     """Wait until a query ends; at SIGTERM or SIGINT, end it between two epochs.
 
     It is the last line of a program that runs as a service: Kubernetes, systemd and Ctrl-C end a process by these
-    signals. At the first one no other epoch begins, and the query ends when the one that runs has ended and is
+    signals. At the first signal no other epoch begins, and the query ends when the running epoch has ended and is
     committed. So the checkpoint is whole: the next start runs nothing again, and :func:`pillarbox.rescale` takes it. If
     that epoch takes longer than ``grace``, or another signal comes, the query is stopped at once, and its next start
     runs that epoch again; results are right all the same. The ``close()`` of the query's functions is called in either
     case, as when it ends by itself.
 
-    Signals come to the main thread alone: in another thread this waits for the end of the query, and no more. When it
+    Signals reach the main thread alone: in another thread this waits for the end of the query, and no more. When it
     returns, and at a second signal, the process handles signals as it did before.
 
     Args:
@@ -90,7 +90,7 @@ class _Signals:
 
     Attributes:
         count: how many have come.
-        name: that of the last one.
+        name: the name of the last signal.
     """
 
     def __init__(self) -> None:

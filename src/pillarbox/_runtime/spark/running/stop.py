@@ -39,16 +39,16 @@ def stop_with_savepoint(
 ) -> None:
     """Stop a query between two epochs, and write a savepoint of its last one.
 
-    An epoch that is under way comes to its end first. If Spark is stopped in the middle of one nevertheless, that one
-    is run to its end by itself. So nothing is half done: a query that starts from the savepoint goes on right behind
+    A running epoch completes first. If Spark is stopped in the middle of an epoch nevertheless, that epoch
+    is run to its end by itself. So nothing is half done: a query that starts from the savepoint resumes right after
     the last output of this one. Then ``awaitTermination()`` of the query returns, where :func:`pillarbox.start` has
     started it.
 
     With ``drain`` the query works off all that it waits for, for good (Flink's ``--drain``): one more epoch reads the
-    input that there is, and behind it event time ends. Windows and event-time timers fire, whatever their time;
+    input that there is, and after it event time ends. Windows and event-time timers fire, whatever their time;
     requests that are carried from epoch to epoch are answered; processing-time timers that are not due do not fire, as
     in Flink, and are in the savepoint. The output goes to the query's own sink. Everything that ever comes later is
-    late: do not drain a query that is to go on with its state.
+    late: do not drain a query that is to resume with its state.
 
     Spark runs an epoch only where a source has input. So for ``drain``, the call waits for input if there is none.
 
@@ -59,7 +59,7 @@ def stop_with_savepoint(
         timeout: how long all of that may take, without the writing of the savepoint (seconds).
 
     Raises:
-        SavepointError: it could not be done; the message says whether the query is stopped, and how to go on.
+        SavepointError: it could not be done; the message says whether the query is stopped, and how to resume it.
         ProgramError: an argument is wrong; nothing has happened.
 
     Example:

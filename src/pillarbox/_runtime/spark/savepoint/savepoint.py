@@ -61,7 +61,7 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
     program and its classes are not needed. All state is read, and proved, once; a task has the log of one subtask in
     memory. The format is described in docs/savepoint-format.md.
 
-    If it is interrupted, there is no savepoint: the same call again begins anew, and overwrites what there is.
+    If it is interrupted, there is no savepoint: the same call starts from scratch, and overwrites the incomplete one.
 
     Args:
         spark: the session that reads the checkpoint and writes the savepoint.
@@ -123,11 +123,11 @@ def check_new(spark: SparkSession, directory: str) -> None:
 
 
 def begin(spark: SparkSession, directory: str) -> None:
-    """Begin a savepoint, or one that was begun and not completed anew."""
+    """Begin a savepoint, or begin again one that was not completed."""
     if text_of(spark, f"{directory}/{STARTED}") is None:
         # Overwriting it would remove it first: who is killed then would leave files that nobody knows.
         _write_text(spark, BEGUN, f"{directory}/{STARTED}")
-    # Overwriting a folder removes all that a half savepoint of before has in it.
+    # Overwriting a folder removes all that an incomplete earlier savepoint has in it.
     _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
 
 
@@ -145,7 +145,7 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 
 
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
-    """Write the manifest, with the digests of all files that are there: the savepoint is complete by that.
+    """Write the manifest, with the digests of all files written so far: the savepoint is complete by that.
 
     The tables that the manifest has digests of keep these: what was damaged since is not taken for good.
     """
@@ -227,7 +227,7 @@ def _write_text(spark: SparkSession, text: str, folder: str) -> None:
 
 @contextmanager
 def _still_there(files: CheckpointState) -> Iterator[None]:
-    """Tell where the epoch was cleaned away while it was read: the query goes on meanwhile."""
+    """Say so if the epoch was cleaned away while it was read: the query continues meanwhile."""
     try:
         yield
     except Exception as error:
@@ -249,7 +249,7 @@ def _sources(files: CheckpointState) -> Sources:
     offsets = tuple(files.checkpoint.offsets([files.epoch]).get(files.epoch, ()))
     if not offsets:
         return Sources()
-    # Behind the version and the settings there is a line for each source; where sources have names, with these. A
+    # After the version and the settings there is a line for each source; where sources have names, with these. A
     # source that is read twice has two lines, and one folder: which folder is whose, the program tells. So for each
     # there is more than it may need.
     found = [line.partition(":")[::2] for line in offsets[2:]] if offsets[0] == "v2" else enumerate(offsets[2:])
@@ -262,7 +262,7 @@ def _sources(files: CheckpointState) -> Sources:
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
-    """Return the lines of a file source's log up to a number; those of compact files stand in others, too."""
+    """Return the lines of a file source's log up to a number; compact files repeat the lines of others."""
     rows: list[Any] = unless_missing(
         lambda: reader(spark).text(folder).where("value LIKE '{%'").distinct().collect(), []
     )
@@ -315,7 +315,7 @@ def _is_empty(spark: SparkSession, directory: str) -> bool:
 
 
 def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
-    """Return a savepoint whose files are there, with their lengths; what is in them is proved when it is read.
+    """Return a savepoint whose files exist and have their lengths; their content is checked when it is read.
 
     Args:
         directory: where it lies.

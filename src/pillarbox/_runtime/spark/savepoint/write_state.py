@@ -142,7 +142,7 @@ def _are_timers(kind: Any) -> bool:
 
 
 def _refuse_twice(df: DataFrame, columns: list[str], uid: str) -> None:
-    """Refuse keys that are there twice."""
+    """Refuse keys that occur twice."""
     found = df.groupBy(*map(quoted, columns)).count().where("count > 1").drop("count").take(1)
     if found:
         values = found[0].asDict()
@@ -151,7 +151,7 @@ def _refuse_twice(df: DataFrame, columns: list[str], uid: str) -> None:
 
 
 def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, EditedTable]:
-    """Return the rows with the columns of the operator's table, as far as they are there."""
+    """Return the rows with the columns of the operator's table, as far as they have them."""
     from pyspark.sql.types import VariantType
 
     edited = EditedTable(manifest.operator(uid))
@@ -217,7 +217,7 @@ def _write(
 
 
 def _there(spark: SparkSession, directory: str, uid: str) -> files.OpenSavepoint | None:
-    """Return the savepoint that is there, to which the operator is added; None: there is none."""
+    """Return the existing savepoint, to which the operator is added; None: there is none."""
     try:
         files.check_new(spark, directory)
     except CheckpointMismatchError:

@@ -66,7 +66,7 @@ def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
 def state_is_found(checkpoint: str) -> bool:
     """Return whether Spark's own readers of state find a checkpoint of this path, and its repartitioning does.
 
-    They escape what a URI has to escape, and look for a path of the escaped name, which may be that of another one.
+    They escape what a URI has to escape, and look for a path of the escaped name, which may be the name of another.
     (Queries do not.)
     """
     return _ESCAPED.search(checkpoint) is None

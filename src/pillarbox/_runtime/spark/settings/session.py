@@ -39,7 +39,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     """
     check_count(cores, "local_session(): cores")
     check_text(app_name, "local_session(): app_name")
-    # Workers find the program's own modules where the driver does: beside the script.
+    # Workers find the program's own modules where the driver does: next to the script.
     beside = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
     paths = [*beside, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
@@ -61,7 +61,7 @@ def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
     """Return a classic session.
 
     Args:
-        settings: those of Spark's; a local master gets what it needs besides.
+        settings: settings of Spark; a local master gets what it needs besides.
 
     Raises:
         ConfigurationError: Java or a Python package is missing or of a wrong version.
@@ -94,7 +94,7 @@ def _daemon_finds_pillarbox() -> bool:
 
 
 def check_packages() -> None:
-    """Check that the Python packages that Spark's stateful Python API needs are there.
+    """Check that the Python packages that Spark's stateful Python API needs are installed.
 
     Raises:
         ConfigurationError: one is missing, or pandas is too new.
@@ -194,7 +194,7 @@ def _prefix(python: str) -> str:
 
 
 def default_parallelism(spark: SparkSession) -> tuple[int, str]:
-    """Return the parallelism of a program that sets none, and what it is taken from, as the end of a sentence.
+    """Return the parallelism of a program that sets none, and what it is taken from, as the end of a message.
 
     It is ``spark.sql.shuffle.partitions`` where somebody has set it, at most 128; else the cores, at most 16. Each
     subtask costs an epoch some time, and how much there is to do nobody knows: more cores than that are used where the

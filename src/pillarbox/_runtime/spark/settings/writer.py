@@ -1,6 +1,6 @@
 """How a query is about to be started: by a writer's ``start`` or ``toTable``, and with which options.
 
-A ``DataStreamWriter`` has no methods that return its options. Classic writers have private fields, those of Spark
+A ``DataStreamWriter`` has no methods that return its options. Classic writers have private fields, writers of Spark
 Connect a message.
 """
 
@@ -36,8 +36,8 @@ class Start:
 
     Args:
         method: ``start`` or ``toTable``.
-        arguments: those of the method.
-        options: those of the method.
+        arguments: the method's arguments.
+        options: the method's options.
 
     Attributes:
         writer: a ``DataStreamWriter``, classic or of Spark Connect.
@@ -86,7 +86,7 @@ class Start:
 
     @contextmanager
     def one_batch(self) -> Iterator[None]:
-        """Let it run one micro-batch meanwhile: the one that was not committed, if there is one."""
+        """Let it run one micro-batch meanwhile: the micro-batch that was not committed, if there is one."""
         proto = self._proto
         if proto is not None:
             saved = type(proto)()

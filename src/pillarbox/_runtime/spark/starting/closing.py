@@ -72,7 +72,7 @@ def close_started(started: StartedQuery) -> None:
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     """Close what executors hold of a run that has ended, within five seconds.
 
-    Where the only executor is the driver's own process, its starter is asked. Else a job asks those of all executors;
+    Where the only executor is the driver's own process, its starter is asked. Else a job asks all executors' starters;
     nobody can have Spark run a task in each, so one may be missed if it is busy, and its homes end when they are idle.
 
     Args:

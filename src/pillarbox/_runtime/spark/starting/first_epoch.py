@@ -2,8 +2,8 @@
 
 It is micro-batch 0 of the checkpoint, of the same stateful plan. Its sources have no rows, and the positions of the
 savepoint (``source_positions.py``); its state is the savepoint's (``restore_host.py``). Spark commits it as any other
-batch, and the query goes on with batch 1. If it is interrupted, the offset log may know of it and the commit log does
-not: a note in ``pillarbox/`` of the checkpoint then lets nothing but the same start go on, which runs it again.
+batch, and the query resumes with batch 1. If it is interrupted, the offset log may know of it and the commit log does
+not: a note in ``pillarbox/`` of the checkpoint then lets nothing but the same start resume, which runs it again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
     """Give a query that is about to be started the state of the savepoint that it starts from, if there is one.
 
     Args:
-        checkpoint: that of the query; None: it has none of its own.
+        checkpoint: the query's checkpoint; None: it has none of its own.
 
     Returns:
         whether an epoch was run for that.
@@ -118,7 +118,7 @@ class _Beginning:
 
     Args:
         asked: how the program starts from its savepoint.
-        checkpoint: that of the query, in which nothing was committed.
+        checkpoint: the query's checkpoint, in which nothing was committed.
     """
 
     def __init__(self, start: Start, program: Program, asked: SavepointStart, checkpoint: Checkpoint) -> None:
@@ -298,7 +298,7 @@ def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple
 
 
 def _gone(found: FoundPositions) -> str:
-    """Return the sentence that refuses a program that does not read what the savepoint has positions of."""
+    """Return the message that refuses a program that does not read what the savepoint has positions of."""
     gone, added = (", ".join(map(repr, names)) for names in (found.gone, found.added))
     instead = f", and reads {added}, of which the savepoint has none" if added else ""
     return (

@@ -29,7 +29,7 @@ _FORMAT_KEPT_SINCE = (4, 3)
 
 # How Spark is to write state files, by whether the sink runs the plan of every batch. In format 2 no attempt can write
 # over the files of another one, but Spark cannot commit a batch whose plan did not run. The log of the state proves
-# itself, so checksums beside the files, 22 requests for each partition and epoch, would find nothing more.
+# itself, so checksums next to the files, 22 requests for each partition and epoch, would find nothing more.
 _STATE_FILES = {True: {STATE_FORMAT: "2", CHECKSUMS: "false"}, False: {STATE_FORMAT: "1", CHECKSUMS: "false"}}
 
 _last_epoch: ContextVar[int | None] = ContextVar("pillarbox_last_epoch", default=None)
@@ -60,7 +60,7 @@ def program_settings(
     """Set the settings that ``programs`` need on the session meanwhile; no other query starts in this time.
 
     Args:
-        layouts: those of the programs in the query's checkpoint; none: it is a new one that Spark finds a place for.
+        layouts: the layouts of the programs in the query's checkpoint; none: it is a new one that Spark finds.
         runs_every_plan: whether the query's sink reads the rows of each batch, also of one that it has already.
         other_python: whether the query may hand rows to other Python functions, too.
 

@@ -2,7 +2,7 @@
 
 Spark does it as a batch of its own, without input, which it commits as any other. If that is interrupted, the offset
 log knows of the batch and the commit log does not: Spark then starts no query on the checkpoint, and completes the
-batch when it is asked for the same number again. So nothing needs to be noted beside it.
+batch when it is asked for the same number again. So nothing needs to be noted next to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SINCE = (4, 2)
 def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """Change how many tasks a stopped query runs at a time: its state moves to another number of Spark's partitions.
 
-    Then start the same program with ``set_parallelism(parallelism)``: it goes on exactly where it was. Its subtasks,
+    Then start the same program with ``set_parallelism(parallelism)``: it resumes exactly where it was. Its subtasks,
     whose number is the max parallelism, which the first start fixed, are spread over the partitions.
 
     All state is read and written once, by Spark. If it is interrupted, no query starts on the checkpoint until the

@@ -4,7 +4,7 @@ Spark's file sinks (Parquet, JSON and the like) keep a log of their files in ``_
 an entry for each micro-batch; who reads the folder goes by it. There are batches that no sink hears of: in which Spark
 spreads state over other partitions, and the first one of a query that begins from a savepoint. Others went to another
 folder, if the sink has changed. With no entry for one, reading fails as soon as there is one behind, and so does the
-sink where it writes the entries of several batches as one. So the gap is filled before the query goes on.
+sink where it writes the entries of several batches as one. So the gap is filled before the query resumes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SinkLog:
     """The log of a file sink, by Spark's own class: a classic session has it.
 
     Args:
-        folder: that of the files.
+        folder: the folder of the files.
     """
 
     def __init__(self, spark: Any, folder: str) -> None:

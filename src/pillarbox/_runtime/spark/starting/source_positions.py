@@ -39,7 +39,7 @@ BEGINNING = {"logOffset": -1}
 # A path that matches no file; Spark takes one with wildcards alone for a source whose files are yet to come.
 _NO_FILES = "file:///pillarbox/_none/*"
 
-# Since then sources may have names of their own.
+# From this version of Spark on, sources may have names of their own.
 _TITLES_SINCE = (4, 2)
 _TITLE = re.compile(r'name="(\w+)"')
 
@@ -186,7 +186,7 @@ def find_positions(
 ) -> FoundPositions:
     """Return the position of each source.
 
-    Where the savepoint has no positions, that of another runtime, or one that was edited, all begin as in a new query.
+    Where the savepoint has no positions, since another runtime wrote it or it was edited, all begin as in a new query.
 
     Args:
         names: of the sources of the savepoint's program.
@@ -373,7 +373,7 @@ def _beginning(source: PlannedSource) -> Any:
 
 
 def _still_there(spark: SparkSession, position: SeenFiles | None) -> str | None:
-    """Return the path of those files that are there; None: none is."""
+    """Return the path of the files that still exist; None: none does."""
     if not position or not position.paths:
         return None
     path = glob_of(position.paths)

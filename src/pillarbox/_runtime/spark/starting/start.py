@@ -65,7 +65,7 @@ _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
 
 @contextmanager
 def changes_refused() -> Iterator[None]:
-    """Let starts in this thread refuse programs that cannot go on with the checkpoint, as far as its notes tell."""
+    """Let starts in this thread refuse programs that cannot resume from the checkpoint, as far as its notes tell."""
     token = _refusing.set(True)
     try:
         yield

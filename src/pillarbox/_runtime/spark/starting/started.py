@@ -22,7 +22,7 @@ class StartedQuery:
     Attributes:
         query: as Spark has it.
         start: by which it can be started again.
-        checkpoint: its checkpoint location; None: it has one of its own, which nobody could go on with.
+        checkpoint: its checkpoint location; None: Spark chose a temporary one, from which nobody could resume.
         programs: those in its plan.
         run: the id of its run that its tasks are told.
         is_closed: whether what executors held of it has been closed, or is about to be.
@@ -70,7 +70,7 @@ class StartedQuery:
     def has_ended(self, timeout: float) -> bool:
         """Return whether the query has ended, or does within a time (seconds), and nobody is busy with it any more.
 
-        While somebody is, it seems to have ended, and it may go on afterwards.
+        While somebody is, it seems to have ended, and it may resume afterwards.
 
         Raises:
             StreamingQueryException: it has failed.

@@ -210,7 +210,7 @@ class Residency:
             self._collecting_took = self._collected_at - now
         else:
             # Objects that the epoch left behind are young, and need not be kept until then. A task that has ended was
-            # made after the last of these calls, so that it can be collected without a look at what was there before.
+            # made after the last of these calls, so that it can be collected without a look at older objects.
             gc.collect(2 if self._has_ended else 1)
         self._has_ended = False
         gc.freeze()

@@ -34,7 +34,7 @@ def _name(program: str) -> str:
 
 
 def local_property(name: str) -> str | None:
-    """Return a local property of the task of Spark's that runs here; None: it has no such one, or none runs."""
+    """Return a local property of the Spark task that runs here; None: it has no such property, or none runs."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -57,7 +57,7 @@ class ProgramLayout:
 
     @staticmethod
     def of(program: Program) -> ProgramLayout:
-        """Return that of a program."""
+        """Return the layout of a program."""
         return ProgramLayout(program.id, program.parallelisms, program.layout._replace(codes=CODES))
 
     def place(self, layout: Layout, code: int) -> tuple[int, int] | None:
@@ -73,7 +73,7 @@ class TaskFacts(NamedTuple):
     """What a task of Spark's knows of its query.
 
     Attributes:
-        layout: that of the program in the query's checkpoint.
+        layout: the layout of the program in the query's checkpoint.
         query: the query's id; empty where nobody knows.
         run: the id of the query's run; empty where nobody knows.
         batch: the micro-batch; None: the query has none.

@@ -1,6 +1,6 @@
 """A streaming source of Spark's without rows, whose position is one that another source had.
 
-Spark writes it into its offset log, from which the other source then goes on. Spark's driver asks for positions in a
+Spark writes it into its offset log, from which the other source then resumes. Spark's driver asks for positions in a
 Python process of its own, which sees no files that were shipped with the application: so these classes are pickled
 by value, and refer to nothing of pillarbox's.
 """

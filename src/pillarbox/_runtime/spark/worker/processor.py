@@ -1,7 +1,7 @@
 """The class that Spark's stateful operator holds: all of pillarbox that has to load where pillarbox is not.
 
 When a query starts, Spark's driver asks a Python process of its own which states there are. That process sees no files
-shipped with the application (``--py-files``, ``addArtifacts``), only what is installed beside the driver. So this
+shipped with the application (``--py-files``, ``addArtifacts``), only what is installed for the driver. So this
 class is pickled by value, refers to nothing of pillarbox's, and keeps its host, which does the work, as bytes until a
 task has rows for it: tasks run in workers, which do see such files.
 """

@@ -1,7 +1,7 @@
 """The first epoch of a query that starts from a savepoint: the tables become the logs of the new subtasks.
 
 Spark hands the rows of ``initialState`` to a stateful operator in its first micro-batch, by grouping key. Here they
-are Arrow batches of an operator's table, each the share of one subtask, and behind them what the subtask keeps besides.
+are Arrow batches of an operator's table, each the share of one subtask, and after them what the subtask keeps besides.
 When that has come, all has: the subtask's log is written, and its task restored from it, as at any cold start. So what
 does not fit the program is found before the query's own first epoch.
 """
@@ -44,7 +44,7 @@ _FIELDS = pa.schema([("target", pa.int64()), ("number", pa.int64()), ("payload",
 
 # So many rows of a file are routed together.
 _ROUTED_ROWS = 1 << 14
-# A share of a subtask goes on at this many bytes; all of them do when together they have come to the second number.
+# A subtask's share is sent at this many bytes; all shares are sent when together they have reached the second number.
 _SHARE_BYTES = 2 * 1024 * 1024
 _WAITING_BYTES = 32 * 1024 * 1024
 
@@ -92,7 +92,7 @@ class _Shares:
         self._bytes: Counter[int] = Counter()
 
     def add(self, subtask: int, share: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take a share, and return what goes on."""
+        """Take a share, and return what is to be sent."""
         self._waiting[subtask].append(share)
         self._bytes[subtask] += share.nbytes
         if self._bytes[subtask] >= _SHARE_BYTES:

@@ -69,7 +69,7 @@ class SourceHost:
                         residency.here.discard(task)
                         return
                 if self._bounded and any(operator.has_close for operator in task.chain.operators):
-                    # A batch ends with its tasks. What has nothing to release serves the next partition, too.
+                    # A batch ends with its tasks. A task without anything to release serves the next partition, too.
                     residency.here.end(task)
                 residency.here.spare_the_collector()
             except BaseException:

@@ -59,7 +59,7 @@ class TaskHost:
     """Runs the subtasks of one level. A ``Processor`` takes it to the worker, for one partition and epoch.
 
     Args:
-        vertices: those of the level, by number.
+        vertices: the vertices of the level, by number.
         layout: by which the subtasks are found.
         timers: whether to keep a timer of Spark's at the earliest of the task's own.
         homes: where the tasks live.

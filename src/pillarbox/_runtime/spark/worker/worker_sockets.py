@@ -27,7 +27,7 @@ def acknowledge_at_once() -> None:
     except OSError:  # such as where there is no /proc
         return
     if len(open_files) > 2 * _LOOKED_AT:
-        # Sockets of the worker were opened first, those of the task last: between are connections of functions.
+        # Sockets of the worker were opened first, and sockets of the task last: between are connections of functions.
         open_files = open_files[:_LOOKED_AT] + open_files[-_LOOKED_AT:]
     for number in open_files:
         try:
