@@ -76,7 +76,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[V]):
         return self.default is not None or self.default_factory is not None
 
     def make_default(self) -> V | None:
-        """Return what stands for a value that is not there."""
+        """Return the default for a missing value."""
         return self.default if self.default_factory is None else self.default_factory()
 
 
@@ -337,7 +337,7 @@ class MapState(ABC, Generic[K, V]):
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Remove ``key``, if it is there."""
+        """Remove ``key``, if it exists."""
 
     @abstractmethod
     def contains(self, key: K) -> bool:

@@ -1,4 +1,4 @@
-"""What all state descriptors have: a name, the names of before, a time-to-live."""
+"""The common part of all state descriptors: a name, the former names, a time-to-live."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StateDescriptor:
     def renamed_from(self, *names: str) -> Self:
         """Take over what a checkpoint holds under a former name, with its time-to-live; the kind stays the same.
 
-        The first epoch writes all state of the operator anew, under the new name. So the former one may go once an
+        The first epoch rewrites all state of the operator, under the new name. So the former one may go once an
         epoch has been committed; it is of use as long as older checkpoints and savepoints may be started from.
 
         Args:

@@ -16,8 +16,8 @@ class StateTtlConfig:
     """How long a state lives after it was last accessed; ``descriptor.enable_time_to_live(config)`` sets it.
 
     A value, a folded value and an accumulator expire as a whole, each element of a list and each entry of a map by
-    itself. Time is processing time: of a streaming query on Spark that of the micro-batch, so all records of an epoch
-    have the same, and an epoch that is run again does the same. What was accessed at *t* has expired from
+    itself. Time is processing time: on Spark a streaming query takes the micro-batch's time, so all records of an epoch
+    have the same, and an epoch that is run again does the same. State that was accessed at *t* has expired from
     *t* + ``ttl`` on. Expired state is cleared when it is read, and in the background, at the end of each epoch.
 
     A config may come, change and go between two starts of a query: what is kept is when each value was last accessed.

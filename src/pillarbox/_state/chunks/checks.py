@@ -24,7 +24,7 @@ def check_chunk(chunk: Chunk, mark: Mark, layouts: tuple[Layout, Layout], identi
 
     Args:
         mark: the mark that it was read by.
-        layouts: what the slots of its rows hold, of those of keys and of those of namespaces.
+        layouts: what the slots of its rows hold, for rows of keys and for rows of namespaces.
 
     Raises:
         CheckpointMismatchError: it is not as a chunk is.

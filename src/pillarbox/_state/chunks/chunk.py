@@ -1,6 +1,6 @@
 """A chunk of a state log: the entries that an epoch adds, as plain data around the users' rows.
 
-A chunk is a pickled dictionary. What kinds of records there are is written down in docs/checkpoint-format.md; a chunk
+A chunk is a pickled dictionary. docs/checkpoint-format.md lists the kinds of records; a chunk
 with a kind that this version does not know is refused.
 """
 
@@ -41,9 +41,9 @@ class Chunk:
 
     Attributes:
         keys: the addresses of the rows.
-        rows: the rows, as they are written: without address; None in the place of a large one.
+        rows: the rows, as they are written: without address; None instead of a large one.
         namespaces: how many of them, the last ones, are rows of namespaces.
-        elements: the elements; their entries come behind those of the rows.
+        elements: the elements; their entries follow the entries of the rows.
         apart: which rows have maps and lists whose elements are entries of their own, and how many, by slot.
         replaced: how far before the chunk's first entry those entries are that are out of date now: older values of
             its rows, and the rows of keys that were removed.
@@ -51,7 +51,7 @@ class Chunk:
         before: size and digest of the chunk before it; None: it is the first one of its log.
         weights: about how many bytes each entry takes, for their proportions; None: all take the same.
         large: which entries lie in values of their own, and where: number, and mark.
-        beside: how many bytes of the chunk are no entries: the list of those that it replaces, and ordinals.
+        beside: how many bytes of the chunk are no entries: the list of the entries that it replaces, and ordinals.
         number: its own.
         start: the number of its first entry.
         size: how many bytes it takes in the store.
@@ -205,7 +205,7 @@ def read_chunk(
 
     Args:
         mark: the size and digest that it must have.
-        layouts: what the slots of rows hold, of those of keys and of those of namespaces, for people.
+        layouts: what the slots of rows hold, for rows of keys and for rows of namespaces, for people.
         allowed: what it may name.
 
     Raises:

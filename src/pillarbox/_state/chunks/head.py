@@ -1,6 +1,6 @@
 """The head of a state log: whose state it is, how far it goes, and what its newest chunk has to be.
 
-It is plain data, written anew with every epoch, and read with an unpickler that resolves no names at all. What
+It is plain data, rewritten with every epoch, and read with an unpickler that resolves no names at all. What
 operators keep for themselves, which may hold values of the user's classes, is in it as bytes.
 """
 
@@ -43,7 +43,7 @@ class LogIdentity:
             depends on these two.
         key: the description of the operator's key.
         codes: by which scheme of codes of subtasks the log was found; None: otherwise.
-        depends_on: what the state depends on beside the key.
+        depends_on: what the state depends on besides the key.
     """
 
     operator: str
@@ -78,7 +78,7 @@ class Mark(NamedTuple):
         return Mark(len(payload), zlib.crc32(payload), epoch)
 
     def fits(self, payload: bytes) -> bool:
-        """Return whether a value is the one that was written."""
+        """Return whether a value is as it was written."""
         return len(payload) == self.size and zlib.crc32(payload) == self.digest
 
 
@@ -106,7 +106,7 @@ class LogHead:
         types: the declared types of states, by name of slot, where the operator's are all plain.
         former: the slots of states that the program says it has renamed or deleted, by name: the name that each has
             now, or "" where it is deleted.
-        depends_on: what the state depends on beside the key.
+        depends_on: what the state depends on besides the key.
         without_timers: the slots of keys' timers that no row has any timer in.
     """
 
@@ -261,7 +261,7 @@ def cannot_become(identity: LogIdentity, what: str, why: str) -> CheckpointMisma
 
 
 def unreadable(identity: LogIdentity, what: str, error: MissingGlobalError) -> CheckpointMismatchError:
-    """Return the error that says that a value is of a class that is not there."""
+    """Return the error that says that the class of a value is missing."""
     return CheckpointMismatchError(
         f"{identity}: the checkpoint holds, in {what}, {error.advice}; or start from a new checkpoint"
     )
@@ -305,7 +305,7 @@ def _check_identity(head: LogHead, mine: LogIdentity) -> None:
         )
     moved = sorted(uid for uid, *place in head.program if places[uid] != place)
     if moved:
-        # Their state would not be found: they would start anew, in silence.
+        # Their state would not be found: they would start from scratch, without a message.
         raise CheckpointMismatchError(
             f"the checkpoint holds state of {', '.join(map(repr, moved))}, which the program has in another place:"
             " operators with state were added before it; run the program that wrote it, add operators after the"

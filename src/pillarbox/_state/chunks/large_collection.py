@@ -54,7 +54,7 @@ class Elements(NamedTuple):
     """Elements of one map or list, as they stand in a chunk.
 
     Attributes:
-        address: that of the row.
+        address: the address of the row.
         slot: its place in the row.
         ordinals: where they stand among the others, ascending.
         keys: the map's keys; None: it is a list.

@@ -13,7 +13,7 @@ from pillarbox._state.slots import Row
 
 
 class KeyOwner(NamedTuple):
-    """The keys of a program that a backend may hold: those of one subtask."""
+    """The keys of a program that a backend may hold: the keys of one subtask."""
 
     subtask: int
     parallelism: int

@@ -25,7 +25,7 @@ class NamespaceRows(RowTable):
 
     Attributes:
         by_key: a key's only row, or its rows by namespace: many keys have one, and a dictionary costs 200 bytes.
-        row: that of the current key in the current namespace.
+        row: the row of the current key in the current namespace.
         is_of_keys: whether there are states or timers of (key, namespace), and not only the operator's own row.
     """
 
@@ -81,7 +81,7 @@ class NamespaceRows(RowTable):
             return found[namespace]
         if namespace is not self._checked:
             check_namespace(namespace, self.operator)
-            self._checked = namespace  # keys that come to be in the same window bring the same one
+            self._checked = namespace  # keys that reach the same window bring the same one
         self._keys.check_owner(key)
         return self.new_row(namespace_address(key, namespace))
 

@@ -45,9 +45,9 @@ class RowTable:
         timers: the timers in the slots.
         former: the names that slots have now, by those that they had.
         deleted: the names of slots of states that the program deletes.
-        is_renamed: whether a state got another name since rows were restored: all are to be written anew then.
+        is_renamed: whether a state got another name since rows were restored: all have to be rewritten then.
         is_namespaced: whether they are those of namespaces.
-        lead: what leads the names of slots where those of both tables stand together.
+        lead: what leads the names of slots where the names of both tables stand together.
         hint_without_row: what there is none of where there is no current row, for errors.
     """
 
@@ -68,7 +68,7 @@ class RowTable:
         self._states: dict[str, Any] = {}
         self._declared: dict[str, tuple[Any, ...]] = {}
         self._sealed = False
-        # By the name of a slot, the one that it has now; and the names of those that are deleted.
+        # The present name of a slot, by its former name; and the names of deleted slots.
         self.former: dict[str, str] = {}
         self.is_renamed: bool = False
         self.deleted: set[str] = set()

@@ -1,7 +1,7 @@
 """Rows of namespaces that all keys share, on the heap: windows of time, which fold, and end for all keys at once.
 
-They are kept by namespace, and then by key. What an epoch folds is there without a row at first: one look-up and one
-entry of a dictionary for an element. Its row is made when the epoch ends and the window is still there; so windows
+They are kept by namespace, and then by key. An element that an epoch folds has no row at first: it costs one look-up
+and one entry of a dictionary. Its row is made when the epoch ends and the window still exists; so windows
 that begin and end within an epoch never have any. Timers are those of the window, not of each row; written rows have
 them, as all rows do.
 
@@ -71,7 +71,7 @@ class SharedWindows(NamespaceRows):
     Attributes:
         by_namespace: the namespaces in which any key has something.
         contents: the place of what is folded in a row; 0: there is no such state yet.
-        clock: the timers that windows have: those of event time or of processing time; None: there are none yet.
+        clock: the timers that windows have: timers of event time or of processing time; None: there are none yet.
         quiet: whether there may be a timer that does not call for all keys of its window.
         fold: called with values, the key and the window of each, and what is called with each key that is new in a
             window, or None. It folds each value in. If one fails, its key is the current one; a ``ProgramError`` says
@@ -209,11 +209,11 @@ class SharedWindows(NamespaceRows):
         return window.fresh.get(key) if row is None else row[self.contents]
 
     def quieten(self, namespace: Any, timestamp: int) -> None:
-        """Have a timer of a window that was restored call for no key whose row has timers, and this one no more."""
+        """Have a restored timer of a window call for no key whose row has timers, and this timer no more."""
         if self.clock is None:
             return
         window, slot = self.by_namespace[namespace], self.clock.slot
-        rows = chain(window.kept.items(), window.rows.items())  # in the latter, those that are to be written anew
+        rows = chain(window.kept.items(), window.rows.items())  # in the latter, the rows that are to be rewritten
         keys = {key for key, row in rows if _has_others(row[slot], timestamp)}
         if keys:
             window.quiet = timestamp, keys
@@ -288,7 +288,7 @@ class SharedWindows(NamespaceRows):
 
     @property
     def num_keys(self) -> int:
-        """The number of keys that have rows here; of very many rows, that of the window with most of them."""
+        """The number of keys that have rows here; of very many rows, the number of the window with most of them."""
         windows = self.by_namespace.values()
         sizes = list(map(len, windows))
         if len(sizes) < 2 or sum(sizes) > _COUNTED:
@@ -397,7 +397,7 @@ class SharedWindows(NamespaceRows):
                         removed[row[1]] = stale_entry(row[0])
                     continue
                 self._fill(window, key, row, folded)
-                # (By the key object that the row has, and not that of a record.)
+                # (By the key object that the row has, and not by the record's.)
                 kept[row[1][0]] = row
                 changed.append(row)
             if not kept:

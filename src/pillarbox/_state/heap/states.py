@@ -72,7 +72,7 @@ def folded_none(rows: CurrentRow, slot: int, key: Any) -> ProgramError:
 
 
 class HeapState:
-    """A state is a slot number, and the rows of which one is current: those of keys, or of namespaces."""
+    """A state is a slot number, and the rows of which one is current: the rows of keys, or of namespaces."""
 
     __slots__ = ("_backend", "_slot")
 
@@ -87,7 +87,7 @@ class HeapState:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The slots that hold it; that of its content first."""
+        """The slots that hold it; the slot of its content first."""
         return (self._slot,)
 
     def _set(self, value: Any) -> None:
@@ -147,7 +147,7 @@ class HeapMergingState(HeapState):
     __slots__ = ()
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Move what the current key has in the namespaces ``sources`` into ``target``, behind what is there.
+        """Move what the current key has in the namespaces ``sources`` into ``target``, after its existing content.
 
         The current namespace stays what it is.
         """

@@ -29,7 +29,7 @@ _SHARE = 2
 
 
 class _Missing:
-    """Stands for a bucket that is not there: None may be an owner."""
+    """Stands for a missing bucket: None may be an owner."""
 
 
 _MISSING = _Missing()
@@ -64,7 +64,7 @@ class TimerQueue:
 
     def __init__(self) -> None:
         # Every timestamp that has a bucket is in the heap at least once; the heap may hold more: those whose
-        # bucket is gone are passed over when they come to the top.
+        # bucket is gone are passed over when they reach the top.
         self._heap: list[int] = []
         # A bucket is its only owner, or a dictionary of several: where timestamps are in milliseconds most have one,
         # and a dictionary costs 200 bytes. (No owner is a dictionary: it is hashed.)
@@ -146,12 +146,12 @@ class TimerQueue:
         return earliest
 
     def pop(self, timestamp: int, in_order: Callable[[list[Any]], list[Any]] | None = None) -> Iterator[Any]:
-        """Return the owners at the earliest timestamp: those of before the epoch, then its own as they were added.
+        """Return the owners at the earliest timestamp: the owners before the epoch, then its own as they were added.
 
         They leave the queue one by one; those that are not taken are returned by the next call.
 
         Args:
-            in_order: returns those of before the epoch in an order that does not depend on whether they were loaded.
+            in_order: returns the owners before the epoch in an order that does not depend on whether they were loaded.
         """
         if self._loaded[0]:
             self._sort()

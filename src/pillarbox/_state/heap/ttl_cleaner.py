@@ -3,7 +3,7 @@
 At the end of each epoch some rows are looked at, in turns: so many for each row that the epoch has touched, so that
 expired rows stay below a fixed share of all; and so many that all rows are seen within the shortest time-to-live,
 however little the epochs do. After a cold start, which has read all rows, all of them are looked at. It
-happens behind everything that an epoch emits, so an epoch that is run again emits the same.
+happens after everything that an epoch emits, so an epoch that is run again emits the same.
 
 Only the mailbox thread may touch it.
 """
@@ -62,7 +62,7 @@ class TtlCleaner:
         """Look at all rows, which a cold start has read."""
         of_all = self.states
         states = [state for state in of_all if state.ttl.cleanup_in_background or state.ttl.cleanup_full_snapshot]
-        # What was there before its state had a time-to-live counts from now on, whatever clears it.
+        # Values that are older than their state's time-to-live count from now on, whatever clears them.
         others = [state for state in of_all if state not in states]
         unused, self._unused = self._unused, []
         self._cost_of_all = 0

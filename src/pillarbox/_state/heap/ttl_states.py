@@ -1,7 +1,7 @@
-"""States with a time-to-live on the heap: beside each lies when it was last accessed, in a slot of its own.
+"""States with a time-to-live on the heap: the time of each state's last access has a slot of its own.
 
-The *stamp* of a value is an int (epoch ms), those of a list are a list, those of a map a dictionary. So the state
-itself is stored as it is without a time-to-live, which may come, change and go. What was there before has no stamp; the
+The *stamp* of a value is an int (epoch ms), of a list a list, of a map a dictionary. So the state
+itself is stored as it is without a time-to-live, which may come, change and go. Older values have no stamp; the
 cleaner gives it one. Source of the behaviour: Flink's ``TtlValueState``, ``TtlListState`` and so on.
 
 Only the mailbox thread may touch them.
@@ -208,7 +208,7 @@ class _TtlListState(TtlState, HeapListState):
         self._stamp_added()
 
     def _stamp_added(self) -> None:
-        """Stamp the elements behind those that have one; where none has, all of them."""
+        """Stamp the elements after the stamped ones; where none has a stamp, all of them."""
         row = self._rows.row
         elements, stamps = row[self._slot], row[self._stamps]
         if stamps is None:

@@ -1,4 +1,4 @@
-"""What was done to keyed state and timers, to be undone: for operators that go on when their function raises.
+"""Steps to undo changes of keyed state and timers: for operators that continue when their function raises.
 
 It is noted step by step, so it costs what is done, whatever a key has besides. Only the mailbox thread may touch it.
 """
@@ -19,7 +19,7 @@ Step = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class Undo:
-    """Steps that put back what was there before each change, and before each look at what may be changed in place.
+    """Steps that restore the earlier content before each change, and before each look at what may be changed in place.
 
     What is noted is what is about to happen. A list or map that another one takes the place of stays as it is, so the
     reference to it is all that has to be noted.
@@ -142,7 +142,7 @@ class Undo:
                 self._steps.append((order.places.pop, (key, None)))
 
     def removal(self, entries: dict[Any, Any] | None, key: Any) -> None:
-        """Note a key that will be removed, if it is there."""
+        """Note a key that will be removed, if it exists."""
         if entries is None or key not in entries:
             return
         order = self._orders.get(id(entries))
@@ -187,7 +187,7 @@ class _Order:
         self._next = len(entries)
 
     def following(self) -> int:
-        """Return the number of a key that comes behind all others."""
+        """Return the number of a key that comes after all others."""
         self._next += 1
         return self._next
 

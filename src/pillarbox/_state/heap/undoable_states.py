@@ -191,7 +191,7 @@ class _UndoableMapState(_Undoable, MapState[Any, Any]):
         return self._state.is_empty()  # type: ignore[no-any-return]
 
     def _note_each(self, note: Callable[[Any, Any], None], keys: Iterable[Any]) -> None:
-        """Note something of keys, in the map and in that of its stamps."""
+        """Note something of keys, in the map and in the map of its stamps."""
         row = self._note()
         for slot in self._slots:
             for key in keys:

@@ -12,7 +12,7 @@ from pillarbox._state.types.type_names import TypeName, parse, refusal
 
 @dataclass
 class StateChanges:
-    """The changes of an operator's states, each a sentence.
+    """The changes of an operator's states, a message for each.
 
     Attributes:
         refused: changes with which a checkpoint cannot be used.

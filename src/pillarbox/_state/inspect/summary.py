@@ -90,7 +90,7 @@ class LogSummary:
                 self.carried[uid] = sum(type(each) is tuple and each[:1] == ("request",) for each in requests)
 
     def _without_own(self, rows: ViewedRows) -> ViewedRows:
-        """Return rows without that of the operator's own state, whose size is noted: it is of no key."""
+        """Return rows without the row of the operator's own state, whose size is noted: it is of no key."""
         if rows.namespaces is None:
             return rows
         key, own, _ = OPERATOR
@@ -116,7 +116,7 @@ class LogSummary:
             self.next_timers[domain] = min(*timestamps, self.next_timers.get(domain, timestamps[0]))
 
     def add(self, other: LogSummary, top: int) -> None:
-        """Add that of another subtask."""
+        """Add the summary of another subtask."""
         self.keys += other.keys
         self.namespaces += other.namespaces
         self.state_bytes += other.state_bytes

@@ -18,7 +18,7 @@ _OF_NAMESPACE = _OfNamespace()
 
 
 def namespace_address(key: Any, namespace: Any) -> tuple[Any, Any, _OfNamespace]:
-    """Return the address of the row of a key and a namespace: a tuple of both, and one thing more."""
+    """Return the address of the row of a key and a namespace: a tuple of both, and a third element."""
     return (key, namespace, _OF_NAMESPACE)
 
 

@@ -101,7 +101,7 @@ def _seed(key: Any) -> int:
         return (since - (key.replace(fold=0).utcoffset() or datetime.timedelta())) // datetime.timedelta(microseconds=1)
     if isinstance(key, uuid.UUID):
         return hash(key.int)
-    # Behind the types that a member may be as well: a member of a `str` enum equals its string.
+    # After the types that a member may be as well: a member of a `str` enum equals its string.
     if isinstance(key, enum.Flag):  # several of them together have a name only in some versions of Python
         return zlib.crc32(f"{type(key).__qualname__}.{key.value}".encode())
     if isinstance(key, enum.Enum):
@@ -122,7 +122,7 @@ def _seed_of_numpy(key: np.generic) -> int:
         unit, count = np.datetime_data(key.dtype)
         if unit in ("Y", "M"):
             key, unit, count = key.astype("M8[D]" if isinstance(key, np.datetime64) else "m8[M]"), "D", 1
-        # Microseconds, as of the same time in Python, so far as it has no parts of one: those of all units are equal.
+        # Microseconds, as of the same time in Python, so far as it has no parts of one: times of all units are equal.
         micros, rest = divmod(int(key.view("i8")) * count * _ATTOSECONDS[unit], _ATTOSECONDS["us"])
         return micros if rest == 0 else hash(Fraction(rest, _ATTOSECONDS["us"]) + micros)
     item = key.item()
@@ -150,7 +150,7 @@ def _mixed(seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def hashes_of_integers(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """Return the hashes of a whole column of integers; the same as :func:`stable_hash` of each."""
     # Python's hash of an int is its residue modulo the Mersenne prime 2**61 - 1, with the sign kept, and
-    # -2 in the place of -1. Unsigned arithmetic wraps modulo 2**64, as the mask above does.
+    # -2 instead of -1. Unsigned arithmetic wraps modulo 2**64, as the mask above does.
     prime = np.uint64((1 << 61) - 1)
     hashes = keys.view(np.uint64)
     if len(keys) and (keys.min() < 0 or keys.max() >= prime):
@@ -185,8 +185,8 @@ def hashes_of_column(
     """Return the hashes of a whole column, of each different value once; None: it is for each value by itself to say.
 
     Args:
-        known: hashes of values, which those of the column are added to.
-        nan_is_key: whether NaN has a hash, that of null: rows are then grouped as SQL does, where NaN equals itself.
+        known: hashes of values, which the column's hashes are added to.
+        nan_is_key: whether NaN has a hash, as null has: rows are then grouped as SQL does, where NaN equals itself.
     """
     kind = column.type
     if pa.types.is_integer(kind) and not column.null_count and not pa.types.is_uint64(kind):

@@ -1,4 +1,4 @@
-"""The description of a key beside its state, so that a program with another key does not go unnoticed.
+"""The description of a key next to its state, so that a program with another key does not go unnoticed.
 
 Keys themselves do not tell: where a program keys by something else, old and new keys would mix in one state, in
 silence. So the state log, and the description of a program next to a checkpoint, hold a note of how keys are made.
@@ -23,7 +23,7 @@ class KeyNote(TypedDict, total=False):
     Attributes:
         columns: the columns that are the key, or
         function: the qualified name of the function that makes it, with
-        code: a digest of its code, behind the Python version that compiled it.
+        code: a digest of its code, after the Python version that compiled it.
         types: the key's Spark types, as far as they are known: one for each column, or that of a function's result.
         inputs: instead of all these, the notes of each input of an operator with several.
     """
@@ -54,7 +54,7 @@ def key_change(then: KeyNote | None, now: KeyNote | None) -> tuple[bool, str] | 
     """Compare the description of a key in a checkpoint with that of a program.
 
     Returns:
-        None where nothing speaks for another key; else whether it is surely another one, and a sentence's rest:
+        None where nothing speaks for another key; else whether it is surely another one, and a message's rest:
         "the key was ..., and is ...".
     """
     if not then or not now:

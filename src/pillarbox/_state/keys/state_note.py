@@ -40,10 +40,10 @@ def kept_inputs(names: Sequence[set[str]], places: Sequence[set[str]]) -> Inputs
 
 
 def state_change(then: StateNote | None, now: StateNote | None) -> tuple[bool, str] | None:
-    """Compare what the state in a checkpoint depends on with what that of a program does.
+    """Compare what the state in a checkpoint depends on with what a program's state depends on.
 
     Returns:
-        None where nothing speaks against going on; else whether state would surely be lost or mixed, and a sentence's
+        None where nothing prevents resuming; else whether state would surely be lost or mixed, and a message's
         rest: "it kept ..., and keeps ...".
     """
     for name in sorted((then or {}).keys() & (now or {}).keys()):

@@ -12,7 +12,7 @@ from pillarbox._state.slots import Row
 
 
 def drop_stale(contents: LogContents, store: ChunkStore) -> None:
-    """Drop the oldest chunks, as far as nothing in them is current, and what lies beside them of deleted states."""
+    """Drop the oldest chunks, as far as nothing in them is current, and the large values of deleted states."""
     while contents.ledger.chunks and contents.ledger.oldest_is_stale():
         store.remove(contents.drop_oldest().number)
     for number in contents.orphans:

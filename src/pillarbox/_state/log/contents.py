@@ -1,6 +1,6 @@
 """The index of a state log, as the task that owns it knows it: its chunks, its entries, and the next numbers.
 
-Reading sets it, writing and cleaning go on from it. Only the mailbox thread may touch it.
+Reading sets it, and writing and cleaning start from it. Only the mailbox thread may touch it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LogContents:
         head: what the next head says of the log: how far it goes, and what its newest chunk is.
         large_values: where the large rows and elements lie, by their entries.
         scale: how many bytes were written for each one that was reckoned with beforehand.
-        rewrites: whether the next epoch writes all of it anew, since it has become other than it was written.
+        rewrites: whether the next epoch rewrites all of it, since it differs from what was written.
         orphans: the numbers of large elements of states that are deleted: they go then.
         dump: pickles what is written.
         classes_of_keys: the classes of which keys have to be, as in the checkpoint; empty: they may be of any.
@@ -121,10 +121,10 @@ class LogContents:
         self.ledger.large -= mark.size
         return number
 
-    # -- writing anew --
+    # -- rewriting --
 
     def rewrite(self) -> None:
-        """Have the next epoch write all of it, and drop the chunks of before."""
+        """Have the next epoch write all of it, and drop the earlier chunks."""
         self.rewrites = True
         self.backend.rewrite_all()
         self.collections.rewrite()

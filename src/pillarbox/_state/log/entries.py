@@ -96,7 +96,7 @@ class Entries:
     """The entries that an epoch appends.
 
     Args:
-        sections: those of rows come first.
+        sections: the sections of rows come first.
 
     Attributes:
         older: the entries that these take the place of; negative: none.

@@ -1,7 +1,7 @@
 """Schema evolution: values of a log become values of the declared types, also where classes or their fields changed.
 
-It is for one cold start. If anything becomes another than was written, all state of the operator is written anew with
-the first epoch, and the chunks of before go: so all values in a log are of the types in its head, and a name of before
+It is for one cold start. If anything differs from what was written, all state of the operator is rewritten with
+the first epoch, and the earlier chunks go: so all values in a log are of the types in its head, and a former name
 is of no use after that epoch. Only the mailbox thread may touch it.
 """
 
@@ -30,7 +30,7 @@ from pillarbox._state.types.type_names import TypeName, change_of_type, parse, r
 from pillarbox._types.scalars import CLASSES
 from pillarbox._unpickle import Allowed
 
-# The hash of a key of these types never changes; that of a tuple is made of those of its elements.
+# The hash of a key of these types never changes; the hash of a tuple is made of the hashes of its elements.
 _WITHOUT_CLASS = CLASSES | {type(None), UUID}
 _Converter = Callable[[Any], Any]
 
@@ -79,7 +79,7 @@ class Evolution:
         return {}
 
     def check_owners(self, keys: Sequence[Any]) -> None:
-        """Check that keys are still those of this subtask, unless their hash cannot have changed.
+        """Check that the keys still belong to this subtask, unless their hash cannot have changed.
 
         Raises:
             CheckpointMismatchError: one is another's.
@@ -149,7 +149,7 @@ class _OfPickles(Evolution):
 
 
 class _OfPlainValues(Evolution):
-    """Of values of declared types: what becomes of them follows from the types of before, in the head."""
+    """Of values of declared types: what becomes of them follows from the former types, in the head."""
 
     def __init__(
         self, identity: LogIdentity, plain: PlainStates, head: LogHead, moved: Mapping[tuple[str, str], type]
@@ -240,7 +240,7 @@ class _OfPlainValues(Evolution):
 
 
 class _PlainNames(Allowed):
-    """Names in pickles of plain data; those of classes of states and fields that are gone stand for nothing.
+    """Names in pickles of plain data; the names of classes of deleted states and fields stand for nothing.
 
     Attributes:
         gone: these classes.

@@ -27,7 +27,7 @@ from pillarbox._state.log.sections import ElementSection
 from pillarbox._state.slots import FIRST_SLOT, Row, SlotSpec
 from pillarbox._state.types.sizes import sizes_of
 
-# Beyond about this many bytes a map or list leaves its row; below a quarter of it, it comes back. What is in its row
+# Beyond about this many bytes a map or list leaves its row; below a quarter of it, it comes back. Content of a row
 # is written with each change of it, but needs no numbers in memory.
 _LARGE = 32 * 1024
 _KINDS = ("map", "list")

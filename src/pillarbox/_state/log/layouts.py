@@ -1,6 +1,6 @@
 """What the slots of written rows hold, and how they come into the shape of the program's rows.
 
-A program may get other states, and the order of its states may change: rows of before stay in the log as they were.
+A program may get other states, and the order of its states may change: earlier rows stay in the log as they were.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Layouts:
         return row
 
     def current_rows(self, chunk: Chunk) -> Iterator[tuple[RowTable, list[Any], list[Row]]]:
-        """Return the current rows of a chunk with their addresses, which are not in the rows: those of each table."""
+        """Return the current rows of a chunk, table by table, with their addresses, which are not in the rows."""
         # (As bytes: a list of millions would take longer to make than to go through.)
         selected = chunk.current.tobytes()
         for layouts, part in zip(self._both, chunk.parts):

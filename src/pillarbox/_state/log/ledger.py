@@ -37,7 +37,7 @@ class ChunkOnFile(NamedTuple):
         start: the number of its first entry.
         rows: the addresses of its rows, with the key objects that the rows themselves have; None where the entry is out
             of date: whoever has it keeps its key alive. A list until :meth:`Ledger.settle` has come by.
-        elements: of the entries behind these: address and slot of a map or list, and what its elements are found by.
+        elements: of the entries after these: address and slot of a map or list, and what its elements are found by.
         entries: how many it has.
         sizes: how many bytes each entry takes; None: all take the same.
     """
@@ -88,7 +88,7 @@ class Ledger:
 
     Attributes:
         chunks: the chunks.
-        large: bytes of the large rows and elements, which lie beside the chunks and go with their entries.
+        large: bytes of the large rows and elements, which lie next to the chunks and go with their entries.
     """
 
     def __init__(self) -> None:
@@ -210,7 +210,7 @@ class Ledger:
         """
         live = np.cumsum(self._figures["live"])
         stale = np.cumsum(self._figures["bytes"]) - live
-        # (Behind the oldest chunk: else cleaning would come in bursts, one for each chunk.)
+        # (After the oldest chunk: else cleaning would come in bursts, one for each chunk.)
         ahead = float(np.max((live[1:] - live[:1]) / _RECKONED - stale[:-1], initial=0.0))
         gone = float(self._figures["bytes"][0]) * cleaned / self.chunks[0].entries if cleaned else 0.0
         return self.log_bytes - gone + added + ahead - 2 * (self.live_bytes + added)

@@ -57,7 +57,7 @@ class ElementSection(Section):
     """Elements of one map or list.
 
     Args:
-        places: those of the elements, in the order of their ordinals.
+        places: the places of the elements, in the order of their ordinals.
         older: the entries that held them so far.
         scale: how many bytes are written for each one that is reckoned with.
 

@@ -1,6 +1,6 @@
 """Writing a state log: the chunks of an epoch, with what it changed and what cleaning moves.
 
-A row that would fill a chunk has a value of its own beside the chunks, which is removed with its entry and never
+A row that would fill a chunk has a value of its own next to the chunks, which is removed with its entry and never
 written again. The elements of large maps and lists are entries of their own, so a change of one writes that one.
 
 Only the mailbox thread may do it.
@@ -226,7 +226,7 @@ class EpochWriter:
 
 
 def cannot_be_written(error: Exception) -> str:
-    """Return the rest of a sentence that says why a value cannot be written, and what to do."""
+    """Return the rest of a message that says why a value cannot be written, and what to do."""
     if isinstance(error, ByValueError):
         return (
             f"cannot be written: {error}; after a restart it would be another class or function, which equals none of"

@@ -1,7 +1,7 @@
 """Columns of plain types, which give back exactly what was put in; and columns of pickles, for all else.
 
-What a column cannot hold exactly, it says so, and the table keeps it elsewhere. Columns are converted as a whole; what
-takes a look at each value is done in C.
+A column says which values it cannot hold exactly, and the table keeps them elsewhere. Columns are converted as a whole;
+looking at each value is done in C.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ColumnType(ABC):
 
     Attributes:
         arrow: their Arrow type.
-        stored: the Spark type that a codec makes that of.
+        stored: the Spark type of the values that a codec makes.
         write: makes of a value what is stored of it, and ``read`` the value again; None: it is the value.
     """
 

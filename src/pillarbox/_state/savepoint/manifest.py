@@ -1,6 +1,6 @@
 """The manifest of a savepoint: of which epoch it is, whose state, by which columns, and what each file has to be.
 
-It is written behind all else, as one JSON object: a directory without it is no savepoint. All in it is plain data.
+It is written after all else, as one JSON object: a directory without it is no savepoint. All in it is plain data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pillarbox._types.scalars import scalar_of_spark
 # Of savepoints. Another one is refused.
 FORMAT = 1
 
-#: The columns that every table may have besides those of states.
+#: The columns that every table may have besides the columns of states.
 RESERVED = ("key_group", "subtask", "key", "namespace", "stream", "matched", "timers", "exact")
 
 # The slots of operators by columns: by these they are known.
@@ -88,7 +88,7 @@ class ArrowPart:
     Attributes:
         name: the column: ``partials``; or ``left`` and ``right``.
         slot: the slot of rows of namespaces that has the streams.
-        keys: the key columns among those of the rows.
+        keys: which of the rows' columns are key columns.
         schema: the rows' Arrow schema, serialised, in base64.
     """
 
@@ -123,9 +123,9 @@ class OperatorTable:
         types: the declared types of states, by name of slot, as heads have them.
         layout: the slots of rows of keys.
         space_layout: the slots of rows of namespaces.
-        columns: those of the slots, but for timers and for what is in parts.
+        columns: the columns of the slots, but for timers and for what is in parts.
         parts: the Arrow rows of an operator by columns.
-        depends_on: what the state depends on beside the key.
+        depends_on: what the state depends on besides the key.
     """
 
     uid: str
@@ -147,7 +147,7 @@ class OperatorTable:
         """Return the table for the logs of an operator.
 
         Args:
-            heads: those of all its subtasks that have one: at least one.
+            heads: the heads of all its subtasks that have one: at least one.
             parts: of an operator by columns, the Arrow schemas of its rows, by the names of the columns of structs.
         """
         heads = sorted(heads, key=lambda head: head.subtask)
@@ -221,7 +221,7 @@ class Manifest:
         sources: how far the sources had been read.
         files: what each data file has to be, by its path in the directory.
         checkpoint: of which it was made, for people.
-        drained: whether event time has come to its end.
+        drained: whether event time has ended.
         format: of the savepoint.
     """
 
@@ -352,7 +352,7 @@ def unique_name(name: str, used: set[str]) -> str:
 
 
 def _slots(layouts: Sequence[Sequence[tuple[int, Layout]]]) -> list[tuple[str, str]]:
-    """Return the slots of all layouts, those of the newest ones first."""
+    """Return the slots of all layouts, starting with the slots of the newest."""
     newest = [slot for each in layouts for _, layout in each[-1:] for slot in layout]
     every = [slot for each in layouts for _, layout in each for slot in layout]
     return list(dict.fromkeys((name, kind) for name, kind in [*newest, *every]))

@@ -146,7 +146,7 @@ class EditedTable:
     operator: OperatorTable
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Return rows as rows of the table: key groups are found anew, and columns that are missing are null.
+        """Return rows as rows of the table: key groups are computed again, and columns that are missing are null.
 
         A row whose key is null is the state of the key None, as it is in the table that the rows come from.
 

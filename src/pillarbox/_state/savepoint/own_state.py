@@ -1,4 +1,4 @@
-"""What subtasks keep besides the rows of keys, and how it is dealt out anew: watermarks, carried requests, own states.
+"""What subtasks keep besides the rows of keys, and how it is redistributed: watermarks, carried requests, own states.
 
 Source of the behaviour: Flink's ``RoundRobinOperatorStateRepartitioner`` for list, union list and broadcast state.
 """
@@ -50,7 +50,7 @@ def task_row(view: LogView) -> dict[str, Any]:
 
 
 def is_drained(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether event time has come to its end, from the rows of ``tasks``: all that comes later is late."""
+    """Return whether event time has ended, from the rows of ``tasks``: all that comes later is late."""
     return bool(rows) and all(row["watermark"] == MAX_WATERMARK for row in rows)
 
 
@@ -95,7 +95,7 @@ def own_states(
     """Return what the subtasks of an operator keep besides the rows of keys, by subtask.
 
     Args:
-        tasks: the rows of ``tasks``, also those of other operators.
+        tasks: the rows of ``tasks``, of all operators.
         own_rows: the operator's own rows, as ``Table.own_rows`` gives them.
         loads: unpickles what subtasks keep.
 
@@ -188,11 +188,11 @@ def redistribute(
 
     Requests that are carried are dealt out in their order, in parts that differ by one at the most; where the number of
     subtasks stays, each keeps its own. Otherwise watermarks between them are left out, as they are one subtask's: each
-    part ends with the least of the last ones, behind all its requests, which delays event time, and makes nothing late.
+    part ends with the least of the last ones, after all its requests, which delays event time, and makes nothing late.
     The same holds of idleness, where all had become idle.
 
-    What subtasks know of event time behind their inputs is kept where their number stays. Otherwise it is the least of
-    all, too; silence is counted from the last record of any, and whether a stream is idle is said anew.
+    What subtasks know of event time after their inputs is kept where their number stays. Otherwise it is the least of
+    all, too; silence is counted from the last record of any, and subtasks say again whether a stream is idle.
 
     Args:
         uid: the operator's, for errors.
@@ -221,7 +221,7 @@ def redistribute(
 
 
 def _event_time(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what new subtasks know of event time behind their inputs, from what each of the former ones knew."""
+    """Return what new subtasks know of event time after their inputs, from what each of the former ones knew."""
     operators: dict[str, dict[str, Any]] = {}
     meetings: dict[Hashable, dict[str, Any]] = {}
     for uid, every in _of_all([state.get("operators", {}) for state in states]).items():
@@ -261,7 +261,7 @@ def _merged(gates: Sequence[dict[str, Any]], channels: Sequence[Sequence[int]]) 
         edge = edge_of_channel(group[0])
         former = [name for name in merged if isinstance(name, int) and edge_of_channel(name) == edge]
         if former and set(former) != set(group):
-            # Keys have gone from subtask to subtask: each of the new ones goes on from that which holds for all.
+            # Keys have gone from subtask to subtask: each of the new ones starts from what holds for all.
             together = _channel([merged.pop(name) for name in former])
             merged.update(dict.fromkeys(group, together))
     return {
@@ -312,7 +312,7 @@ def _deal_requests(parts: Sequence[list[Any]], parallelism: int) -> list[list[An
 
 
 def _last_watermark_and_idleness(part: list[Any]) -> tuple[int | None, bool]:
-    """Return the last watermark among requests, and whether the stream is idle behind them."""
+    """Return the last watermark among requests, and whether the stream is idle after them."""
     watermark, idle = None, False
     for what, *content in part:
         if what == "watermark":

@@ -1,6 +1,6 @@
 """The table of an operator's state: rows of logs go in, and come out again for the subtasks of another parallelism.
 
-Nothing is lost: a value that its column's type cannot hold exactly is pickled beside it, in ``exact``. Values of no
+Nothing is lost: a value that its column's type cannot hold exactly is pickled next to it, in ``exact``. Values of no
 known type are pickled, each by itself.
 """
 
@@ -221,7 +221,7 @@ class Table:
         batch = self.cast(batch)
         of_key = np.ones(batch.num_rows, np.bool_)
         if self._parts:
-            # Only timers are outside of the parts, and each subtask takes those of its windows.
+            # Only timers are outside of the parts, and each subtask takes the timers of its windows.
             of_key &= self._in_parts(batch)
         else:
             of_key &= ~(has_own_namespace(batch) & batch.column("key").is_null().to_numpy(zero_copy_only=False))

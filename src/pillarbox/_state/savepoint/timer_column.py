@@ -21,7 +21,7 @@ def encode_timers(layout: Layout, rows: list[list[Any]], *, by_slot: bool = Fals
     What is no timestamp of 64 bits is left out: a restore drops it, too.
 
     Args:
-        by_slot: whether those of a row are sorted by their slot before their time.
+        by_slot: whether the timers of a row are sorted by their slot before their time.
     """
     names: list[str] = []
     codes, owners, stamps = [], [], []
@@ -66,7 +66,7 @@ def _flat(column: list[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
 
 
 def decode_timers(column: pa.Array, slots: Sequence[str]) -> dict[str, list[Any]]:
-    """Return what each of the slots holds in each row, as far as any of its timers is there."""
+    """Return what each of the slots holds in each row, where the column has any of its timers."""
     if column.null_count == len(column):
         return {}
     lengths = column.value_lengths().fill_null(0).to_numpy()

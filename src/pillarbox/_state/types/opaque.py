@@ -1,6 +1,6 @@
 """Values read without the user's classes, and without running anything of theirs.
 
-An unpickler needs the classes and functions that a pickle names. Who looks into a checkpoint may not have them, and
+An unpickler needs the classes and functions that a pickle names. A reader of a checkpoint may not have them, and
 should not have to trust the checkpoint. So a name that is not plain data's becomes a class that stands for it: it calls
 nothing, and notes how the pickle makes its objects, so that the same pickle can be written again.
 """
@@ -154,11 +154,11 @@ def _content(value: Any) -> Any:
 
 
 class AnyNames(Allowed):
-    """What pickles get for the names in them: for any but those of plain data, a class that stands for it.
+    """What pickles get for the names in them: for any name that is not plain data's, a class that stands for it.
 
     Args:
         base: the kind of these classes.
-        plain: the names that stand for what they name; None: those of plain data.
+        plain: the names that stand for what they name; None: the names of plain data.
         made: classes that stand for some of the names.
     """
 
@@ -182,13 +182,13 @@ class AnyNames(Allowed):
         }
 
     def get(self, where: Any, default: Any = None) -> Callable[[], Any]:
-        """Return what makes the object in the place of a name."""
+        """Return what makes the object for a name."""
         return lambda: self._name(where)
 
     def _name(self, where: tuple[str, str]) -> Any:
         if where not in self._made:
             plain = self[where]() if where in self else None
-            # (The pickle of a UUID makes one and sets its number, where those of the others are calls.)
+            # (The pickle of a UUID makes one and sets its number, where the other pickles are calls.)
             self._made[where] = plain if plain is uuid.UUID else name_of_class(where, self._base, plain)
         return self._made[where]
 
@@ -219,7 +219,7 @@ class _Pickler(pickle.Pickler):
 def pickled(value: Any) -> bytes:
     """Return a value as a pickle, from which whoever has the classes in it reads what was written.
 
-    Names that are not there are written first, each into a place of the memo of whoever reads it. They are found as
+    Missing names are written first, each into a place of the memo of whoever reads it. They are found as
     they come: a value has few of them, and mostly at its beginning.
 
     Raises:

@@ -2,7 +2,7 @@
 
 A dataclass is pickled with the names of its fields, but for those that are frozen and have slots; a named tuple is
 pickled by places. So what a pickle alone tells is not enough: where types are declared, the head of a log has the
-fields of before.
+former fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RecordError(Exception):
 
     Args:
         record: the class.
-        why: the rest of the sentence.
+        why: the rest of the message.
     """
 
     def __init__(self, record: type, why: str) -> None:
@@ -174,7 +174,7 @@ def fill(values: Iterable[Any], with_more: set[type] | None = None) -> bool:
     """Give dataclasses that were pickled without some of their fields these fields' defaults, wherever inside values.
 
     Args:
-        with_more: gets the dataclasses of which objects have attributes that are no fields, such as those of before.
+        with_more: gets the dataclasses of which objects have attributes that are no fields, such as former fields.
 
     Returns:
         whether any value was changed.

@@ -2,7 +2,7 @@
 
 A name is all that a checkpoint says of a type, so whoever has no program reads it: ``MAP(STRING, LIST(LONG))``. A
 dataclass or named tuple is written with its module, the form in which it is pickled, and its fields:
-``shop.Order[shop:dict](total: LONG, paid: BOOLEAN?)``, where ``?`` marks those that have a default. What stands in
+``shop.Order[shop:dict](total: LONG, paid: BOOLEAN?)``, where ``?`` marks fields that have a default. The text in
 square brackets is no part of the type. Source of the rules: Flink's evolution of POJOs (fields come and go), and Avro's
 resolution of schemas (by name; a new field needs a default; numbers become wider).
 """
@@ -220,7 +220,7 @@ def change_of_type(then: TypeName, now: TypeName, moved: Mapping[str, str]) -> C
 
 
 def within(name: TypeName, inner: Mapping[str, Converter | None]) -> Converter | None:
-    """Return what converts the values inside those of a type, or None, by field; None: nothing is to be done."""
+    """Return what converts the values inside a type's values, or None, by field; None: nothing is to be done."""
     if not any(inner.values()):
         return None
     if name.kind == "LIST":
@@ -270,7 +270,7 @@ def _fields(inner: Mapping[str, Converter | None], names: tuple[str, ...]) -> Co
 
 
 class _Rows:
-    """Makes rows with other columns: by name; of tuples and lists in the place of rows, by their places of before."""
+    """Makes rows with other columns: by name; from tuples and lists instead of rows, by their former places."""
 
     def __init__(self, then: tuple[str, ...], now: tuple[str, ...], inner: Mapping[str, Converter | None]) -> None:
         self._then = then
