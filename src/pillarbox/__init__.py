@@ -43,7 +43,7 @@ else:
                 " 'pillarbox[spark]'. On a platform that brings its own Spark, use the Python of that Spark",
                 name=error.name,
             ) from None
-        # What somebody has put in the place of a class before it was asked for stays.
+        # A class that somebody has replaced before it was asked for stays replaced.
         globals().update({each: getattr(api, each) for each in api.__all__} | globals(), __all__=api.__all__)
         try:
             return globals()[name]

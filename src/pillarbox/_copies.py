@@ -1,4 +1,4 @@
-"""Copies of what user code may go on changing."""
+"""Copies of values that user code may change later."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def copied(value: Any) -> Any:
 def deep_copy(value: Any) -> Any:
     """Return what ``copy.deepcopy`` returns; what JSON is made of, lists and dictionaries, is quicker.
 
-    What is there several times in a value is so in its copy, too, also where it contains itself.
+    A value that occurs several times within another occurs as often in the copy, even if it contains itself.
     """
     return _copied(value, {})
 

@@ -172,7 +172,7 @@ class TaskReport:
         counters: the operators' own counts, and those of the user's functions, by ``uid.name``.
         buffers_in: buffers that came in. This and what follows: None for a source.
         watermark: the task's event time.
-        keys: keys with state or timers; of windows that fold more than 100,000 accumulators, those of the largest one.
+        keys: keys with state or timers; if windows fold more than 100,000 accumulators, the keys of the largest window.
         event_time_timers: event-time timers of all keys.
         processing_time_timers: processing-time timers of all keys.
         next_wake_up: when there is something to do even without input; None: never.
@@ -188,7 +188,7 @@ class TaskReport:
         gauges: the other metrics of the user's functions, by ``uid.name``.
         rate_limited_ms: time in which the next request of an async function waited for a rate limit; None: there is no
             rate limit.
-        broadcast_in: those of ``records_in`` that were broadcast: each subtask gets all of them.
+        broadcast_in: how many of ``records_in`` were broadcast: each subtask gets all of them.
         host: the machine that the task ran on.
         process: the number of its process there: a home, or a Python worker of Spark's.
         attempt: which attempt of Spark's task ran it, from 0; None where no task of Spark's did.

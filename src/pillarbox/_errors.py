@@ -1,7 +1,7 @@
 """The errors that pillarbox raises for wrong use and for broken promises, and how they show a value.
 
 Every message names the operator, the key or field, the value (cut short) and what to do. Its first line is the
-sentence; the second says where in the program it happened, so far as the first does not.
+error message; the second says where in the program it happened, so far as the first does not.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class CheckpointMismatchError(PillarboxError):
 class SavepointError(PillarboxError):
     """A query could not be stopped with a savepoint, or was stopped before it had the state of one.
 
-    It says whether the query runs, and how to go on.
+    It says whether the query runs, and how to resume it.
     """
 
 
@@ -256,7 +256,7 @@ def causes_of(error: BaseException) -> list[BaseException]:
 
 
 def failed(error: BaseException) -> str:
-    """Return the words for what an error did to a call: that of Ctrl-C is no failure."""
+    """Return the words for what an error did to a call: Ctrl-C interrupts it, and is no failure."""
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
 
 
@@ -264,7 +264,7 @@ def raise_from_user_code(error: BaseException, what: str, **place: object) -> No
     """Raise what user code raised as an error that says so: :class:`OperatorError`, with the cause chained.
 
     pillarbox's own errors stay what they are, and learn where they happened. ``KeyboardInterrupt`` stays one, too, with
-    the sentence as its message: it may be the user's Ctrl-C, which must not be caught by an ``except Exception``.
+    the error message as its own: it may be the user's Ctrl-C, which must not be caught by an ``except Exception``.
 
     Args:
         what: what failed (:func:`failed`): the message up to the cause.

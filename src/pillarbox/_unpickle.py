@@ -51,11 +51,11 @@ def _at(home: str) -> Any:
 
 
 class MissingGlobalError(Exception):
-    """A pickle names something that is not there: ``args`` are its module, its name, and why."""
+    """A pickle names something that does not exist: ``args`` are its module, its name, and why."""
 
     @property
     def advice(self) -> str:
-        """What is missing, and what to do, as a part of a sentence."""
+        """What is missing, and what to do, as a part of a message."""
         module, name, why = self.args
         return (
             f"{module}.{name}, which cannot be found ({type(why).__name__}: {why}): keep it where it was; if it has"
@@ -67,7 +67,7 @@ class RefusedGlobalError(Exception):
     """A pickle names something that it may not: ``args`` are its module and its name."""
 
 
-# By module and name, what makes the object that a pickle gets in its place; anew for each pickle.
+# By module and name, what makes the object that a pickle gets instead; called again for each pickle.
 Allowed = dict[tuple[str, str], Callable[[], Any]]
 
 
@@ -106,7 +106,7 @@ def loads(payload: bytes | memoryview) -> Any:
     """Unpickle a value of a checkpoint.
 
     Raises:
-        MissingGlobalError: it names a class or a function that is not there.
+        MissingGlobalError: it names a class or a function that does not exist.
     """
     try:
         return pickle.loads(payload)

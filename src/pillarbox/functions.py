@@ -51,7 +51,7 @@ def async_map(
 ) -> DataFrame:
     """Add columns that a service returns, with many requests under way at a time.
 
-    The options behind ``failures`` are those of :meth:`DataStream.map_async`.
+    The options after ``failures`` are the options of :meth:`DataStream.map_async`.
 
     Args:
         df: a streaming or batch DataFrame; its columns stay.
@@ -69,7 +69,7 @@ def async_map(
         on_failure: ``"fail"`` or ``"drop"``: a DataFrame has no side output.
 
     Returns:
-        the columns of ``df``, then those of ``output``, then that of ``failures``; streaming if ``df`` is.
+        the columns of ``df``, then of ``output``, then of ``failures``; streaming if ``df`` is.
 
     Raises:
         ProgramError: a column is missing, or occurs twice; an option is invalid.
@@ -222,7 +222,7 @@ def interval_join(
         right: another one of the same session.
         on: the name of a column that is equal in both, or names of several. A null equals nothing, NaN itself.
         time: the column that tells when a row happened: a timestamp, a date, or epoch milliseconds; not null. A tuple:
-            that of the left side, and that of the right one.
+            the column of the left side, and the column of the right one.
         lower: how much later than the left row the right one is at least, as ``"-5 seconds"``; an int: milliseconds.
         upper: how much later at most.
         how: ``"inner"``, or ``"left"``: also left rows without a partner, with nulls in its place, as soon as event
@@ -231,12 +231,12 @@ def interval_join(
         upper_bound_exclusive: leave out pairs that are exactly as far apart as the upper bound.
         delay: how much later than a row others may come that happened before it, as in Spark's ``withWatermark``. A
             batch is read to its end, whatever its order.
-        suffixes: what is put behind the names of columns that both sides have, such as ``("", "_right")``. By default
+        suffixes: the endings for the names of columns that both sides have, such as ``("", "_right")``. By default
             such columns are refused.
         uid: the uid that the state is stored under; by default it is derived from the place in the program.
 
     Returns:
-        the columns of ``left``, then those of ``right`` without the ones in ``on``; streaming if they are. Late rows
+        the columns of ``left``, then the columns of ``right`` except ``on``; streaming if they are. Late rows
         are dropped, and counted in the metrics: ``late_records_dropped``.
 
     Raises:
@@ -407,7 +407,7 @@ class _RowCall(CombiningFunction):
 
 
 def _has_fields(value: Any) -> bool:
-    """Return whether attributes of a value can be meant as columns: those of a ``str``, such as ``count``, cannot."""
+    """Return whether attributes of a value can mean columns: attributes of a ``str``, such as ``count``, cannot."""
     return dataclasses.is_dataclass(value) or (
         type(value).__module__ != "builtins" and (hasattr(value, "__dict__") or hasattr(type(value), "__slots__"))
     )

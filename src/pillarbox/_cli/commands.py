@@ -1,6 +1,6 @@
-"""The commands. What they print goes to standard output; progress and errors to standard error.
+"""The commands. They print results to standard output, and progress and errors to standard error.
 
-Exit codes: 0, it is done; 1, it could not be, and one sentence says why; 2, it was called wrongly.
+Exit codes: 0, success; 1, failure, with a message that says why; 2, wrong usage.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _sentence(error: Exception) -> str:
 _JAVAS = re.compile(
     r"^(?:: |Caused by: )([\w.$]+): (.*?)(?=\n\s+at |\n\s+\.\.\. \d+ more|\nCaused by: |\Z)", re.M | re.S
 )
-# Behind this, messages of Spark's have plans and the statement.
+# After this, Spark's messages contain plans and the statement.
 _STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}.*", re.DOTALL)
 
 
@@ -338,7 +338,7 @@ def savepoint(
         except CheckpointMismatchError:
             if not stop:
                 raise
-            # The driver has answered that it is there.
+            # The driver has answered that it is running.
             found = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
             said = f"{directory}: the driver has written the savepoint, at a place that is not seen from here"
             _say(found, said, as_json=as_json)

@@ -40,7 +40,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
     if not verbose:
         from pyspark.logger import PySparkLogger
 
-        # PySpark writes errors of SQL to standard error by itself, beside raising them.
+        # PySpark raises errors of SQL, and also writes them to standard error by itself.
         for logger in _LOGGERS:
             PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     try:

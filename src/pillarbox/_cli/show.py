@@ -1,6 +1,6 @@
 """Tables of what the commands found.
 
-One that is wider than the console is shown row by row, a line for each column, so no word is cut. What is no terminal,
+One that is wider than the console is shown row by row, a line for each column, so no word is cut. Output without width,
 such as a pipe or a file, is as wide as it takes; but rows of state are shown one by one where their table would be too
 wide to be read.
 """

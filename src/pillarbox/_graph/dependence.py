@@ -19,7 +19,7 @@ def dependence(operator: OperatorTransformation, sources: Sequence[SourceTransfo
     """Return what a checkpoint notes of what the operator's state depends on.
 
     Args:
-        sources: those of the program.
+        sources: the program's sources.
     """
     factory, inputs = operator.factory, operator.inputs
     note = dict[str, str | Inputs](factory.state_depends_on)
@@ -44,7 +44,7 @@ def _name(step: Transformation, sources: dict[SourceTransformation, str]) -> str
 
 
 def _names(sources: Sequence[SourceTransformation]) -> Iterator[str]:
-    """Return a name for each source; those of the same name go by their order, as Spark's do."""
+    """Return a name for each source; sources of the same name are numbered in their order, as Spark does."""
     every = [source.name for source in sources]
     for source in sources:
         place = sum(other.name == source.name and other.number < source.number for other in sources)

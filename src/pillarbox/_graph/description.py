@@ -43,7 +43,7 @@ class ProgramDescription:
     """What describes a program. It holds nothing of the program itself, which may be large.
 
     Attributes:
-        layout: the one that it was compiled with.
+        layout: the layout that the program was compiled with.
         content: its description but for the numbers of the layout.
         parallelisms: of each operator, as ``Layout.count`` takes it.
     """
@@ -190,7 +190,7 @@ class Comparison:
 
 
 def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
-    """Compare the programs that a checkpoint belongs to with those that are to go on with it."""
+    """Compare the programs that a checkpoint belongs to with the programs that are to resume from it."""
     found = Comparison()
     old, new = then["programs"], now["programs"]
     if len(old) != len(new):

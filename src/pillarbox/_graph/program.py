@@ -54,7 +54,7 @@ class Program:
         parallelism: how many subtasks run at a time: Spark's partitions after a shuffle.
         max_parallelism: number of key groups. In a streaming query of Spark each is a subtask of its own, so that the
             parallelism may change; else there are as many subtasks as the parallelism says.
-        layout: the subtasks that it was compiled with; a checkpoint that it goes on with may have another.
+        layout: the subtasks that it was compiled with; a checkpoint that it resumes from may have another.
         parallelisms: the numbers of subtasks of its vertices.
         id: unique.
         sets_parallelism: whether the user has set the parallelism.
@@ -86,7 +86,7 @@ class Program:
         return subtask_places(self.parallelisms, self.layout)
 
     def lay_out(self, layout: Layout) -> None:
-        """Take another layout than the one that it was compiled with."""
+        """Take another layout than the program was compiled with."""
         self.layout = layout
         for vertex in self.vertices:
             lay_out(vertex, layout)
@@ -337,7 +337,7 @@ class _Compiler:
         return [link.consumer for link, way in self._ways(vertex, step) if way is None]
 
     def _grow(self, vertex: Vertex, start: Transformation) -> None:
-        """Chain to the vertex everything behind ``start`` that is chained to it."""
+        """Chain to the vertex everything after ``start`` that is chained to it."""
         steps = self._chain(vertex, start)
         nodes = {step: index for index, step in enumerate(steps)}
         strategies = self._strategies_in(vertex, steps)
@@ -361,7 +361,7 @@ class _Compiler:
     def _strategies_in(
         self, vertex: Vertex, steps: list[Transformation]
     ) -> dict[Transformation, set[WatermarkStrategy]]:
-        """Return where the watermarks behind each step of a chain come from: the nearest strategies in the chain."""
+        """Return where the watermarks after each step of a chain come from: the nearest strategies in the chain."""
         found: dict[Transformation, set[WatermarkStrategy]] = {step: set() for step in steps}
         for step in steps:
             strategy = step.strategy if isinstance(step, OperatorTransformation) else None
@@ -382,7 +382,7 @@ class _Compiler:
     def _connect(
         self, vertex: Vertex, consumers: Consumers, link: _Link, partitioner: Partitioner, sender: str
     ) -> tuple[int, int]:
-        """Lead a stream out of its vertex, to the one that its consumer is the head of.
+        """Lead a stream out of its vertex, to the vertex whose head is its consumer.
 
         Returns:
             the number of that vertex, and the number by which it knows the way in.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pillarbox._state.savepoint.own_state import OwnState
     from pillarbox._task.vertex import Vertex
 
-#: Sources go on where the savepoint has them.
+#: Sources resume at the savepoint's positions.
 SAVEPOINT = "savepoint"
 #: Sources begin as those of a new query do.
 NONE = "none"
@@ -137,7 +137,7 @@ class SavepointStart:
         return redistribute(vertex.uid, kept, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
-        """Return the numbers of the program's vertices by those of the savepoint's.
+        """Map the numbers of the savepoint's vertices to the numbers of the program's.
 
         By these numbers a task knows who has sent which watermark. Operators are known by their uids, sources as their
         positions are; of others, nothing is known.
@@ -160,7 +160,7 @@ class SavepointStart:
         return found
 
     def _own_state(self, state: OwnState, program: Program) -> OwnState:
-        """Return the own state of a subtask with the program's uids; not that of operators that it does not have."""
+        """Return the own state of a subtask with the program's uids, without operators that are not in the program."""
         uids = _uids(program)
         task = dict(state.task)
         if "operators" in task:
@@ -188,7 +188,7 @@ class SavepointStart:
             place(name): {**valve, "channels": {stream(one): state for one, state in valve["channels"].items()}}
             for name, valve in known.get("meetings", {}).items()
         }
-        # There may be operators behind these that are new, and have not heard which streams are idle.
+        # Operators after these may be new, and have not heard which streams are idle.
         operators = {self.uid_of(uid): status_said_anew(state) for uid, state in known.get("operators", {}).items()}
         return {"operators": operators, "meetings": meetings}
 
@@ -240,7 +240,7 @@ class RestorePlan:
     Attributes:
         vertices: by the uid in the savepoint.
         left_behind: the uids of operators whose state is left behind.
-        warnings: sentences about what may be wrong.
+        warnings: messages about what may be wrong.
     """
 
     vertices: dict[str, Vertex]
@@ -259,7 +259,7 @@ def plan_restore(
 
     Args:
         own: for each table, what its subtasks keep besides the rows of keys.
-        others: more that speaks against it: one sentence each.
+        others: further reasons against it: one message each.
 
     Raises:
         CheckpointMismatchError: the program cannot start from it: all reasons, one line each.

@@ -1,4 +1,4 @@
-"""Which source of a program goes on where which source of a savepoint was: they are known by their names.
+"""Which source of a program resumes which source of a savepoint: pillarbox matches them by their names.
 
 Source of the behaviour: Flink's, where the splits of a source are state of an operator that is found by its uid.
 """

@@ -68,7 +68,7 @@ def subtask_codes(vertex: int, parallelism: int) -> list[int]:
     on a checkpoint of another parallelism, or with other codes, meets the state there, and is refused.
     """
     first = spark_hash(vertex)
-    # Downwards where they would run over the end of 32 bits, behind which partitions do not go on in their order.
+    # Downwards where they would run over the end of 32 bits, since partitions do not continue in their order after it.
     step = 1 if first + parallelism <= 1 << 31 else -1
     # The upper bits are the vertex's own, and not 0, as those of vertices' numbers.
     return [vertex, *(value_of_hash(first + step * subtask, vertex + 1) for subtask in range(1, parallelism))]

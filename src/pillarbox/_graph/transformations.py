@@ -18,9 +18,9 @@ from pillarbox._time.watermark_strategy import WatermarkStrategy
 class ChainingStrategy(Enum):
     """Whether an operator may be chained. Flink's enumeration of this name."""
 
-    #: To the operators before and behind it.
+    #: To the operators before and after it.
     ALWAYS = auto()
-    #: Only to those behind it.
+    #: Only to the operators after it.
     HEAD = auto()
     NEVER = auto()
 
@@ -119,7 +119,7 @@ class OperatorTransformation(Transformation):
 
     @property
     def may_stamp(self) -> bool:
-        """Whether results may have timestamps where records have none: those of timers and of windows."""
+        """Whether results may have timestamps where records have none: results of timers and of windows."""
         return self.factory.keyed and self.kind.startswith(("process", "window.", "interval_join"))
 
 

@@ -42,7 +42,7 @@ class TaskMetrics:
 
     Attributes:
         records_in: records that reached the head of the chain.
-        broadcast_in: those of them that were broadcast.
+        broadcast_in: how many of them were broadcast.
         back_pressured: time in which the output was not taken.
         idle: time in which there was no input.
         state: time spent bringing the state to the store's version, and writing it.

@@ -174,7 +174,7 @@ class MultipleInputStreamTask(StreamTask):
         Args:
             epoch_time: by which the silence of sources is measured, and the time-to-live of state (epoch ms): the same
                 for all tasks, and when the epoch is run again; the clock's time when None.
-            last: whether the data end behind this epoch, also those of channels that do not say so.
+            last: whether the data end after this epoch, also the data of channels that do not say so.
 
         Raises:
             TaskStateError: the task has not been restored, is in an epoch, or has ended.

@@ -127,7 +127,7 @@ class OperatorChain:
             operator.begin_epoch()
 
     def open(self) -> None:
-        """Open all operators, the tail first, so that each finds those behind it ready."""
+        """Open all operators, the tail first, so that each finds its successors ready."""
         self._opened = True
         for operator in reversed(self.operators):
             operator.open()
@@ -156,8 +156,8 @@ class OperatorChain:
         """End the data, operator by operator, the head first: nothing of one comes once it is finished.
 
         Each ends its input, with its timers at work; then its timers are quiesced, and those of its mails run that
-        are there, above all of timers that have fired; then it is finished. The maximum watermark sets out from the
-        head behind all that the head's timers emit. (In Flink it does so before, and what they emit comes too late.)
+        are waiting, above all of timers that have fired; then it is finished. The maximum watermark sets out from the
+        head after all that the head's timers emit. (In Flink it does so before, and what they emit comes too late.)
         """
         for meeting in self._meetings.values():
             meeting.end_epoch()
@@ -213,7 +213,7 @@ class OperatorChain:
         return states
 
     def snapshot_event_time(self, *, input_is_idle: bool = False) -> dict[str, Any]:
-        """Return what is known of event time behind the input's valve, as plain data.
+        """Return what is known of event time after the input's valve, as plain data.
 
         ``{"operators": {uid: what it returned}, "meetings": {name: snapshot of its valve}}``; where something is idle,
         also ``"heard"``, the names of all that have been told so.
@@ -236,7 +236,7 @@ class OperatorChain:
         """Take back what ``snapshot_event_time`` returned, as far as there still are such operators; or nothing.
 
         Args:
-            say_anew: whether there may be those, here or in tasks behind this one, that have not heard which streams
+            say_anew: whether there may be operators, here or in later tasks, that have not heard which streams
                 are idle.
         """
         meetings, operators = state.get("meetings", {}), state.get("operators", {})
@@ -351,7 +351,7 @@ class _Meeting:
 
     Args:
         name: by which a checkpoint knows it.
-        streams: those that meet; one that comes twice is there twice.
+        streams: the streams that meet; one that comes twice occurs twice.
     """
 
     def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:
@@ -392,10 +392,10 @@ class _Branch:
 
 
 def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
-    """Let no timer of an operator fire any more, and run its mails that are there."""
+    """Let no timer of an operator fire any more, and run its waiting mails."""
     executor = operator.context.mailbox_executor
     finished = Event()
-    # Behind the mails of all timers that have fired. Then behind all of its mails that are there.
+    # After the mails of all timers that have fired. Then after all of its waiting mails.
     clock.quiesce().add_done_callback(lambda _: executor.execute(finished.set, "finish %s", operator.name))
     while not finished.is_set():
         executor.yield_ignoring_deferrable()

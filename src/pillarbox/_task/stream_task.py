@@ -152,7 +152,7 @@ class StreamTask(ABC):
             self.life.enter(end)
         except BaseException as error:
             cause = self._die(error)
-            # Errors that are no Exception (Ctrl-C, the end of a generator) are for the thread, and have to go on.
+            # Errors that are no Exception (Ctrl-C, the end of a generator) are for the thread, and must reach it.
             if cause is error or not isinstance(error, Exception):
                 raise
         if cause is not None:
@@ -390,7 +390,7 @@ class StreamTask(ABC):
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
         """Tell the operators that a checkpoint is committed: each hears of each once, in order (C2).
 
-        Nobody hears of one that failed: a task that took it is closed and made anew.
+        Nobody hears of one that failed: a task that took it is closed and made again.
         """
 
         def notify() -> None:

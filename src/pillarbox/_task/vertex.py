@@ -59,7 +59,7 @@ def source_numbers(places: Places) -> Iterator[int]:
 def edge_in(places: Places, edge: int, then: Places) -> int:
     """Return the number of an edge in a program whose operators are where they were, and whose sources may not be.
 
-    Sources are known by their order, as Spark knows them by it that goes on with a checkpoint.
+    Sources are known by their order, since Spark knows them by their order when it resumes from a checkpoint.
 
     Args:
         then: the operators of the program in which the edge had its number.
@@ -143,11 +143,11 @@ class InputEdge:
 
     Attributes:
         vertex: the sending vertex.
-        parallelism: the number of its subtasks; 0 for a source, whose partitions are counted anew in every epoch.
+        parallelism: the number of its subtasks; 0 for a source, whose partitions are counted again in every epoch.
         idle_timeout: milliseconds without records after which a source no longer holds back the watermark.
         ordinal: which of the edges from that vertex to this one it is, from 0.
         index: the input of the head operator that its records go to.
-        progress_timeout: milliseconds without records after which a source's watermark goes on with the clock.
+        progress_timeout: milliseconds without records after which a source's watermark advances with the clock.
         partitioner: how the records are spread on it.
     """
 

@@ -54,7 +54,7 @@ class EpochValve(StatusWatermarkValve):
     def end_epoch(
         self, sink: WatermarkSink, more: Mapping[Hashable, tuple[int | None, bool | None]] | None = None
     ) -> None:
-        """Let all count that waits. What comes before the next epoch begins counts as it comes, but for statuses.
+        """Let all count that waits. Anything that comes before the next epoch counts as it comes, but for statuses.
 
         Args:
             more: what other channels have said in the epoch (see :meth:`input_at_once`).

@@ -15,13 +15,13 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 VOID_NAMESPACE = None
 
-# How many timers the timers of users may set at the end of the data: these, and so many for each timer that is there.
+# How many timers the timers of users may set at the end of the data: these, and so many for each existing timer.
 _LAST = 1_000_000
 _LAST_EACH = 100
 
 
 class KeyedTimers(Protocol):
-    """The timers of one time domain of a service, of all keys: each is there once. ``len()`` is their number."""
+    """The timers of one time domain of a service, of all keys: each occurs once. ``len()`` is their number."""
 
     def __len__(self) -> int: ...
 
@@ -171,7 +171,7 @@ class InternalTimerService:
         first = self.processing_timers.next_timestamp()
         if first is not None and first <= now:
             self.processing_timers.fire(now, self.triggerable.on_processing_time)
-            # Once for all of them: they may be those of many keys.
+            # Once for all of them: there may be timers of many keys.
             self.triggerable.flush()
         self.schedule()
 

@@ -13,7 +13,7 @@ class ManualProcessingTimeService(HeapTimerService):
     """A clock that stands still until it is set, and setting it runs the timers that are due.
 
     Callbacks run in the thread that sets the clock, in the order of their times, and for one time
-    in that of their registration; those that are registered meanwhile and are due run as well. As
+    in the order of their registration; those that are registered meanwhile and are due run as well. As
     in Flink's ``TestProcessingTimeService``, a timer for *t* fires at *t*, without the millisecond
     that the system's service adds; the clock shows its new time all along; and what a callback
     raises comes out of the call that set the clock (what else is due runs with the next).
@@ -35,7 +35,7 @@ class ManualProcessingTimeService(HeapTimerService):
         self._now = timestamp
         while True:
             with self._lock:
-                # Asked anew each time: a callback may set the clock itself.
+                # Asked again each time: a callback may set the clock itself.
                 timer = self._take_due(self._now)
             if timer is None:
                 return

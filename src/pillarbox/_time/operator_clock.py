@@ -108,7 +108,7 @@ class ProcessingTimeServiceImpl(ClosableService):
     """An operator's processing-time service: its callbacks become its mails.
 
     It can be quiesced by itself, so that one operator of a chain is finished while timers of the
-    others go on; its state is its own, and the service below is left as it is.
+    others continue; its state is its own, and the service below is left as it is.
 
     Two promises go beyond Flink's class of this name. :meth:`quiesce` counts a timer until its mail
     *has run*, not only until it was posted. And a timer whose mail still waits in the mailbox can

@@ -1,4 +1,4 @@
-"""``StatusWatermarkValve``: one watermark out of those of many channels.
+"""``StatusWatermarkValve``: one watermark out of the watermarks of many channels.
 
 Source of the behaviour: Flink's class of the same name (2.x: the flush at the last active channel's
 idleness is unconditional). All times are epoch milliseconds. Only the mailbox thread may touch a valve.
@@ -17,7 +17,7 @@ from pillarbox._time.watermark_generators import WatermarkSink
 class _Channel:
     """The state of one channel.
 
-    ``aligned`` is False for a channel that is idle, or is active again but still behind the output
+    ``aligned`` is False for a channel that is idle, or is active again but has not yet reached the output
     watermark.
     """
 
@@ -30,20 +30,20 @@ class _Channel:
 
 
 class StatusWatermarkValve:
-    """Makes one watermark, and one status, out of those of all channels.
+    """Makes one watermark, and one status, out of the watermarks and statuses of all channels.
 
     - The output is the minimum over the *aligned* channels. It never goes back and is never
       repeated.
     - An idle channel is left out; its watermarks are ignored until it is active again.
     - A channel that is active again is counted as soon as it has caught up with the output, not
-      before: what it sent while it was behind would take time back.
+      before: what it sent until then would take time back.
     - When the last active channel becomes idle, the largest watermark of all is let out, so that
       the result does not depend on the order in which they fell idle; then the valve itself is
       idle.
 
     After every call, the output is at least the minimum over the aligned channels. (Flink, in one
     corner, waits for the next watermark with that: when a channel becomes active that is ahead of
-    all others, which are behind the output.)
+    all others, which have not reached the output.)
 
     Every method that can make output takes the ``sink`` for it, and returns when the sink has taken
     it.
@@ -174,7 +174,7 @@ class StatusWatermarkValve:
         """Take over the state of a snapshot.
 
         The valve keeps the channels that it was made with (the program upstream may have changed): those that the
-        snapshot does not know start anew and hold the output where it was until they have caught up. Nothing is
+        snapshot does not know start over and hold the output where it was until they have caught up. Nothing is
         emitted here; what the change of channels leads to comes out with the next input.
 
         Args:

@@ -121,7 +121,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
 
 
 class AscendingTimestampsWatermarks(BoundedOutOfOrdernessWatermarks):
-    """Watermarks for timestamps that never go down: close behind the latest record."""
+    """Watermarks for timestamps that never go down: just below the latest record's."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -148,7 +148,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
     Idleness is looked at in :meth:`on_periodic_emit` only. The countdown starts at the first
     periodic call that saw no record since the one before, not at the last record: a task that was
     not run for an hour (its worker had other epochs to do) was not idle for that hour. The stream
-    is idle when strictly more than the timeout has gone by since then; it is active again at the
+    is idle when strictly more than the timeout has gone by from then on; it is active again at the
     next record. (Flink waits for the next watermark with that. Here a late record, which makes
     none, ends idleness as well: the valve downstream waits until such a channel has caught up.)
     """
@@ -214,18 +214,18 @@ class WatermarksWithIdleness(WatermarkGenerator):
     def snapshot(self) -> dict[str, Any]:
         """Return since when no record has come, and whether that made the stream idle.
 
-        It is for a clock that other processes have as well, and for the moment behind a periodic call.
+        It is for a clock that other processes have as well, and for the moment after a periodic call.
         """
         return {"quiet_since": self._quiet_since, "silent": self._idle}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Go on with the countdown of a snapshot; one that has none leaves it as it is."""
+        """Resume the countdown of a snapshot; a snapshot without one leaves it as it is."""
         self._quiet_since = snapshot.get("quiet_since")
         self._idle = snapshot.get("silent", False)
 
 
 class MonotoneWatermarkOutput(WatermarkOutput):
-    """Keeps a generator honest: watermarks are numbers that only go up, no status is said twice, none behind the end.
+    """Keeps a generator honest: watermarks are numbers that only go up, no status is said twice, none after the end.
 
     Flink's ``WatermarkToDataOutput``: a new watermark ends idleness first.
 

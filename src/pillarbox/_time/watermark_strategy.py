@@ -51,7 +51,7 @@ class WatermarkStrategy:
         timestamp_column: the column that ``timestamp_assigner`` reads, where it is one: columnar
             data can be stamped without it, in one go.
         idle_timeout: milliseconds without a record after which the stream is idle; None: never.
-        progress_timeout: milliseconds without a record after which the watermark goes on with the clock; None: never.
+        progress_timeout: milliseconds without a record after which the watermark advances with the clock; None: never.
     """
 
     generator_factory: Callable[[], WatermarkGenerator]
@@ -88,7 +88,7 @@ class WatermarkStrategy:
     def for_generator(factory: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
         """Return a strategy with a generator of one's own.
 
-        A generator is no state: it begins anew with each epoch of a source, and after a shuffle with each task that
+        A generator is no state: it starts over with each epoch of a source, and after a shuffle with each task that
         is made again (there its last watermark is kept, so none goes back). One that heeds more than the timestamps,
         such as the number of records, says other things then.
 
@@ -145,10 +145,10 @@ class WatermarkStrategy:
 
         Downstream does not wait for a partition that has been silent for longer.
 
-        Before the first shuffle a source is silent as a whole. Behind one each subtask is by itself, from its first
+        Before the first shuffle a source is silent as a whole. After one each subtask is by itself, from its first
         epoch on, also one that never has a record, such as one without a key. The clock is that of the epochs (Spark's
         batch timestamp), and the time since which there has been silence is state: so an epoch that is run again does
-        the same, and the time for which a query was stopped counts. (In Flink the countdown starts anew.)
+        the same, and the time for which a query was stopped counts. (In Flink the countdown starts over.)
 
         A streaming query with it runs an epoch at each trigger, also while no data come: silence is noticed in epochs.
         So give the query a trigger, such as ``trigger(processingTime="5 seconds")``; without one, an epoch follows the
@@ -164,7 +164,7 @@ class WatermarkStrategy:
         return dataclasses.replace(self, idle_timeout=millis)
 
     def with_wall_clock_progress(self, timeout: DurationLike) -> WatermarkStrategy:
-        """Return this strategy with a watermark that goes on with the clock while the source is silent.
+        """Return this strategy with a watermark that advances with the clock while the source is silent.
 
         So the last windows fire without further data. Once a source has had no record for ``timeout``, counted from its
         last epoch with records, its watermark is the one of that epoch and the time that has gone by since the timeout

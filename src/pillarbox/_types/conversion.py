@@ -1,7 +1,7 @@
 """From any Python value to the value of a declared type, as PyFlink converts elements of a collection, and results.
 
-Values of a row become named rows, FLOAT is rounded to 32 bits, numpy's numbers become Python's. What does not fit is
-refused with the field that it stands in. (PyFlink lets SHORT and INT wrap around, as Java does; here they are refused.)
+Values of a row become named rows, FLOAT is rounded to 32 bits, numpy's numbers become Python's. A value that does not
+fit is refused with its field. (PyFlink lets SHORT and INT wrap around, as Java does; here they are refused.)
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Scalar(NamedTuple):
         name: what checkpoints call it.
         spark: Spark's type.
         said: what Spark calls it, without what stands in brackets.
-        classes: the classes of its values; those of the first one come back exactly from a column of a savepoint.
+        classes: the classes of its values; values of the first one come back exactly from a column of a savepoint.
         family: keys of one family may be equal, whatever their types; "": it is no type of keys.
         bits: how many an integer has; 0: any number of them, or it is none.
         stored: the Spark type of its column in a savepoint; None: its own.

@@ -48,7 +48,7 @@ def resolve_schema(declared: object) -> spark.StructType:
 
 
 def column_names(declared: object) -> tuple[str, ...] | None:
-    """Return the names of declared columns, also where no session is there to parse them.
+    """Return the names of declared columns, also where no session can parse them.
 
     None: they are no columns, two have one name, or they are of ``Types``, to which values are converted.
     """

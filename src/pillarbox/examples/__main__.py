@@ -18,7 +18,7 @@ def examples() -> dict[str, Path]:
 
 
 def copy(example: Path, target: Path) -> None:
-    """Copy an example into a new folder, where its program imports the modules beside it.
+    """Copy an example into a new folder, where its program imports the modules next to it.
 
     Its files get times of modification in the order of their names: a stream reads files in the order of those.
     """

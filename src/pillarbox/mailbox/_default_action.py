@@ -98,7 +98,7 @@ class MailboxController:
     def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
         """Do not call the default action until the returned suspension is resumed.
 
-        Mails go on to be processed. Mailbox thread only.
+        Mails continue to be processed. Mailbox thread only.
 
         Args:
             timer: measures the pause.

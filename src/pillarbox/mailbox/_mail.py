@@ -36,7 +36,7 @@ class MailOptions:
     def urgent() -> MailOptions:
         """Let the mail overtake all that are not urgent. Urgent mails keep their order.
 
-        For what must not wait behind a long batch, such as an unaligned checkpoint.
+        For mails that must not wait for a long batch, such as an unaligned checkpoint.
         """
         return _URGENT
 
@@ -45,7 +45,7 @@ class MailOptions:
         """Let the mail wait until no operator is in the middle of a record.
 
         It is not run by :meth:`MailboxExecutor.yield_` and :meth:`MailboxExecutor.try_yield`, so
-        that a blocked operator (and the checkpoint behind it) gets free as soon as possible.
+        that a blocked operator (and the checkpoint after it) gets free as soon as possible.
         """
         return _DEFERRABLE
 
@@ -88,7 +88,7 @@ class Mail:
     #: The priority that counts: ``MIN_PRIORITY`` for a deferrable mail.
     priority: int
 
-    #: That of the operator which the mail is for, deferrable or not.
+    #: The priority of the operator which the mail is for, deferrable or not.
     operator_priority: int
 
     def __init__(

@@ -133,7 +133,7 @@ class MailboxExecutor:
     def yield_(self) -> None:
         """Wait for one mail of at least this executor's priority, and run it.
 
-        Does not run deferrable mails. What the mail raises goes to the caller.
+        Does not run deferrable mails. The caller gets any error that the mail raises.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -157,7 +157,7 @@ class MailboxExecutor:
     def try_yield(self) -> bool:
         """Run one mail of at least this executor's priority, if there is one now.
 
-        Does not run deferrable mails. What the mail raises goes to the caller.
+        Does not run deferrable mails. The caller gets any error that the mail raises.
 
         Returns:
             whether a mail was run.

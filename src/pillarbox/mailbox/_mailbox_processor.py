@@ -153,13 +153,13 @@ class MailboxProcessor:
     def run_mailbox_loop(self) -> None:
         """Process mails and call the default action by turns, until something ends it.
 
-        A round first runs the mails that were there when it began (urgent ones also if they come
+        A round first runs the mails that were waiting when it began (urgent ones also if they come
         later), then the default action once. So mails that put mails do not keep the default action
         from its turn. While the default action is suspended the loop waits for mail.
 
         Returns after :meth:`suspend`, and can then be run again, or :meth:`all_actions_completed`,
-        and then returns at once forever. What a mail or the default action raises leaves the loop;
-        the mails behind it are kept, and it is up to the caller to run the loop again or to close.
+        and then returns at once forever. An error of a mail or of the default action leaves the loop;
+        the mails after it are kept, and it is up to the caller to run the loop again or to close.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -214,9 +214,9 @@ class MailboxProcessor:
             self._mailbox._leave()
 
     def drain(self) -> None:
-        """Run all mails that are there now. Without concurrent writers none is left afterwards.
+        """Run all mails that are waiting now. Without concurrent writers none is left afterwards.
 
-        (Mails put by these mails are left.) If one raises, those behind it are kept; cancelled, if it has
+        (Mails put by these mails are left.) If one raises, the mails after it are kept; cancelled, if it has
         closed the mailbox.
 
         Raises:

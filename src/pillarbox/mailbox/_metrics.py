@@ -54,7 +54,7 @@ class MailboxMetrics:
     """Measures one mailbox and its loop.
 
     Latency is measured by a probe mail that does nothing but look at the clock: it is put at an
-    interval, and waits behind what all mails wait behind. The probes start with the first real mail
+    interval, and waits as long as any mail. The probes start with the first real mail
     (a loop that is only driven by its default action pays nothing), and need a scheduler. A probe
     that met a suspended loop says nothing about latency and is not counted.
 

@@ -26,7 +26,7 @@ class MailboxState(enum.Enum):
 
     #: Mails may be put and taken.
     OPEN = "OPEN"
-    #: No new mails; those that are there may be taken.
+    #: No new mails; the waiting mails may be taken.
     QUIESCED = "QUIESCED"
     #: Neither.
     CLOSED = "CLOSED"
@@ -77,8 +77,8 @@ class TaskMailbox:
     Signal handlers and finalizers may put mails, also where they interrupt the mailbox itself, in
     whichever thread. They come between two steps of Python, and the lock, which is reentrant, does
     not keep them out. So each change here is one step: a mail goes in, comes out or moves over by
-    one call of a deque's method, and what is noted beside the deques may only err on the safe side
-    (``_may_have_new_mail``). What a handler raises (Ctrl-C) leaves the mailbox as it was before or after
+    one call of a deque's method, and the notes about the deques may only err on the safe side
+    (``_may_have_new_mail``). An error of a handler (Ctrl-C) leaves the mailbox as it was before or after
     that step; only the mail that is just being handed to the taker may go with it.
 
     The package's other classes know the mailbox from inside: the processor reads the deques, and
@@ -86,11 +86,11 @@ class TaskMailbox:
 
     Flink: ``TaskMailboxImpl``. Two things differ. Urgent mails have a queue of their own instead of
     sitting in reverse order at the head of the common one; the order in which mails come out is
-    that of Flink. And a blocking :meth:`take` on a quiesced mailbox that holds no fitting mail
+    Flink's order. And a blocking :meth:`take` on a quiesced mailbox that holds no fitting mail
     raises, where Flink would wait for a mail that can never come.
 
     Args:
-        thread: the mailbox thread; by default the one that creates the mailbox.
+        thread: the mailbox thread; by default the thread that creates the mailbox.
     """
 
     __slots__ = (
@@ -166,7 +166,7 @@ class TaskMailbox:
             return len(self._urgent) + len(self._batch) + len(self._queue)
 
     def put(self, mail: Mail) -> None:
-        """Add ``mail`` at the end; an urgent one behind the other urgent ones, before the rest.
+        """Add ``mail`` at the end; an urgent one after the other urgent ones, before the rest.
 
         Raises:
             MailboxClosedError: the mailbox is quiesced or closed.
@@ -174,7 +174,7 @@ class TaskMailbox:
         with self._lock:
             if self._state is not _OPEN:
                 raise self._rejected(mail)
-            # Before the mail is there: an interrupted put then wakes for nothing, and does not
+            # Before the mail is put: an interrupted put then wakes for nothing, and does not
             # leave a mail that nobody is woken for.
             if self._waiting:
                 self._wake()
@@ -248,7 +248,7 @@ class TaskMailbox:
         """Return the next mail of the batch, or ``None`` if the batch is used up.
 
         Urgent mails come first, whenever they were put. An urgent mail that finds the batch empty
-        pulls the queue behind it into the batch, as in Flink (FLINK-39898): else a steady flow of
+        pulls the rest of the queue into the batch, as in Flink (FLINK-39898): else a steady flow of
         urgent mails would leave the others behind.
 
         Raises:
@@ -294,7 +294,7 @@ class TaskMailbox:
         return mails
 
     def quiesce(self) -> None:
-        """Take no more mails in. Those that are there can still be taken. No effect if closed.
+        """Take no more mails in. Waiting mails can still be taken. No effect if closed.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -317,7 +317,7 @@ class TaskMailbox:
         """
         self._check_is_mailbox_thread()
         with self._lock:
-            # First, so that nothing comes in behind the drain.
+            # First, so that nothing comes in after the drain.
             self._state = _CLOSED
             # A take can only be waiting here if a signal handler closes the mailbox beneath it.
             if self._waiting:
@@ -405,7 +405,7 @@ class TaskMailbox:
                 return mail
             try:
                 self._announce_wait()
-                # Mails from before the announcement woke nobody.
+                # Mails that are older than the announcement woke nobody.
                 mail = self._try_take(fits)
                 if mail is not None:
                     return mail

@@ -1,4 +1,4 @@
-"""One operator of keyed streams alone, with a look into its state and timers, also those of windows.
+"""One operator of keyed streams alone, with a look into its state and timers, including windows'.
 
 Source of the names: Flink's ``KeyedOneInputStreamOperatorTestHarness`` and ``KeyedTwoInputStreamOperatorTestHarness``.
 """
@@ -73,7 +73,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         A state that is empty is absent. It is a copy: changes to it do not change the state.
 
         Args:
-            namespace: a window, or another namespace whose states are looked at; by default those of the key itself.
+            namespace: a window, or another namespace whose states are looked at; by default the key's own states.
         """
         return copy.deepcopy(self._backend.contents(key, namespace))
 

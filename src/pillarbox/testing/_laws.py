@@ -36,10 +36,10 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     """Check that an operator obeys the laws of operators, on an input that is given.
 
     1. The output is the same however the records are cut into runs.
-    2. A snapshot at any point, also behind another one, and going on from it in another task, changes nothing.
-    3. Watermarks do not go back, and no record comes out behind a watermark that it should have come before, until one
+    2. A snapshot at any point, even right after another, and resuming from it in another task, changes nothing.
+    3. Watermarks do not go back, and no record comes out after a watermark that it should have come before, until one
        comes in so.
-    4. When the output fails, the operator can be closed, without another error. What it emits when it is closed is
+    4. When the output fails, the operator can be closed, without another error. Output during the closing is
        lost, so it emits nothing then.
     5. Rows that come as columns are handled as rows are.
     6. A task continues after a snapshot as if there had been none: its function stays open, and keeps its fields. A
@@ -138,7 +138,7 @@ def _check_watermarks(open_harness: Open, steps: list[Step], right: list[StreamE
 
 
 def _late(elements: Sequence[Any]) -> Iterator[tuple[int, StreamRecord]]:
-    """Return the records behind a watermark that has passed them, each with its place."""
+    """Return the records after a watermark that has passed them, each with its place."""
     watermark = MIN_TIMESTAMP
     for place, element in enumerate(elements):
         if isinstance(element, Watermark):

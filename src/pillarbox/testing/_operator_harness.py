@@ -264,13 +264,13 @@ class OneInputStreamOperatorTestHarness:
         return self.processing_time_service.current_processing_time()
 
     def end_input(self, *, time_passes: DurationLike = 0) -> None:
-        """End the input for good: event time comes to its end, and the operator emits its last records.
+        """End the input for good: event time ends, and the operator emits its last records.
 
         As in a task, no processing-time timer fires from then on.
 
         Args:
             time_passes: the time by which the clock is set forward while requests of an async function are under
-                way, so that their timeouts fire: from timer to timer, whenever nothing goes on by itself.
+                way, so that their timeouts fire: from timer to timer, whenever nothing else happens.
 
         Raises:
             TimeoutError: requests did not end.
@@ -351,7 +351,7 @@ class OneInputStreamOperatorTestHarness:
     # -- checkpoints --
 
     def snapshot(self, *, time_passes: DurationLike = 0) -> OperatorSnapshot:
-        """Take a checkpoint (C4): return the state as it would be written at a barrier now. The operator goes on.
+        """Take a checkpoint (C4): return the state as it would be written at a barrier now. The operator continues.
 
         Args:
             time_passes: as in :meth:`end_input`.

@@ -51,7 +51,7 @@ class Patience:
 
     @contextmanager
     def time_passes(self, duration: DurationLike) -> Iterator[None]:
-        """While this lasts, let the clock go on by ``duration`` altogether while requests are waited for."""
+        """While this lasts, let the clock advance by ``duration`` altogether while requests are waited for."""
         self._passes_until = self._clock.current_processing_time() + to_millis(duration)
         try:
             yield

@@ -61,7 +61,7 @@ class ProgramTestHarness:
     on the way into the tasks, as they are on the way to Spark's workers.
 
     Args:
-        build: builds the program: ``build(env, payments, limits)`` gets a stream for each parameter behind the first
+        build: builds the program: ``build(env, payments, limits)`` gets a stream for each parameter after the first
             (without default), whose name is the source's, and returns the stream to look at (its output is called
             ``"output"``), or several of them, side outputs too, in a dict by name.
         parallelism: number of subtasks after a shuffle.
@@ -160,7 +160,7 @@ class ProgramTestHarness:
 
         Args:
             time_passes: the time by which the clock is set forward while requests of an async function are under
-                way, so that their timeouts fire: from timer to timer, whenever nothing goes on by itself.
+                way, so that their timeouts fire: from timer to timer, whenever nothing else happens.
 
         Raises:
             OperatorError: a function raised.
@@ -169,7 +169,7 @@ class ProgramTestHarness:
         return self._run(bounded=False, time_passes=time_passes)
 
     def end_input(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
-        """Run the queued elements as the last epoch: event time comes to its end, so all its timers fire.
+        """Run the queued elements as the last epoch: event time ends, so all its timers fire.
 
         Args:
             time_passes: as in :meth:`run_epoch`.
@@ -179,7 +179,7 @@ class ProgramTestHarness:
     def fail_epoch(self) -> None:
         """Run the queued elements, but lose the outcome, as when a worker dies right before the commit.
 
-        State is as before, nothing came out, the tasks start anew. The elements stay queued: the next epoch runs them
+        State is as before, nothing came out, the tasks start again. The elements stay queued: the next epoch runs them
         again, as Spark does.
         """
         before = self.snapshot()
@@ -235,7 +235,7 @@ class ProgramTestHarness:
         return ProgramSnapshot(self._job.epoch, self._job.savepoint())
 
     def restore(self, snapshot: ProgramSnapshot) -> None:
-        """Go back to a snapshot: the tasks start anew from it, as when a query is started again."""
+        """Go back to a snapshot: the tasks start from it, as when a query is started again."""
         self._job.reset()
         self._job = self._start(snapshot)
 

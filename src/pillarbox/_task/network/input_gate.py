@@ -88,7 +88,7 @@ class InputGate:
         """Take a buffer; give the elements that have their turn now, with their channels.
 
         Raises:
-            ExchangeError: the buffer comes from nowhere, twice, or behind its channel's barrier.
+            ExchangeError: the buffer comes from nowhere, twice, or after its channel's barrier.
         """
         channel = self._channels.get(buffer.channel)
         if channel is None:
@@ -209,7 +209,7 @@ class InputGate:
     def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkSink) -> None:
         """Let time pass for sources without records.
 
-        Each keeps the watermark that it had; after its ``progress_timeout`` that goes on with the clock. After its
+        Each keeps the watermark that it had; after its ``progress_timeout`` that advances with the clock. After its
         ``idle_timeout`` a source is idle; an idle one stays so, and its watermark counts only where all are idle.
         """
         for edge in edges:
@@ -234,9 +234,9 @@ class InputGate:
         self._valve.input_watermark(("source", number), watermark, output)
 
     def next_wake_up(self, now: int) -> int | None:
-        """When something happens unless records come (epoch ms): a source becomes idle, or its watermark goes on.
+        """When something happens unless records come (epoch ms): a source becomes idle, or its watermark advances.
 
-        That goes on in every epoch.
+        A watermark advances in every epoch.
         """
         times = []
         for number, edge in self._edges.items():

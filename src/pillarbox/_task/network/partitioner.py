@@ -1,4 +1,4 @@
-"""How the records of an edge are spread over the subtasks behind it.
+"""How the records of an edge are spread over the subtasks after it.
 
 A partitioner is a value of the edge, made where the program is built; a task makes its own selector of it. Source of
 the names: Flink's ``StreamPartitioner`` and ``ChannelSelector``.
@@ -31,7 +31,7 @@ class ChannelSelector(ABC):
         self._targets = targets
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Start anew, as the ``subtask``-th sender: an epoch that is run again divides its records the same way."""
+        """Start over, as the ``subtask``-th sender: an epoch that is run again divides its records the same way."""
 
     @abstractmethod
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:

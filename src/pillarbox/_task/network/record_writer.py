@@ -63,7 +63,7 @@ class RecordWriter:
         return self._queued_bytes < _QUEUE_BYTES and not self.is_awaited
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Count anew; a source task may be another partition of its source in each epoch."""
+        """Count from 0 again; a source task may be another partition of its source in each epoch."""
         self.records_out = 0
         self.bytes_out = 0
         for edge in self.edges:

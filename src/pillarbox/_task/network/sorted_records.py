@@ -37,7 +37,7 @@ class Portion(NamedTuple):
         keying: how the records have their keys.
         indexes: the input of each.
         keys: the key of each; None: the columns say it, of one input.
-        hashes: those of the keys.
+        hashes: the hashes of the keys.
         times: the timestamps as numbers: of a record without one, the smallest.
     """
 
@@ -94,7 +94,7 @@ class Portion(NamedTuple):
         return np.fromiter(map(ne, keys[1:], keys), np.bool_, len(keys) - 1)
 
     def in_order(self) -> Portion:
-        """Return the records sorted; those of equal hash and time stay in their order."""
+        """Return the records sorted; records of equal hash and time stay in their order."""
         order = _order(self.hashes, self.times)
         keys = None if self.keys is None else list(map(self.keys.__getitem__, order.tolist()))
         indexes, hashes, times = self.indexes[order], self.hashes[order], self.times[order]

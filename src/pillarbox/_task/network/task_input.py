@@ -40,7 +40,7 @@ class Reader(ABC, Generic[T]):
 
     @abstractmethod
     def poll(self) -> T | _Exhausted | None:
-        """Return the next item; None when it is not there yet, ``EXHAUSTED`` when there are no more."""
+        """Return the next item; None when it has not come yet, ``EXHAUSTED`` when there are no more."""
 
     def when_available(self, callback: Callable[[], None]) -> None:
         """Call ``callback``, from any thread, once :meth:`poll` has something new to return."""
@@ -113,7 +113,7 @@ class ThreadedReader(Reader[T]):
             callback()
 
     def poll(self) -> T | _Exhausted | None:
-        """Return the next item if it is there."""
+        """Return the next item if it has come."""
         with self._changed:
             if self._queue:
                 item = self._queue.popleft()

@@ -26,7 +26,7 @@ MODELS = MapStateDescriptor[int, Any]("models")  # by the time since when
 
 
 class WithModel(KeyedBroadcastProcessFunction[int, Row, Row, Any]):
-    """Holds each payment until event time has come to it: then all models up to there are known."""
+    """Holds each payment until event time has reached it: then all models up to there are known."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.waiting = runtime_context.get_state(ValueStateDescriptor[Row]("waiting"))

@@ -1,6 +1,6 @@
 """A cluster in this process: workers that come and go, tasks that fail and are run again, buffers in any order.
 
-What happens is drawn from a generator of random numbers, and from nothing else: the same one, the same run.
+A generator of random numbers decides what happens, and nothing else does: the same one, the same run.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ class _Disturbed:
         return self._outputs
 
     def _go_back(self) -> None:
-        """Start again from an earlier epoch; where it may not matter, with the rest of the input cut anew."""
+        """Start again from an earlier epoch; where it may not matter, with the rest of the input cut in another way."""
         run, rng, job = self._run, self._rng, self._job
         back = max(0, len(self._savepoints) - rng.choice([1, 1, 2, 3, 8]))
         parallelism, savepoint = self._savepoints[back]
@@ -287,7 +287,7 @@ class _Disturbed:
         self._epochs = [*self._epochs[:back], *plan_epochs(run.program, run.inputs, rng, start)]
 
     def _restart(self, back: int, parallelism: int, savepoint: Savepoint, wanted: int) -> None:
-        """Start another job from a state that was written at ``parallelism``, at the one that is wanted."""
+        """Start another job, at the wanted parallelism, from a state that was written at ``parallelism``."""
         former = self._job
         former.reset()
         self._compiled = self._run.programs.at(wanted)

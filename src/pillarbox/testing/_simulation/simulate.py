@@ -107,7 +107,7 @@ def simulate(
             worker is lost), ``"restart"`` (the query starts again from an earlier epoch), ``"rescale"`` (at another
             parallelism), ``"reorder"`` (buffers of different senders arrive in any order), ``"delay"`` (the clock moves
             while tasks run).
-        time_passes: for a program that looks at the clock: for how long it goes on after the last record, so that
+        time_passes: for a program that looks at the clock: for how long it advances after the last record, so that
             timers and timeouts fire; which records come out may then not depend on when exactly an epoch runs. None:
             the clock stands still.
         end_input: whether the last epoch is the end of the input, at which all event-time timers fire.

@@ -1,7 +1,7 @@
 """Event loops and inputs that take turns with the mailbox thread, in that thread.
 
 An async operator has an event loop in a thread of its own, and its task reads the input in another one. How fast they
-are is up to the machine: a run could not be repeated. In the simulation they go on when their turn comes; whose turn it
+are is up to the machine: a run could not be repeated. In the simulation each runs when its turn comes; whose turn it
 is, and for how long, is drawn from the seed.
 """
 
@@ -58,7 +58,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class EventLoopInTurn:
-    """Stands in for an ``EventLoopThread``: the loop goes on only within the methods here."""
+    """Stands in for an ``EventLoopThread``: the loop runs only within the methods here."""
 
     def __init__(self) -> None:
         self.loop = _Loop()
@@ -89,11 +89,11 @@ class EventLoopInTurn:
         self.loop.run_forever()
 
     def rest(self) -> None:
-        """Go on until nothing is ready."""
+        """Run until nothing is ready."""
         self.loop.run_forever()
 
     def leap(self) -> bool:
-        """Go on to the next timer of the loop, and until nothing is ready; tell whether there was one."""
+        """Advance to the next timer of the loop, and run until nothing is ready; tell whether there was one."""
         self.loop.moments.may_leap = True
         self.loop.run_forever()
         leapt = not self.loop.moments.may_leap
@@ -106,7 +106,7 @@ class EventLoopInTurn:
 
 
 class InputInTurn(Reader[Any]):
-    """Stands in for a ``ThreadedReader``: what it reads is there when its turn comes."""
+    """Stands in for a ``ThreadedReader``: what it reads is available when its turn comes."""
 
     def __init__(
         self, turns: Turns, items: Iterable[Any], executor: MailboxExecutor, fail: Callable[[BaseException], None]
@@ -118,7 +118,7 @@ class InputInTurn(Reader[Any]):
         self._ended = False
 
     def poll(self) -> Any:
-        """Return the next item, if it is there."""
+        """Return the next item, if its turn has come."""
         if self._ended:
             return EXHAUSTED
         if not self._turns.input_comes():
@@ -133,23 +133,23 @@ class InputInTurn(Reader[Any]):
         return item
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called behind the mails that are there; the task of an input that failed is at its end."""
+        """Have ``callback`` called after the waiting mails; the task of an input that failed is at its end."""
         if not self._ended:
             self._executor.execute(callback, "input has come")
 
 
 class Turns(Patience):
-    """Whose turn it is: the mailbox thread's, that of its event loops, or of its input.
+    """Whose turn it is: the mailbox thread's, its event loops', or its input's.
 
     Args:
         clock: processing time. Where all else is at rest, it is set forward to the next timer or answer.
-        rng: draws the turns; None: the loops go on when the mailbox thread waits for them, until nothing is ready.
+        rng: draws the turns; None: the loops run when the mailbox thread waits for them, until nothing is ready.
     """
 
     def __init__(self, clock: ManualProcessingTimeService, rng: random.Random | None) -> None:
         super().__init__(clock, limit=0.0)
         self._rng = rng
-        # How often the loops get a turn before the input does, and how often it is not there even then.
+        # How often the loops get a turn before the input does, and how often the input is not available even then.
         self._loops_first = 0.0 if rng is None else rng.choice([0.0, 0.3, 1.0])
         self._input_late = 0.0 if rng is None else rng.choice([0.0, 0.3])
         self._loops: list[EventLoopInTurn] = []
@@ -171,7 +171,7 @@ class Turns(Patience):
     # -- turns --
 
     def input_comes(self) -> bool:
-        """Give the loops their turns; tell whether the input is there then."""
+        """Give the loops their turns; tell whether the input is available then."""
         rng = self._rng
         if rng is None:
             return True
@@ -191,7 +191,7 @@ class Turns(Patience):
         return ()
 
     def settle(self) -> None:
-        """Let the loops come to rest, answer what is due by the clock, and let them come to rest again."""
+        """Let the loops become idle, answer what is due by the clock, and let them become idle again."""
         loops = self._open_loops()
         for loop in loops:
             loop.rest()
