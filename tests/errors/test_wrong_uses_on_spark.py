@@ -17,8 +17,21 @@ from tests.errors.wrong_uses import RUNS, SPARK_BUILDS, SPARK_RUNS, Build, Run
 CASES = {case.name: case for case in (*RUNS, *TWO_INPUT_RUNS, *SPARK_RUNS)}
 
 
+# What each runtime of Spark is tried with in `make test`; all cases run on the local runtime.
+SHOWN = {
+    "batch": {case.name for case in CASES.values() if case.on != "batch" or case.name.startswith("map")},
+    "streaming": {"keyed", "keyed, a lock in the state", "key function"},
+    "connect": {"keyed"},
+}
+_OTHERS = pytest.mark.long("the local runtime says it, and other cases show how words come through Spark")
+
+
 def on(runtime: str) -> list[Any]:
-    return [pytest.param(case, id=case.name) for case in CASES.values() if runtime in case.on.split()]
+    return [
+        pytest.param(case, id=case.name, marks=() if case.name in SHOWN[runtime] or case in SPARK_RUNS else _OTHERS)
+        for case in CASES.values()
+        if runtime in case.on.split()
+    ]
 
 
 def source(spark: SparkSession) -> DataFrame:

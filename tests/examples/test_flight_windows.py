@@ -11,6 +11,7 @@ from examples.flights.data import flights
 from examples.flights.run import Job, collected, run_batch, run_local, run_streaming
 from examples.flights.windows import Departures, build, by_spark
 
+_LONG = pytest.mark.long("the same with other numbers")
 WINDOWS = Job(build, Departures)
 
 
@@ -29,11 +30,14 @@ def wanted(spark, january):
     return found
 
 
-@pytest.mark.parametrize(("batches", "parallelism"), [(1, 4), (7, 1), (30, 2)])
+@pytest.mark.parametrize(
+    ("batches", "parallelism"), [(7, 1), *(pytest.param(*each, marks=_LONG) for each in ((1, 4), (30, 2)))]
+)
 def test_windows_equal_sparks_own_on_the_local_runtime(january, wanted, batches, parallelism):
     assert run_local(january, batches, parallelism, shuffle=batches, forget=True, job=WINDOWS) == wanted
 
 
+@pytest.mark.long("spark/test_windows.py compares windows with Spark's own")
 def test_windows_equal_sparks_own_in_batch_and_streaming(spark, january, wanted, tmp_path):
     assert run_batch(spark, january, tmp_path, 4, WINDOWS) == wanted
     assert run_streaming(spark, january, tmp_path, 5, 2, 11, WINDOWS) == wanted

@@ -142,6 +142,7 @@ def test_local_runtime_when_all_tasks_die_after_every_epoch():
     assert run_local(first(30), 11, 3, forget=True) == result(30)
 
 
+@pytest.mark.long("the streaming query gives the same results, and spark/test_execution.py has batch mode")
 def test_batch_on_spark(spark, tmp_path):
     assert run_batch(spark, first(MOST_DAYS), tmp_path, 4) == result(MOST_DAYS)
 

@@ -19,6 +19,7 @@ from tests.faults.oracles.oracle import answer
 from tests.faults.programs.job import NO_FAULTS, FileSink, Ledger, make_events, write_events
 
 pytestmark = pytest.mark.fault
+_WITHOUT_SPARK = pytest.mark.long("runtime/changes shows it without Spark")
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,7 @@ class MoreState(Ledger):
             {"uid": "other"},
             "the checkpoint holds state of operator 'ledger' where the program has 'other': set the operator's uid()",
             id="uid",
+            marks=_WITHOUT_SPARK,
         ),
         pytest.param(
             {"ledger": WithoutMean(NO_FAULTS)},
@@ -100,12 +102,14 @@ class MoreState(Ledger):
             {"ledger": OtherKind(NO_FAULTS)},
             "as list state, the program declares it as value state: give it another name",
             id="kind of state",
+            marks=_WITHOUT_SPARK,
         ),
         pytest.param(
             {"max_parallelism": 5},
             "operator 'ledger': the checkpoint was written with 4 subtasks, the program runs with 5: leave"
             " env.set_max_parallelism() out",
             id="max parallelism",
+            marks=_WITHOUT_SPARK,
         ),
         pytest.param(
             {"branch": True},
@@ -127,6 +131,7 @@ def test_a_change_is_refused(old: Run, program: dict[str, Any], says: str) -> No
         old.check()
 
 
+@pytest.mark.long("spark/operating/test_parallelism.py starts a checkpoint with another parallelism")
 def test_the_parallelism_stays_that_of_the_checkpoint(old: Run) -> None:
     old.to_the_end(parallelism=3)
     old.check()

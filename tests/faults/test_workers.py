@@ -10,7 +10,6 @@ import pytest
 
 from tests.faults.conftest import MakeRun, tasks
 from tests.faults.oracles.oracle import Answer
-from tests.faults.parts.joins import RULED, pairs_of
 from tests.faults.programs.job import Fault
 
 pytestmark = pytest.mark.fault
@@ -33,6 +32,7 @@ def anywhere(
     return faults
 
 
+@pytest.mark.long("test_every_operator.py kills workers of this program and of all operators")
 def test_workers_are_killed(make_run: MakeRun, seed: int) -> None:
     run = make_run(seed, epochs=5)
     run.plan(anywhere(random.Random(seed), run.right, ["kill"]))
@@ -42,16 +42,7 @@ def test_workers_are_killed(make_run: MakeRun, seed: int) -> None:
     assert "loaded" in {task.state_sync for task in tasks(query)}
 
 
-@pytest.mark.long("the simulation kills workers with each operator, and chaos does it on Spark")
-def test_workers_with_joins_and_broadcast_state_are_killed(make_run: MakeRun, seed: int) -> None:
-    run = make_run(seed + 4, parts=(pairs_of(), RULED), epochs=2, keys=8)
-    places = ["pair", "rule", "rule timer"]
-    run.plan(anywhere(random.Random(seed + 4), run.right, ["kill"], places))
-    query = run.to_the_end()
-    run.check()
-    assert "loaded" in {task.state_sync for task in tasks(query)}
-
-
+@pytest.mark.long("the test after it has functions that raise, and workers that are killed")
 def test_functions_raise(make_run: MakeRun, seed: int) -> None:
     run = make_run(seed + 1, epochs=5)
     run.plan(anywhere(random.Random(seed + 1), run.right, ["raise"]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from examples.enrichment.data import flights
 from examples.enrichment.oracle import COLUMNS, expected
 from examples.enrichment.run import read_enriched, run_batch, start_streaming
@@ -14,6 +16,7 @@ def same(found, files):
         assert found[name].select(COLUMNS.names).to_pylist() == table.to_pylist()
 
 
+@pytest.mark.long("faults/test_async.py has such a service in a streaming query")
 def test_streaming(spark, tmp_path, service):
     service.control(latency=2, errors=0.05, die_after=200, dead_seconds=0.5)
     table = flights(2)

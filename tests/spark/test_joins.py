@@ -9,11 +9,9 @@ from pyspark.sql import functions as F
 
 import pillarbox.functions as PF
 from pillarbox import (
-    KeyedBroadcastProcessFunction,
     MapStateDescriptor,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
-    ValueStateDescriptor,
     WatermarkStrategy,
 )
 from tests.spark.streams import run, stream_of
@@ -61,17 +59,6 @@ def test_a_window_join_equals_that_of_spark(spark):
     same = F.expr("a.key = b.key AND a.at div 2000 = b.at div 2000")
     joined = clicks(spark).alias("a").join(views(spark).alias("b"), same).select("a.id", "b.id")
     assert Counter(map(tuple, pairs.collect())) == Counter(map(tuple, joined.collect()))
-
-
-@pytest.mark.long("a join of columns is restarted, too")
-def test_an_interval_join_goes_on_after_a_restart(spark, tmp_path):
-    left = stream_of(spark, clicks(spark), tmp_path / "clicks", 4)
-    right = stream_of(spark, views(spark), tmp_path / "views", 4)
-    expected = by_spark(clicks(spark), views(spark))
-    rows = run(interval_joined(spark, left, right), tmp_path / "checkpoint", batches=2)
-    assert 0 < len(rows) < sum(expected.values())
-    rows += run(interval_joined(spark, left, right), tmp_path / "checkpoint")
-    assert Counter(rows) == expected
 
 
 def orders(spark):
@@ -139,6 +126,7 @@ def test_a_join_of_columns_equals_that_of_spark(spark):
     assert counted(found.collect()) == counted(rows)
 
 
+@pytest.mark.long("faults/test_every_operator.py starts all joins again")
 def test_a_join_of_columns_goes_on_after_a_restart(spark, tmp_path):
     left = stream_of(spark, orders(spark), tmp_path / "orders", 2)
     right = stream_of(spark, answers(spark), tmp_path / "answers", 2)
@@ -151,40 +139,3 @@ def test_a_join_of_columns_goes_on_after_a_restart(spark, tmp_path):
     assert 0 < len(rows) < sum(expected.values())
     rows += run(by_columns(left, right, "left"), tmp_path / "checkpoint")
     assert counted(rows) == expected
-
-
-class Over(KeyedBroadcastProcessFunction):
-    """The running total of a key, beside the number of limits that were known when the row came."""
-
-    def open(self, runtime_context):
-        self.total = runtime_context.get_state(ValueStateDescriptor("total"))
-
-    def process_element(self, row, ctx):
-        self.total.update((self.total.value() or 0) + 1)
-        yield row.key, self.total.value(), len(list(ctx.get_broadcast_state(LIMITS)))
-
-    def process_broadcast_element(self, limit, ctx):
-        ctx.get_broadcast_state(LIMITS).put(limit.id, limit.at)
-
-
-def broadcast(spark, rows, limits):
-    one, two = streams(spark, rows, limits)
-    out = one.key_by("key").connect(two.broadcast(LIMITS)).process(Over()).uid("over")
-    return out.to_dataframe("key LONG, total LONG, limits LONG")
-
-
-def test_broadcast_state_is_there_after_a_restart(spark, tmp_path):
-    left = stream_of(spark, clicks(spark), tmp_path / "clicks", 4)
-    limits = stream_of(spark, spark.range(40).select("id", F.col("id").alias("at")), tmp_path / "limits", 4)
-    rows = run(broadcast(spark, left, limits), tmp_path / "checkpoint", batches=2)
-    rows += run(broadcast(spark, left, limits), tmp_path / "checkpoint")
-    totals = Counter(key for key, _, _ in rows)
-    assert totals == Counter(n % 7 for n in range(ROWS))
-    for key, count in totals.items():
-        mine = [(total, known) for k, total, known in rows if k == key]
-        assert [total for total, _ in mine] == list(range(1, count + 1))
-        known = [limits for _, limits in mine]
-        assert known == sorted(known)
-        # Each micro-batch brings ten; those of one may come before or behind its rows.
-        assert known[-1] >= 30
-        assert set(known) <= {0, 10, 20, 30, 40}

@@ -101,37 +101,6 @@ def test_windows_equal_sparks_own_row_for_row(spark, kind):
     assert counted(windows(spark, events(spark), assigner).collect()) == expected
 
 
-def test_windows_of_a_stream_go_on_after_a_restart(spark, tmp_path):
-    """Windows that were open when the query stopped have all of their elements, once."""
-    rows = events(spark)
-    for number, (low, high) in enumerate([(0, 100), (100, 250), (250, 400), (400, 500)]):
-        part = rows.where((F.col("amount") >= low) & (F.col("amount") < high)).coalesce(1)
-        part.write.parquet(str(tmp_path / "in" / f"part={number}"))
-    assigner, window = KINDS["sliding"]
-    expected = counted(sparks_own(rows, window()).collect())
-
-    def run(more: int) -> tuple[list[tuple[Any, ...]], list[Any]]:
-        source = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1)
-        df = windows(spark, source.parquet(str(tmp_path / "in" / "part=*")), assigner)
-        found: list[tuple[Any, ...]] = []
-        writer = df.writeStream.foreachBatch(lambda batch, number: found.extend(map(tuple, batch.collect())))
-        query = start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True))
-        query.awaitTermination()
-        assert len(query.recentProgress) >= more
-        return found, query.recentProgress
-
-    hidden = [hide(tmp_path / "in" / f"part={number}") for number in (2, 3)]
-    first, _ = run(2)
-    assert 0 < len(first) < len(expected)
-    for folder in hidden:
-        folder.rename(folder.with_name(folder.name.removeprefix(".")))
-    end_of(spark).write.parquet(str(tmp_path / "in" / "part=4"))
-    second, progress = run(2)
-    assert counted(first + second) == expected
-    (task, *_) = [task for each in progress for task in metrics(each) if task.uid == "windows"]
-    assert task.counters["windows.late_records_dropped"] == 0
-
-
 def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
     """Also behind other windows, without further data; silence is counted over a restart."""
     rows = events(spark).where(F.col("id") < 60)  # half a minute

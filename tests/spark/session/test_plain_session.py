@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _PROGRAM = """
 import json, os, pathlib, sys, threading, time
 from pyspark.sql import SparkSession
@@ -59,6 +61,8 @@ print(sorted(row.n for row in spark.read.json(str(home / "out")).collect()))
 """
 
 
+@pytest.mark.spark
+@pytest.mark.long("starting/test_ending.py looks at what a query logs in such a session")
 def test_a_healthy_query_logs_no_stack_trace(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(_PROGRAM)
