@@ -108,9 +108,10 @@ chaos: setup ## Programs on Spark under faults drawn from SEED=7 (else the clock
 	  $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 .PHONY: lint
-lint: setup ## Check style and formatting
+lint: setup ## Check style, formatting, and the English of docs, docstrings and comments
 	@$(BIN)/ruff check $(CODE) docs scripts
 	@$(BIN)/ruff format --check $(CODE) docs scripts
+	@$(BIN)/python -m scripts.english
 
 .PHONY: format
 format: setup ## Mend style and formatting where that can be done by machine
