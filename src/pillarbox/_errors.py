@@ -99,7 +99,7 @@ class TaskStateError(PillarboxError):
     """A task was asked for something that cannot happen in the state that it is in."""
 
 
-# What values of these types begin and end with, as Python shows them.
+# How values of these types begin and end, as Python shows them.
 _BRACKETS: dict[type, tuple[str, str]] = {
     list: ("[", "]"),
     tuple: ("(", ")"),

@@ -79,7 +79,7 @@ def _with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             command(open_session=open_session, **arguments)
         except Exception as error:
-            # Who reads a pipe may go when it has enough: Click ends the command then.
+            # A reader of a pipe may close it when it has enough: Click ends the command then.
             if verbose or isinstance(error, (click.ClickException, BrokenPipeError)):
                 raise
             raise click.ClickException(_sentence(error)) from None

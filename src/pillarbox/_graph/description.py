@@ -28,7 +28,7 @@ def describe_programs(
 ) -> dict[str, Any]:
     """Return what describes the programs of one query, to be written as JSON.
 
-    Who writes it adds a running ``number``, and the ``batch`` from which on it holds.
+    The writer of a description adds a running ``number``, and the ``batch`` from which on it holds.
 
     Args:
         layouts: those that the programs run with; None: those that they were compiled with.

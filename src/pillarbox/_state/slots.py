@@ -20,7 +20,7 @@ NEW = -1  # changed; the log does not have it
 # The place of the first slot in a row.
 FIRST_SLOT = 2
 
-# What leads the names of slots: of states that are declared before rows are read, and of states that may be asked for
+# The leads of names of slots: of states that are declared before rows are read, and of states that may be asked for
 # at any time, so also after a checkpoint with them was restored.
 STATE = "state/"
 LATE = "late/"

@@ -164,7 +164,7 @@ class ProcessingTimeServiceImpl(ClosableService):
     def resume(self) -> None:
         """Let timers fire again after :meth:`quiesce`: a task may outlive the end of its data.
 
-        What was given up while it was quiesced stays given up. No effect unless it is quiesced.
+        Timers that were given up while it was quiesced stay given up. No effect unless it is quiesced.
         """
         self._reopen()
 

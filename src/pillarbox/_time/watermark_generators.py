@@ -40,7 +40,7 @@ class WatermarkOutput(ABC):
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Declare that no record with a timestamp of at most ``timestamp_ms`` is expected any more.
 
-        What is not above the last watermark has no effect; any other also ends idleness.
+        A watermark that is not above the last one has no effect; any other also ends idleness.
         """
 
     @abstractmethod

@@ -229,7 +229,7 @@ class TaskMailbox:
     def create_batch(self) -> bool:
         """Move the mails that were put into the batch, in one locking (none if nothing was put).
 
-        What an earlier batch left over stays in front.
+        Mails that are left from an earlier batch stay in front.
 
         Returns:
             whether :meth:`try_take_from_batch` will find a mail.

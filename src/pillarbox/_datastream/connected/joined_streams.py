@@ -387,8 +387,8 @@ class IntervalJoin(Generic[T1, T2]):
         without a partner has the event time of the last partner that it might have had.
 
         Args:
-            how: ``"inner"``: pairs; ``"left"``: also rows of the left stream without a partner, with nulls in the place
-                of a partner, as soon as event time has passed the last one that might have come.
+            how: ``"inner"``: pairs; ``"left"``: also rows of the left stream without a partner, with nulls for the
+                partner's columns, as soon as event time has passed the last one that might have come.
             suffixes: the endings for the names of columns that both sides have: of the left side's, and of the right
                 one's, such as ``("", "_right")``. By default such columns are refused. Key columns that are called the
                 same on both sides occur once.

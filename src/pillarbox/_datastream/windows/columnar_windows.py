@@ -52,8 +52,8 @@ def aggregate_columns(windows: WindowsOfOneStream[Any, Any], aggregates: Mapping
     """Return the results of aggregates of columns.
 
     Raises:
-        ProgramError: the windows are of another kind, or have other options; an aggregate is none, or a column is not
-            there or of the wrong type; the keys are no columns, or the columns are not known.
+        ProgramError: the windows are of another kind, or have other options; an aggregate is none, or a column is
+            missing or of the wrong type; the keys are no columns, or the columns are not known.
     """
     misfit = _misfit(windows)
     if misfit is not None:

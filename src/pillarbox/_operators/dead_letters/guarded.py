@@ -26,7 +26,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.undo import Undo
 from pillarbox._time.internal_timer_service import Triggerable
 
-# What is the guarded operator's affair alone. The rest is about records, timers, and what has been emitted.
+# The methods that concern the guarded operator alone. The rest is about records, timers, and emitted output.
 _AS_IT_IS = (
     "open",
     "begin_epoch",

@@ -72,7 +72,7 @@ class Captured(Generic[P, R]):
     It may name a variable of a loop, or be an object that several operators are given: so it is pickled at once, by
     itself, as PyFlink and PySpark do. Each operator calls a copy of its own.
 
-    What cannot be pickled is left to the runtime, which knows in which operators it is.
+    Objects that cannot be pickled are left to the runtime, which knows in which operators they are.
 
     Attributes:
         function: the user's, or what is made of it.

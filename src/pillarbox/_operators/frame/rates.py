@@ -30,7 +30,7 @@ RATE_LIMITED = "rate_limited_ms"
 # So that no half minute has more requests than the limit says, a bucket fills a little more slowly.
 _STEADY = 30 / (30 + CATCH_UP)
 
-# Whoever still waits at a bucket that is closed (seconds) is about to be cancelled.
+# How long a request waits at a closed bucket (seconds): whoever waits there is about to be cancelled.
 _CLOSED = 1.0
 
 _MOMENT = struct.Struct("<d")

@@ -73,7 +73,7 @@ class CoFlatMapFunction(Function, ABC, Generic[In1, In2, Out]):
 class CoProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     """Handles the records of two streams, also with side outputs; without key, state or timers.
 
-    What it keeps in its own attributes is of its subtask, and of no checkpoint.
+    Its own attributes belong to its subtask, and are in no checkpoint.
 
     Example:
         >>> class Both(CoProcessFunction[str, int, tuple[str, int]]):

@@ -49,6 +49,6 @@ class GuardedWindowOperator(GuardedOperator):
             raise
         except Exception as error:
             self._take_back(marks, mark)
-            # What the window keeps is now as it was before, also where the function changed it in place.
+            # The window's content is now as it was before, also where the function changed it in place.
             self._backend.set_current_namespace(place)
             self._letters.write(error, settled(self._guarded.kept()), key, timestamp)

@@ -1,7 +1,7 @@
 """The head of a state log: whose state it is, how far it goes, and what its newest chunk has to be.
 
-It is plain data, rewritten with every epoch, and read with an unpickler that resolves no names at all. What
-operators keep for themselves, which may hold values of the user's classes, is in it as bytes.
+It is plain data, rewritten with every epoch, and read with an unpickler that resolves no names at all. The own state
+of operators, which may hold values of the user's classes, is in it as bytes.
 """
 
 from __future__ import annotations

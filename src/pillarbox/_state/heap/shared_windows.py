@@ -92,7 +92,7 @@ class SharedWindows(NamespaceRows):
     # -- declaring --
 
     def _class_of(self, kind: str, *, late: bool) -> Any:
-        # What is asked for late is of the window function.
+        # A state that is asked for late belongs to the window function.
         return super()._class_of(kind, late=True) if late else self._folding
 
     def _folding(self, _: Any, slot: int, descriptor: StateDescriptor) -> SharedWindows:

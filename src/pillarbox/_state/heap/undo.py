@@ -21,7 +21,7 @@ Step = tuple[Callable[..., Any], tuple[Any, ...]]
 class Undo:
     """Steps that restore the earlier content before each change, and before each look at what may be changed in place.
 
-    What is noted is what is about to happen. A list or map that another one takes the place of stays as it is, so the
+    Each change is noted before it happens. A list or map that another one replaces stays as it is, so the
     reference to it is all that has to be noted.
 
     Args:

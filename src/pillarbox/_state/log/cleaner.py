@@ -25,7 +25,7 @@ def clean(
 ) -> tuple[list[list[Row]], dict[LargeCollection, list[int]]]:
     """Clean the old end as far as an epoch lengthens the log, and return what is still current there, to be written.
 
-    What is written again is bounded by what the epoch changes, so no epoch pays for another.
+    The epoch's changes bound how much is written again, so no epoch pays for another.
 
     Args:
         added: how many bytes of rows and elements the epoch adds.

@@ -23,7 +23,7 @@ CLEANED = 1.7
 _RECKONED = 1.5
 
 
-# What is known of a chunk: its first entry; the bytes that it takes, and those of its current entries; how many of
+# The figures of a chunk: its first entry; the bytes that it takes, and those of its current entries; how many of
 # these there are; and how many bytes an entry takes, in the mean.
 _FIGURES = np.dtype(
     [("start", np.int64), ("bytes", np.float64), ("live", np.float64), ("current", np.int64), ("mean", np.float64)]

@@ -41,7 +41,7 @@ from pillarbox._state.log.reader import LogReader
 from pillarbox._state.log.writer import EpochWriter, cannot_be_written
 from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError
 
-# What the head has of the task, as the subject of a message.
+# The part of the head that is about the task, as the subject of a message.
 _BESIDE_KEYS = "what it keeps besides the state of keys, such as records of requests that have not ended,"
 
 

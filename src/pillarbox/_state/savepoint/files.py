@@ -40,7 +40,7 @@ from pillarbox._state.savepoint.own_state import (
 from pillarbox._state.savepoint.table import Loads, Table
 from pillarbox._unpickle import loads as loads_anything
 
-# What comes before the path in a URI.
+# The part of a URI before its path.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://[^/]*)?(?=/)")
 
 

@@ -182,8 +182,8 @@ def redistribute(
 ) -> list[OwnState]:
     """Return what each of the new subtasks has of the former ones' own state.
 
-    Where keys stay in their subtasks, each keeps its watermarks. Otherwise the watermark is the least of all, also that
-    of each input channel: what was late may be so no more, and nothing is late that was not. List states are shared
+    Where keys stay in their subtasks, each keeps its watermarks. Otherwise the watermark is the least of all, also for
+    each input channel: what was late may be so no more, and nothing is late that was not. List states are shared
     out, union list states and broadcast state go to all.
 
     Requests that are carried are dealt out in their order, in parts that differ by one at the most; where the number of
@@ -191,7 +191,7 @@ def redistribute(
     part ends with the least of the last ones, after all its requests, which delays event time, and makes nothing late.
     The same holds of idleness, where all had become idle.
 
-    What subtasks know of event time after their inputs is kept where their number stays. Otherwise it is the least of
+    Event time after the inputs of subtasks is kept where the number of subtasks stays. Otherwise it is the least of
     all, too; silence is counted from the last record of any, and subtasks say again whether a stream is idle.
 
     Args:

@@ -18,7 +18,7 @@ TIMERS = pa.list_(pa.struct([("service", pa.string()), ("domain", pa.string()), 
 def encode_timers(layout: Layout, rows: list[list[Any]], *, by_slot: bool = False) -> pa.Array:
     """Return the timers of rows: each slot of them holds None, a timestamp (epoch ms), or a set of such.
 
-    What is no timestamp of 64 bits is left out: a restore drops it, too.
+    Values that are no timestamps of 64 bits are left out: a restore drops them, too.
 
     Args:
         by_slot: whether the timers of a row are sorted by their slot before their time.

@@ -50,7 +50,7 @@ class Partitioner:
     to_output = False
     at_once = False
     label: str
-    # What divides the records, where that depends on the number of targets alone.
+    # The class that divides the records, where that depends on the number of targets alone.
     _selector: type[ChannelSelector]
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:

@@ -217,7 +217,7 @@ class _Pending:
         self._record_bytes = _USUAL_BYTES
         self._unseen = 0
         self._looked_at = False
-        # What of the bytes that they have by themselves they have in a buffer, where they share values and classes.
+        # The share of their own bytes that they take in a buffer, where they have values and classes in common.
         self._share = 1.0
 
     def takes(self, records: Records) -> bool:

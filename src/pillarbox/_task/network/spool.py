@@ -9,7 +9,7 @@ from typing import IO
 from pillarbox._elements import Records, decode, encode
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 
-# What is wrong with a record that cannot be kept so.
+# Why a record cannot be kept.
 NOT_KEPT = "cannot be pickled, as it has to be in batch mode, where records wait for others"
 _MEMORY_BOUND = 64 * 1024 * 1024
 

@@ -157,8 +157,8 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
 def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Keep those tasks that heed no cancellation for as long as the process lives, its end included.
 
-    As garbage, such a coroutine would be told to end by an exception, in whatever thread the garbage is collected. Who
-    catches all exceptions, and waits again, would do so for ever there: nothing waits without a running loop.
+    As garbage, such a coroutine would be told to end by an exception, in whatever thread the garbage is collected. If
+    it catches all exceptions and waits again, it would do so for ever there: nothing waits without a running loop.
     """
     for task in tasks:
         if not task.done():

@@ -74,8 +74,8 @@ class Checkpoint:
 
         Args:
             compiled: the layouts that the programs were compiled with; a new checkpoint gets these.
-            find: looks for the layout of each program in the state, for a checkpoint whose note is lost; None in the
-                place of one that has no state there.
+            find: looks for the layout of each program in the state, for a checkpoint whose note is lost; None for
+                a program that has no state there.
         """
         noted, is_known = self._noted, True
         if self.last_committed < 0:

@@ -45,7 +45,7 @@ _IDLE_SECONDS = 600.0
 # A home that does not end by itself is killed a little later than it would end by itself.
 _KILL_SECONDS = LEAVE_SECONDS + 1.0
 _LINE_BYTES = 1 << 16
-# What is imported before a fork, processes share; what each imports for itself costs it memory and time.
+# Processes share the modules that are imported before a fork; each further import costs each process memory and time.
 _NEEDED = (
     "pandas",
     "pyarrow.compute",

@@ -105,7 +105,7 @@ def _mapped(df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch]], en
     schema = StructType([StructField(name, declared) for name, declared in encoder.types.items()])
     rows = map_in_arrow(df, "read_state", function, schema)
     variants = set(encoder.variants)
-    # What is no JSON is binary: see state_columns.
+    # Values that are no JSON are binary: see state_columns.
     made = "coalesce(parse_json({0}.json), CAST({0}.pickled AS VARIANT)) AS {0}"
     columns = [quoted(name) for name in encoder.schema.names]
     return rows.selectExpr(

@@ -47,7 +47,7 @@ _log = logging.getLogger("pillarbox")
 _LOOK_EVERY = 1.0
 # How long the writing of a savepoint is waited for at least (seconds).
 _WRITING = 600.0
-# What a line has to have; other lines are those of other versions.
+# The fields that a line has to have; lines with other fields are from other versions.
 _NEEDED = (
     {"request", "what", "directory", "drain", "until"},
     {"taken"},
@@ -285,7 +285,7 @@ def request_stop(
 ) -> None:
     """Ask the driver of a running query to stop it, and wait for that.
 
-    What an earlier call has asked for with the same arguments is waited for, or is done already.
+    If an earlier call has asked for the same with the same arguments, this waits for it, or it is done already.
 
     Args:
         directory: where the driver is to write a savepoint; None: nowhere.

@@ -164,7 +164,7 @@ class _Stop:
                 return  # Spark has told nothing of it
             just_now = {report.uid for report in metrics(progress) if report.watermark == MAX_WATERMARK}
             if not just_now:
-                # What was new in a source had no rows, and no partitions.
+                # The new part of a source had no rows, and no partitions.
                 Checkpoint(self._spark, self._checkpoint).forget_last_epoch(number)
             ended |= just_now
             if every <= ended:

@@ -371,7 +371,7 @@ class OpenSavepoint:
     def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]]:
         """Return the files of an operator's table, each a row with ``path`` and ``content``, and their digests by name.
 
-        Whoever takes them has to prove them.
+        The caller has to check them.
         """
         folder = table_folder(uid)
         wanted = {name.rsplit("/", 1)[1]: file for name, file in self.manifest.files.items() if _folder(name) == folder}

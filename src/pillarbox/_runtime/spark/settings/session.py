@@ -44,7 +44,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     paths = [*beside, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     merged = {
-        # What workers import is imported once, and shared.
+        # Modules that workers import are imported once, and shared.
         **({"spark.python.daemon.module": "pillarbox.daemon"} if _daemon_finds_pillarbox() else {}),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

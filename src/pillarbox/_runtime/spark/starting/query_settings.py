@@ -75,7 +75,7 @@ def program_settings(
             return
         are_narrow = all(one.facts is not None and one.facts.has_narrow_rows for one in programs)
         needed |= batch_settings(spark, are_narrow=are_narrow and not other_python)
-        # What the user has set holds.
+        # Settings of the user take precedence.
         for key, value in _STATE_FILES[runs_every_plan].items():
             if key not in spark.conf.getAll and (key != STATE_FORMAT or spark_version(spark) >= _FORMAT_KEPT_SINCE):
                 needed[key] = value

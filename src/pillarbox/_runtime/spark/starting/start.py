@@ -140,7 +140,7 @@ class _Starting:
         self._programs = programs
         self._run_id = uuid.uuid4().hex
         self._layouts: list[Layout] = []
-        # What the tasks are told of the last epoch.
+        # The settings that tell the tasks of the last epoch.
         self._drain: dict[str, str] = {}
         self._other_python = True
 

@@ -72,7 +72,7 @@ class Residency:
         self._stay = stay
         self._worked = worked
         self._residents: dict[_Place, StreamTask] = {}
-        # What the tasks of a vertex share that belong to one partition: as long as one of them lives.
+        # Resources that the tasks of a vertex in one partition share: as long as one of them lives.
         self._shared: WeakValueDictionary[_Place, SharedResources] = WeakValueDictionary()
         # In the order of these times: a worker may have a hundred residents, and asks for each in every epoch.
         self._last_used: dict[_Place, float] = {}

@@ -149,7 +149,7 @@ class RestoringHost(TaskHost):
         """Take the state of the partition's grouping keys."""
         super().open(handle, chunks)
         self._arrived: defaultdict[int, list[bytes]] = defaultdict(list)
-        # What a subtask has in common with others, by its code.
+        # The state that a subtask has in common with others, by its code.
         self._common: dict[int, bytes] = {}
 
     def take_state(self, code: int, rows: pd.DataFrame, now: int) -> None:
@@ -181,7 +181,7 @@ class RestoringHost(TaskHost):
             shares = (batch_from_bytes(payload) for payload in _taken(self._arrived.pop(code, [])))
             table, log = Table(self._tables[number]), MemoryChunkStore()
             build_log(log, table, vertex.log_identity(subtask), shares, own, as_it_is())
-            # What does not fit the program is to be found now; the query itself has homes of its own.
+            # State that does not fit the program has to be found now; the query itself has homes of its own.
             with short_lived(vertex, subtask) as task:
                 task.restore(log)
                 wakes_up = task.next_wake_up
