@@ -26,7 +26,7 @@ GENERATED = ("docs/error-index.md", "docs/api/", "docs/benchmarks/")
 
 # A pattern by its name, and what to write instead. Case does not matter, except at the start of a sentence.
 PATTERNS = {
-    "behind": (r"(?<!is )(?<!lags )(?<!left )\bbehind (?!HTTP|a proxy|the scenes|by\b)", "'after', for order"),
+    "behind": (r"(?<!is )(?<!lags )(?<!left )(?<!falls )\bbehind (?!a proxy|the scenes|by\b)", "'after', for order"),
     "go on": (r"\b(?:goes|go|went|gone|going) on\b(?! the\b)", "'resumes', 'continues', 'advances'"),
     "in place of": (r"\bin (?:the )?place of\b", "'instead of'"),
     "before, as a noun": (r"\b(?:of|from) before\b", "'earlier', 'previous', 'existing'"),
@@ -72,11 +72,16 @@ def prose(file: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def find(file: str, text: str) -> Iterator[Place]:
-    """Return the places in the text of a file."""
-    for number, line in prose(file, text):
+    """Return the places in the text of a file. A phrase may go over the end of a line; it counts where it begins."""
+    marks = "#: " if file.endswith(".py") else " "
+    lines = {number: line.lstrip(marks).rstrip() for number, line in prose(file, text)}
+    for number, line in lines.items():
+        before = f"{lines[number - 1]} " if lines.get(number - 1) else ""
+        joined = f"{before}{line} {lines.get(number + 1, '')}"
         for name, pattern in _COMPILED.items():
-            for match in pattern.finditer(line):
-                yield Place(file, number, name, match[0].strip(), line.strip())
+            for match in pattern.finditer(joined):
+                if 0 <= match.start() - len(before) < len(line):
+                    yield Place(file, number, name, match[0].strip(), joined)
 
 
 def check(places: Iterable[Place], intended: Sequence[str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ EXAMPLES: dict[str, tuple[list[str], list[str]]] = {
         ["A task behind a shuffle has state.", "Behind it the rows are merged."],
         [
             "The watermark is behind by days.",
+            "It falls behind.",
             "It is behind a proxy.",
             "What each start left behind is removed.",
         ],
@@ -76,6 +77,14 @@ def test_a_pattern_finds_what_is_bad_and_leaves_what_is_good(name):
         assert name in names("page.md", sentence), sentence
     for sentence in good:
         assert name not in names("page.md", sentence), sentence
+
+
+def test_a_phrase_may_go_over_the_end_of_a_line():
+    (place,) = find("page.md", "A tuple in\nplace of a row.\n")
+    assert (place.line, place.name) == (1, "in place of")
+    (place,) = find("module.py", "# None in the\n# place of a row\n")
+    assert (place.line, place.name) == (1, "in place of")
+    assert list(find("page.md", "The cost is lower than\nthat of Spark.\n")) == []
 
 
 def test_of_markdown_only_prose_counts():
