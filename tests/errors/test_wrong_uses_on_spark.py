@@ -1,4 +1,7 @@
-"""Wrong uses on Spark: batch, streaming and Connect say in their first lines what the local runtime says."""
+"""Wrong uses on Spark: batch, streaming and Connect say in their first lines what the local runtime says.
+
+Connect is tried in ``tests/spark/session/test_connect.py``, whose server is there already.
+"""
 
 from __future__ import annotations
 
@@ -93,19 +96,6 @@ def failure_of_query(spark: SparkSession, name: str, folder: str) -> tuple[str, 
     except Exception as error:
         return str(error), str(query.exception())
     raise AssertionError("there was no error")
-
-
-@pytest.mark.parametrize("case", on("connect"))
-def test_connect(connect: Any, case: Run) -> None:
-    kind, text = connect.run(failure_of, case.name)
-    assert kind == "PythonException"
-    check_all(text, case)
-
-
-def test_connect_streaming(connect: Any, tmp_path: Path) -> None:
-    case = CASES["keyed"]
-    for text in connect.run(failure_of_query, case.name, str(tmp_path / "checkpoint")):
-        check_all(text, case)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("keyed", OperatorError), ("keyed, a state late", ProgramError)])

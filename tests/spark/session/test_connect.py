@@ -27,6 +27,7 @@ from pillarbox import (
     count_,
     max_,
 )
+from tests.errors.test_wrong_uses_on_spark import CASES, check_all, failure_of, failure_of_query, on
 from tests.support.connect import RaisedInTheClient
 
 
@@ -434,3 +435,16 @@ def test_stopped_with_a_savepoint_and_drained(connect, tmp_path):
     assert found == [False, 0]
     assert rows == [(key, 21) for key in range(7)]
     assert said == [(False, [(key, 10) for key in range(7)]), (True, [(key, 21) for key in range(7)])]
+
+
+@pytest.mark.parametrize("case", on("connect"))
+def test_wrong_uses(connect, case):
+    kind, text = connect.run(failure_of, case.name)
+    assert kind == "PythonException"
+    check_all(text, case)
+
+
+def test_a_wrong_use_in_a_query(connect, tmp_path):
+    case = CASES["keyed"]
+    for text in connect.run(failure_of_query, case.name, str(tmp_path / "checkpoint")):
+        check_all(text, case)
