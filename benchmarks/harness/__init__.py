@@ -4,6 +4,7 @@
 - ``case`` is what a case is, and how the command line runs one.
 - ``process`` puts a side into a process of its own, which answers questions.
 - ``stepped`` has queries that get their micro-batches one by one.
+- ``jobs`` has jobs over a batch DataFrame, in one Spark.
 - ``contest`` is the comparison of many contenders in rows per second; ``runners`` are its contenders at work.
 - ``turns`` has turns, medians and tables for all others.
 - ``rows`` draws rows, writes them, and says with a checksum what must come of them.

@@ -13,9 +13,8 @@ and makes Arrow columns of the outcome:
 
 and, to know what Spark and Arrow alone take, ``mapInArrow`` with the identity.
 
-All run in one Spark with two cores and with the same, warm Python workers, in turn, every other round backwards. Time
-is what a user sees: from building the query to the end of the job. Each run's results are checked: their number and
-two sums over them, against the functions called in plain Python.
+The jobs are run as ``harness/jobs.py`` says, in one Spark with two cores, in turn, every other round backwards. Each
+run's results are checked: their number and two sums over them, against the functions called in plain Python.
 
 In the last line ``ratio`` is pillarbox's rows per second over the rate of the faster of the first two ways by hand,
 ``tuned_ratio`` over the third.
@@ -24,22 +23,21 @@ In the last line ``ratio`` is pillarbox's rows per second over the rate of the f
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import time
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.harness.case import Outcome, Said, shown
-from benchmarks.harness.machine import cpu_seconds
+from benchmarks.harness.jobs import Jobs
 from benchmarks.harness.process import carry_whole
-from benchmarks.harness.turns import medians, rounded, table, turns
+from benchmarks.harness.turns import medians, table
 from benchmarks.report.charts import draw_bars
 from benchmarks.report.words import page
 from pillarbox import StreamExecutionEnvironment, local_session
@@ -138,23 +136,9 @@ SIDES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
-def measure(side: str, source: DataFrame) -> tuple[float, float, tuple[int, ...]]:
-    """Run a side; return its seconds, those of the processors, and what the results add up to."""
-    observation = Observation()
+def sums(side: str) -> list[Column]:
     amount = "amount" if side == "(identity)" else "cents"
-    started_cpu = cpu_seconds(os.getpid())
-    started = time.perf_counter()
-    result = SIDES[side](source)
-    result.observe(
-        observation,
-        F.count(F.lit(1)).alias("count"),
-        F.sum(F.col(amount)).alias("amount"),
-        F.sum(F.length("shop")).alias("characters"),
-    ).write.format("noop").mode("overwrite").save()
-    seconds = time.perf_counter() - started
-    used = cpu_seconds(os.getpid()) - started_cpu
-    sums = observation.get
-    return seconds, used, tuple(sums[name] for name in ("count", "amount", "characters"))
+    return [F.count(F.lit(1)).alias("count"), F.sum(F.col(amount).cast("long")), F.sum(F.length("shop"))]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -167,30 +151,22 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     carry_whole(sys.modules[__name__])
     spark = local_session(2, spark__driver__memory=arguments.memory, spark__local__dir=str(directory / "local"))
     source, wanted = payments(spark, arguments.rows), expected(arguments.rows)
-    wrong: list[str] = []
-    rates: dict[str, list[float]] = {side: [] for side in SIDES}
-    used: dict[str, list[float]] = {side: [] for side in SIDES}
-    for index, side in turns(SIDES, arguments.rounds):
-        seconds, cpu, sums = measure(side, source)
-        if side != "(identity)" and sums != wanted:
-            wrong.append(f"{side}: {sums}, not {wanted}")
-        if index >= 0:
-            rates[side].append(arguments.rows / seconds)
-            used[side].append(cpu / arguments.rows * 1e6)
+    checked = {side: wanted for side in SIDES if side != "(identity)"}
+    jobs = Jobs({side: partial(make, source) for side, make in SIDES.items()}, sums, checked, arguments.rows)
+    jobs.run(arguments.rounds)
     spark.stop()
-    rate, cpu_s = medians(rates), medians(used)
+    figures = jobs.said()
+    rate, cpu_s = medians(jobs.rates), figures["cpu_s_per_1m_rows"]
     best = max("by hand, named tuples", "by hand, tuples", key=rate.__getitem__)
     said = {
         "over": best,
         "cpu_ratio": round(cpu_s[best] / cpu_s["pillarbox"], 3),
         "same_functions_ratio": round(rate["pillarbox"] / rate["by hand, named tuples"], 3),
         "tuned_ratio": round(rate["pillarbox"] / rate["by hand, tuned"], 3),
-        "rows_per_s": rounded(rate),
-        "cpu_s_per_1m_rows": rounded(cpu_s, 2),
-        "rounds": rounded(rates),
+        **figures,
         "rows": arguments.rows,
     }
-    return Outcome("stateless", rate["pillarbox"] / rate[best], said, wrong)
+    return Outcome("stateless", rate["pillarbox"] / rate[best], said, jobs.wrong)
 
 
 def present(said: Said, charts: Path | None) -> str:
