@@ -41,12 +41,17 @@ def summary(columns: Columns) -> list[int]:
     return [len(columns[0]), int(columns[-1].sum()), int(np.sum(_weigh(columns)))]
 
 
-def observed(df: DataFrame) -> DataFrame:
-    """Have a query tell the same of what it emits."""
+def checksums(names: Sequence[str]) -> list[Any]:
+    """Return what a query has to observe to tell the same of columns."""
     from pyspark.sql import functions as F
 
-    columns = [F.col(name).cast("long") for name in df.columns]
-    return df.observe("results", F.count(F.lit(1)).alias("n"), F.sum(columns[-1]), F.sum(_weigh(columns)))
+    columns = [F.col(name).cast("long") for name in names]
+    return [F.count(F.lit(1)).alias("n"), F.sum(columns[-1]), F.sum(_weigh(columns))]
+
+
+def observed(df: DataFrame) -> DataFrame:
+    """Have a query tell the same of what it emits."""
+    return df.observe("results", *checksums(df.columns))
 
 
 def _weigh(columns: Sequence[Any]) -> Any:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from benchmarks.harness.process import carry_whole
-from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from pillarbox import KeyedProcessFunction, RuntimeExecutionMode, StreamExecutionEnvironment, ValueStateDescriptor
 
 # Python workers do not import what only Spark's own APIs need.
 carry_whole(sys.modules[__name__])
@@ -103,7 +103,16 @@ class PandasCount(SparkCount):
         yield pd.DataFrame({"key": key[0], "n": range(before + 1, n + 1)})
 
 
-def count(source: DataFrame, output: str, function: Any, *, subtasks: int = 0, uid: str = "", **more: Any) -> DataFrame:
+def count(
+    source: DataFrame,
+    output: str,
+    function: Any,
+    *,
+    subtasks: int = 0,
+    uid: str = "",
+    mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING,
+    **more: Any,
+) -> DataFrame:
     """Return pillarbox's query: a keyed function over rows with a ``key``, in two partitions.
 
     Args:
@@ -112,6 +121,7 @@ def count(source: DataFrame, output: str, function: Any, *, subtasks: int = 0, u
         more: for ``process``.
     """
     env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession).set_parallelism(2)
+    env.set_runtime_mode(mode)
     if subtasks:
         env.set_max_parallelism(subtasks)
     counts = env.from_dataframe(source).key_by("key").process(function, **more)

@@ -31,7 +31,7 @@ def blocks() -> dict[str, Block]:
 
 def pages(home: Path = ROOT) -> list[Path]:
     """Return the pages that may have blocks."""
-    return [home / "README.md", *sorted((home / "docs").glob("*.md"))]
+    return [home / "README.md", *sorted((home / "docs").rglob("*.md"))]
 
 
 def fill(page: str, results: Results, notes: list[str] | None = None) -> str:

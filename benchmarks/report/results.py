@@ -28,6 +28,7 @@ RUNS: dict[str, tuple[str, str]] = {
     "windows": ("windows", ""),
     "join": ("join", ""),
     "stateless": ("stateless", ""),
+    "batch": ("batch", ""),
     "epoch": ("epoch", ""),
     "start": ("start", ""),
     "latency": ("latency", ""),

@@ -104,6 +104,7 @@ RESULTS: dict[tuple[str, int], Any] = {
     ],
     ("docs/errors.md", 1): [("ann",), ("ann",), ("bob",)],
     ("docs/execution.md", 0): [("ann", 12.0), ("bob", 150.0)],
+    ("docs/howto/backfill.md", 0): [("ann", 1_000, 5.0), ("ann", 62_000, 12.0), ("bob", 2_000, 150.0)],
     ("docs/howto/enrich.md", 0): [("bob", 150.0)],
     ("docs/howto/enrich.md", 1): [("Ann Ames", 5.0), ("Ann Ames", 7.0), ("Bob Bell", 150.0)],
     ("docs/howto/from-bytewax.md", 0): [("ann", 5.0), ("ann", 6.0), ("bob", 150.0)],

@@ -38,7 +38,7 @@ FRAGMENTS_PREAMBLE = """\
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pillarbox
@@ -52,8 +52,10 @@ TAKEN = {
     "Worst": "type[KeyedProcessFunction]",
     "alarms_of": "Callable[[DataStream[Any]], DataStream[Any]]",
     "alerts": "DataStream[Any]",
+    "build": "Callable[..., DataStream[Any]]",
     "env": "StreamExecutionEnvironment",
     "events": "DataStream[Any]",
+    "history": "DataFrame",
     "kinds": "list[str]",
     "late_by": "WatermarkStrategy",
     "payments": "DataStream[Any]",
