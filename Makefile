@@ -21,7 +21,7 @@ CODE = $(foreach dir,src tests benchmarks examples,$(if $(wildcard $(dir)/*.py $
 .PHONY: help
 help: ## Show this list
 	@echo 'make TARGET [ARGS="..."]'
-	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
 setup: ## Make .venv from requirements.lock, and see to a Java 17 or newer
