@@ -1,0 +1,118 @@
+"""Each operator of the table in each scenario: what comes out is what comes out undisturbed.
+
+A scenario is what may happen to a program between two epochs, or in one. It runs in this process, on the task runtime
+that Spark's workers run; on Spark there is ``tests/faults/test_every_operator.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox.testing import ProgramTestHarness
+from tests.operators_table.entry import Entry
+from tests.operators_table.table import OPERATORS
+from tests.operators_table.test_entries import RECORDS, program, push
+
+HALF = len(RECORDS) // 2
+Out = Counter[str]
+
+
+def shown(out: list[Any]) -> Out:
+    return Counter(map(repr, out))
+
+
+def begin(entry: Entry) -> ProgramTestHarness:
+    return ProgramTestHarness(program(entry), parallelism=2)
+
+
+def first_half(harness: ProgramTestHarness, entry: Entry) -> Out:
+    push(harness, entry, *RECORDS[:HALF])
+    return shown(harness.run_epoch()["output"])
+
+
+def second_half(harness: ProgramTestHarness, entry: Entry) -> Out:
+    push(harness, entry, *RECORDS[HALF:])
+    return shown(harness.end_input()["output"])
+
+
+@cache
+def undisturbed(name: str) -> Out:
+    (entry,) = (each for each in OPERATORS if str(each) == name)
+    with begin(entry) as harness:
+        return first_half(harness, entry) + second_half(harness, entry)
+
+
+def an_attempt_fails(entry: Entry, folder: Path) -> Out:
+    with begin(entry) as harness:
+        push(harness, entry, *RECORDS[:HALF])
+        harness.fail_epoch()
+        return shown(harness.run_epoch()["output"]) + second_half(harness, entry)
+
+
+def started_again(entry: Entry, folder: Path) -> Out:
+    with begin(entry) as harness:
+        out = first_half(harness, entry)
+        snapshot = harness.snapshot()
+    with ProgramTestHarness(program(entry), parallelism=2, snapshot=snapshot) as harness:
+        return out + second_half(harness, entry)
+
+
+def back_to_an_earlier_epoch(entry: Entry, folder: Path) -> Out:
+    with begin(entry) as harness:
+        out = first_half(harness, entry)
+        snapshot = harness.snapshot()
+        push(harness, entry, *RECORDS[HALF:])
+        harness.run_epoch()  # and is forgotten
+        harness.restore(snapshot)
+        harness.clear_output()
+        return out + second_half(harness, entry)
+
+
+def from_a_savepoint_at_another_parallelism(entry: Entry, folder: Path) -> Out:
+    with begin(entry) as harness:
+        out = first_half(harness, entry)
+        harness.write_savepoint(folder / "savepoint")
+    build = program(entry)
+
+    def resumed(env: Any, left: Any, right: Any) -> Any:
+        env.from_savepoint(str(folder / "savepoint"))
+        return build(env, left, right)
+
+    with ProgramTestHarness(resumed, parallelism=3) as harness:
+        return out + second_half(harness, entry)
+
+
+SCENARIOS: list[Callable[[Entry, Path], Out]] = [
+    an_attempt_fails,
+    started_again,
+    back_to_an_earlier_epoch,
+    from_a_savepoint_at_another_parallelism,
+]
+
+
+# Without a shuffle there is nothing that a savepoint could have.
+WITHOUT_SHUFFLE = ("DataStream.", "AsyncDataStream.")
+# Each subtask gets each record of its second stream, so more subtasks emit more of the same rows.
+IN_EACH_SUBTASK = {"BroadcastConnectedStream.process"}
+CASES = [
+    (entry, scenario)
+    for entry in OPERATORS
+    for scenario in SCENARIOS
+    if scenario is not from_a_savepoint_at_another_parallelism or not entry.method.startswith(WITHOUT_SHUFFLE)
+]
+
+
+@pytest.mark.parametrize(("entry", "scenario"), CASES, ids=lambda each: getattr(each, "__name__", None) or str(each))
+def test_it_comes_out_as_undisturbed(entry, scenario, tmp_path):
+    found, right = scenario(entry, tmp_path), undisturbed(str(entry))
+    assert right
+    if scenario is from_a_savepoint_at_another_parallelism and entry.method in IN_EACH_SUBTASK:
+        assert found.keys() == right.keys()
+    else:
+        assert found == right
