@@ -3,8 +3,8 @@
 An operator that is new is entered here, once. Its laws (``test_laws.py``), what it keeps, what may change, batch mode
 and late records (``test_entries.py``), restarts, savepoints and failures (``test_scenarios.py``), schedules of the
 simulated cluster (``tests/simulation``), a query on Spark that is killed and started again
-(``tests/faults/test_every_operator.py``), random faults (``tests/faults/chaos``) and ``docs/operators.md`` come from its
-entry, whose fields ``entry.py`` explains. Programs for simulation and chaos stand beside the entry, or in
+(``tests/faults/test_every_operator.py``), random faults (``tests/faults/chaos``) and ``docs/operators.md`` come from
+its entry, whose fields ``entry.py`` explains. Programs for simulation and chaos stand beside the entry, or in
 ``tests/simulation/programs`` and ``tests/faults/parts``.
 """
 
