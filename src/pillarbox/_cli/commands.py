@@ -150,7 +150,9 @@ def _place(context: click.Context, parameter: click.Parameter, value: str) -> st
 _CHECKPOINT = click.argument("checkpoint", callback=_place)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _EPOCH = click.option(
-    "--epoch", type=click.IntRange(0), help="A micro-batch whose state Spark still has; else the last."
+    "--epoch",
+    type=click.IntRange(0),
+    help="The micro-batch to read, if Spark still has its state; by default, the last.",
 )
 
 
