@@ -152,8 +152,8 @@ def run(picture: Picture, expression: str) -> list[Lane]:
 
     def note(outputs: dict[str, list[Any]], cause: str) -> None:
         for key, start, end, numbers in outputs["fired"]:
-            seconds = (None if time is None else time // 1000 for time in (start, end))
-            lanes[key].firings.append(Firing(key, *seconds, numbers, cause))
+            begin, over = (None if time is None else time // 1000 for time in (start, end))
+            lanes[key].firings.append(Firing(key, begin, over, numbers, cause))
         for event in outputs["late"]:
             lanes[event.key].late.add(event.number)
 
@@ -225,10 +225,9 @@ class Svg:
 
     def firing(self, lane: Lane, firing: Firing, color: str) -> None:
         times = [lane.records[number] for number in firing.numbers]
-        start, end = firing.start, firing.end
-        dashes = ""
-        if start is None or end is None:
-            start, end, dashes = min(times) - 0.6, max(times) + 0.6, ' stroke-dasharray="3 2"'
+        start, end, dashes = min(times) - 0.6, max(times) + 0.6, ' stroke-dasharray="3 2"'
+        if firing.start is not None and firing.end is not None:
+            start, end, dashes = firing.start, firing.end, ""
         x, width = self.x(max(start, 0)), (min(end, SECONDS) - max(start, 0)) * SECOND
         self.parts.append(
             f'<rect x="{x:g}" y="{self.y + 2:g}" width="{width:g}" height="{ROW - 5}" rx="3" fill="{color}"'
