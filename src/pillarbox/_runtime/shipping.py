@@ -49,7 +49,8 @@ class ShippedVertex:
         except Exception as error:
             raise OperatorError(
                 f"the functions of {self.name!r} cannot be loaded in the worker: {describe(error)}; modules that"
-                " they import must be installed there, or shipped with spark.addArtifacts(..., pyfile=True)"
+                " they import must be installed there, or shipped with --py-files or, in a classic session,"
+                " spark.addArtifacts(..., pyfile=True)"
             ) from error
         return vertex
 
