@@ -223,7 +223,7 @@ def score() -> Iterator[File]:
 def weather_alarms() -> Iterator[File]:
     """Thresholds for the wind, told each Monday morning. The weather of this example is not made up."""
     monday, miles_an_hour = datetime(2012, 12, 31), [20] * 2 + [17] * 3 + [24] * 3 + [22] * 3 + [19] * 3
-    told = [(monday + timedelta(weeks=week), mph) for week, mph in enumerate(miles_an_hour)]
+    told = [(f"{monday + timedelta(weeks=week):%Y-%m-%dT%H:%M:%SZ}", mph) for week, mph in enumerate(miles_an_hour)]
     for month, rows in ("2013-01", told[:5]), ("2013-02", told[5:9]), ("2013-03", told[9:]):
         yield EXAMPLES / "weather_alarms" / "thresholds" / f"{month}.csv", ["at", "mph"], rows
 

@@ -23,7 +23,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a CSV file, or of all in a folder in the order of their names, with times as such."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     read = [row for file in files for row in csv.DictReader(file.read_text().splitlines())]
-    return [{**row, "at": datetime.fromisoformat(row["at"])} for row in read]
+    return [{**row, "at": datetime.fromisoformat(row["at"].rstrip("Z"))} for row in read]
 
 
 def orders_and_payments(folder: Path) -> list[str]:

@@ -41,12 +41,12 @@ def shown(folder: Path) -> str:
 
 
 def run(*command: str, cwd: Path) -> str:
-    """Run Python as a user does, who has installed the package and is in another folder."""
+    """Run Python as a user does, who has installed the package, is in another folder, and lives in some time zone."""
     installed = str(Path(pillarbox.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, *command],
         cwd=cwd,
-        env=os.environ | {"PYTHONPATH": installed, "PYSPARK_PYTHON": sys.executable},
+        env=os.environ | {"PYTHONPATH": installed, "PYSPARK_PYTHON": sys.executable, "TZ": "Asia/Kolkata"},
         capture_output=True,
         text=True,
         timeout=600,
