@@ -121,10 +121,8 @@ format: setup ## Mend style and formatting where that can be done by machine
 .PHONY: types
 types: setup ## Check types: of all code, of programs as users write them, and that all that is public has one
 	@$(BIN)/python -m tests.support.docs build/programs
-	@rm -rf build/public && mkdir -p build/public && cp -R src/pillarbox build/public # examples are programs, no API
-	@rm -r build/public/pillarbox/examples
 	@$(BIN)/python -m mypy $(CODE) build/programs & mypy=$$!; \
-	  PYTHONPATH=build/public $(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox \
+	  PYTHONPATH=src $(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox \
 	    >build/types.txt & public=$$!; \
 	  $(BIN)/basedpyright --pythonpath $(BIN)/python; failed=$$?; \
 	  if wait $$public; then grep completeness build/types.txt; else cat build/types.txt; failed=1; fi; \

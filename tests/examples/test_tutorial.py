@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox.examples.__main__ import copy, examples
-from pillarbox.examples.fraud.model import serve
+from pillarbox.examples._programs.fraud.model import serve
 from tests.support.docs import STEPS, modules
 
 pytestmark = pytest.mark.spark

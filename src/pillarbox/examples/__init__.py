@@ -2,5 +2,5 @@
 
 ``python -m pillarbox.examples`` lists them, ``python -m pillarbox.examples NAME`` runs one, and with ``--copy DIR`` it
 copies one into a new folder. They use nothing but what users have: the public names of ``pillarbox``. Start reading in
-``fraud/README.md``. No part of pillarbox may import this package.
+``_programs/fraud/README.md``. No part of pillarbox may import this package.
 """

@@ -9,12 +9,12 @@ import shutil
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
+PROGRAMS = Path(__file__).parent / "_programs"
 
 
 def examples() -> dict[str, Path]:
     """Return the folder of each example, by its name."""
-    return {program.parent.name: program.parent for program in sorted(HERE.glob("*/program.py"))}
+    return {program.parent.name: program.parent for program in sorted(PROGRAMS.glob("*/program.py"))}
 
 
 def copy(example: Path, target: Path) -> None:
@@ -24,7 +24,7 @@ def copy(example: Path, target: Path) -> None:
     """
     shutil.copytree(example, target, ignore=shutil.ignore_patterns("__pycache__"))
     program = target / "program.py"
-    program.write_text(program.read_text().replace(f"from pillarbox.examples.{example.name}.", "from "))
+    program.write_text(program.read_text().replace(f"from pillarbox.examples._programs.{example.name}.", "from "))
     for second, path in enumerate(sorted(path for path in target.rglob("*") if path.is_file())):
         os.utime(path, (1_700_000_000 + second,) * 2)
 

@@ -22,7 +22,7 @@ from pillarbox import (
     avg_,
     local_session,
 )
-from pillarbox.examples.weather_alarms.chart import draw
+from pillarbox.examples._programs.weather_alarms.chart import draw
 
 THRESHOLDS = MapStateDescriptor[int, float]("thresholds")  # miles an hour, by the time since when
 

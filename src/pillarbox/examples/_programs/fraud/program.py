@@ -20,7 +20,7 @@ from pillarbox import (
     WatermarkStrategy,
     local_session,
 )
-from pillarbox.examples.fraud.model import serve
+from pillarbox.examples._programs.fraud.model import serve
 
 MINUTE = 60_000  # milliseconds
 RAW = "id LONG, card STRING, at TIMESTAMP, amount STRING, country STRING"

@@ -17,7 +17,7 @@ from pillarbox import (
     WatermarkStrategy,
     local_session,
 )
-from pillarbox.examples.score.model import predict, train
+from pillarbox.examples._programs.score.model import predict, train
 
 NOON, TWO = datetime(2026, 3, 2, 12), datetime(2026, 3, 2, 14)  # when fraud changes, and when the new model comes
 PAYMENT = "id LONG, at TIMESTAMP, amount DOUBLE, abroad DOUBLE, pause DOUBLE, fraud INT"

@@ -25,7 +25,7 @@ from pillarbox import (
     TimeWindow,
     WatermarkStrategy,
 )
-from pillarbox.examples.support_chats.model import Model, serve
+from pillarbox.examples._programs.support_chats.model import Model, serve
 
 PRICE = 0.002  # dollars for an answer
 FAILED = OutputTag[AsyncFailure]("failed")
