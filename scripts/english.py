@@ -114,12 +114,11 @@ def _of_markdown(text: str) -> Iterator[tuple[int, str]]:
 
 def _of_python(text: str) -> Iterator[tuple[int, str]]:
     lines = text.splitlines()
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
-            statement = node.body[0]
-            assert statement.end_lineno is not None
-            for number in range(statement.lineno, statement.end_lineno + 1):
+        # Docstrings, also of attributes.
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            assert node.end_lineno is not None
+            for number in range(node.lineno, node.end_lineno + 1):
                 if not lines[number - 1].lstrip().startswith((">>>", "...")):
                     yield number, lines[number - 1]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

@@ -96,6 +96,7 @@ def test_of_python_only_docstrings_and_comments_count():
     module = '''"""Begin anew."""
 
 anew = "anew"
+"""Written anew."""
 
 
 def again():
@@ -107,7 +108,7 @@ def again():
     """
     return anew  # or anew
 '''
-    assert sorted(place.line for place in find("module.py", module)) == [1, 9, 13]
+    assert sorted(place.line for place in find("module.py", module)) == [1, 4, 10, 14]
 
 
 def test_a_new_place_and_an_entry_without_a_place_are_errors():

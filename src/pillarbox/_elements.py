@@ -169,7 +169,7 @@ class TaskReport:
         back_pressured_ms: time in which the output was not taken.
         state_ms: time for bringing the state to the store's version, and for writing it.
         alignment_ms: time from the first barrier to the last.
-        counters: the operators' own counts, and those of the user's functions, by ``uid.name``.
+        counters: the operators' own counts, and the counts of the user's functions, by ``uid.name``.
         buffers_in: buffers that came in. This and what follows: None for a source.
         watermark: the task's event time.
         keys: keys with state or timers; if windows fold more than 100,000 accumulators, the keys of the largest window.

@@ -65,7 +65,7 @@ def async_map(
         failures: a column to add that tells of rows whose last attempt failed, instead of failing the task: a struct of
             the error's ``type``, its ``message`` and the number of ``attempts``, and null where all is well. The
             columns of ``output`` are null in such a row.
-        cache: by default its key is that of ``columns``.
+        cache: by default its key is ``columns``.
         on_failure: ``"fail"`` or ``"drop"``: a DataFrame has no side output.
 
     Returns:

@@ -386,6 +386,6 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
         files = Checkpoint(spark, checkpoint)
         last = files.last_committed
         begun = None if files.unfinished is None else last + 1
-    where = f"behind epoch {last}" if begun is None else f"in epoch {begun}, which the next start runs again"
+    where = f"after epoch {last}" if begun is None else f"in epoch {begun}, which the next start runs again"
     found = {"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}
     _say(found, f"{checkpoint}: the query is stopped {where}", as_json=as_json)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Sources resume at the savepoint's positions.
 SAVEPOINT = "savepoint"
-#: Sources begin as those of a new query do.
+#: Sources begin as in a new query.
 NONE = "none"
 
 Positions = str | tuple[Any, ...] | Mapping[str, Any]

@@ -13,7 +13,7 @@ _NAMELESS = "dataframe"
 
 
 class SourceMatch(NamedTuple):
-    """How the sources of a program belong to those of a savepoint.
+    """How the sources of a program correspond to the sources of a savepoint.
 
     Attributes:
         places: for each source of the program, the place of the savepoint's; None: it is new.

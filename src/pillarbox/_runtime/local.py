@@ -208,7 +208,7 @@ class LocalJob:
     # -- steps that a simulated cluster does in other ways --
 
     def _time_of_epoch(self) -> int | None:
-        """Return the time that all tasks take for that of the epoch; None: each asks its own clock."""
+        """Return the time that all tasks take for the epoch; None: each asks its own clock."""
         return None if self._clock is None else self._clock.current_processing_time()
 
     def _in_order(self, places: Sequence[T]) -> Sequence[T]:
@@ -314,7 +314,7 @@ class LocalJob:
         if task is None:
             task = self._tasks[number, subtask] = self._new_task(number, subtask)
         if not task.restore(store):
-            raise AssertionError("the local runtime's tasks are made anew after a failure")
+            raise AssertionError("the local runtime's tasks are made again after a failure")
         return task
 
 

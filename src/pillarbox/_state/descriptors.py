@@ -320,7 +320,7 @@ class ListState(ABC, Generic[V]):
 class MapState(ABC, Generic[K, V]):
     """A map of the current key.
 
-    Its order is that of a dict, also after a restart. Of a large map, an epoch writes the entries that it puts.
+    It has a dict's order, also after a restart. Of a large map, an epoch writes the entries that it puts.
     """
 
     @abstractmethod

@@ -63,7 +63,7 @@ class TaskEvent(Enum):
     RESTORED = "end its restoring"
     BEGIN_EPOCH = "begin an epoch"
     PAUSE = "hand over its output"
-    RESUME = "go on with its epoch"
+    RESUME = "resume its epoch"
     END_EPOCH = "end its epoch"
     FAIL = "fail"
     CANCEL = "be cancelled"

@@ -1,7 +1,7 @@
 """Durations: the ways to write one, and their whole milliseconds.
 
 ``Duration`` and ``Time`` are PyFlink's, so that its programs read the same. The units of strings
-are Spark's (``"1 hour 30 minutes"``) and those of Flink's ``TimeUtils.parseDuration`` (``"200ms"``,
+are Spark's (``"1 hour 30 minutes"``) and the units of Flink's ``TimeUtils.parseDuration`` (``"200ms"``,
 ``"10 min"``). All of it is immutable: any thread may use it.
 """
 

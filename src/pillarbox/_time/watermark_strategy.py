@@ -146,9 +146,9 @@ class WatermarkStrategy:
         Downstream does not wait for a partition that has been silent for longer.
 
         Before the first shuffle a source is silent as a whole. After one each subtask is by itself, from its first
-        epoch on, also one that never has a record, such as one without a key. The clock is that of the epochs (Spark's
-        batch timestamp), and the time since which there has been silence is state: so an epoch that is run again does
-        the same, and the time for which a query was stopped counts. (In Flink the countdown starts over.)
+        epoch on, also one that never has a record, such as one without a key. The clock shows the time of the epoch
+        (Spark's batch timestamp), and the time since which there has been silence is state: so an epoch that is run
+        again does the same, and the time for which a query was stopped counts. (In Flink the countdown starts over.)
 
         A streaming query with it runs an epoch at each trigger, also while no data come: silence is noticed in epochs.
         So give the query a trigger, such as ``trigger(processingTime="5 seconds")``; without one, an epoch follows the
@@ -168,7 +168,7 @@ class WatermarkStrategy:
 
         So the last windows fire without further data. Once a source has had no record for ``timeout``, counted from its
         last epoch with records, its watermark is the one of that epoch and the time that has gone by since the timeout
-        ended. Records that come afterwards with older timestamps are late. The clock is that of the epochs (Spark's
+        ended. Records that come afterwards with older timestamps are late. The clock shows the epochs' times (Spark's
         batch timestamp), so an epoch that is run again does the same; the time for which a query was stopped counts,
         unless its first epoch has records. A source that has had no watermark yet stays without one.
 

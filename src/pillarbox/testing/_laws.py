@@ -1,6 +1,6 @@
 """The laws that hold for every operator: a suite that a test runs on its own function or operator.
 
-The idea is that of trio's ``check_one_way_stream``.
+The idea comes from trio's ``check_one_way_stream``.
 """
 
 from __future__ import annotations

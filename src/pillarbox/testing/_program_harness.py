@@ -123,7 +123,7 @@ class ProgramTestHarness:
 
         Args:
             source: name of the source: of the parameter of ``build``.
-            elements: any Python objects; ``row(card="c1")`` makes a row, as those of a DataFrame are.
+            elements: any Python objects; ``row(card="c1")`` makes a row, as a DataFrame has them.
             partition: which partition of the source they are in: watermarks are made for each of its own.
 
         Raises:
@@ -243,7 +243,7 @@ class ProgramTestHarness:
         """Write the committed state into a local directory, as a savepoint.
 
         Programs start from it with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism. It says
-        nothing of sources: on Spark they begin as those of a new query.
+        nothing of sources: on Spark they begin as in a new query.
 
         Args:
             directory: where to write it; it must not exist.

@@ -465,7 +465,7 @@ def test_a_query_does_not_stop_for_a_request_of_before_its_start(folder, started
     assert not stopped and folder.of("over") == [{"over": ["r"]}]
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith(
-        "query q: a request from before this start, to stop the query with a savepoint in /sp, is ign"
+        "query q: a request that is older than this start, to stop the query with a savepoint in /sp, is ign"
     )
     started()
     assert len(folder.of("over")) == 1, "it is said once"

@@ -204,7 +204,7 @@ def test_what_the_command_prints_of_a_query_that_it_has_stopped(spark, tmp_path,
     while query.lastProgress is None:
         time.sleep(0.05)
     result = CliRunner().invoke(commands.pillarbox, ["stop", checkpoint])
-    assert result.stdout == f"{checkpoint}: the query is stopped behind epoch 0\n", result.output
+    assert result.stdout == f"{checkpoint}: the query is stopped after epoch 0\n", result.output
     assert not query.isActive
     result = CliRunner().invoke(commands.pillarbox, ["stop", checkpoint])
     assert result.stderr == "an earlier call has asked for it, and it is done\n"

@@ -179,7 +179,7 @@ DAMAGES: dict[str, tuple[Callable[[Content], Any], str]] = {
     "another epoch": (set_to("epoch", 7), "it says that it is of epoch 7"),
     "a namespace of another kind": (bend_namespace((1.5, 2)), "a namespace in it is no plain value"),
     "a namespace of no kind": (bend_namespace([1]), "a namespace in it is no plain value"),
-    "another large row": (bend_large, "another row of it is missing than lies beside it"),
+    "another large row": (bend_large, "another row of it is missing than lies next to it"),
     "a large row under a chunk's number": (no_number_below_zero, "under the number 5"),
     "no large row": (lambda content: content.pop("large"), "a row in it is no list"),
     "a size less": (lambda content: set_to("weights", content["weights"][4:])(content), "sizes of"),

@@ -205,7 +205,7 @@ def test_what_declared_fields_cannot_become_is_refused_before_anything_is_read(s
     new = shop(KINDS[kind] + f"    {now}\n").Order
     with pytest.raises(CheckpointMismatchError) as caught:
         Task(store, v=values("v", generic(dict, str, new)))
-    assert f"operator 'op', subtask 0: the value state 'v' cannot go on with what the checkpoint holds: {says}" in str(
+    assert f"operator 'op', subtask 0: the value state 'v' cannot resume from what the checkpoint holds: {says}" in str(
         caught.value
     )
 
@@ -340,7 +340,7 @@ def test_another_type_is_refused_and_both_are_named(then, now, value, says):
     store = task.commit()
     with pytest.raises(CheckpointMismatchError) as caught:
         Task(store, v=values("v", now), n=values("n", LONG))
-    assert f"the value state 'v' cannot go on with what the checkpoint holds: {says}" in str(caught.value)
+    assert f"the value state 'v' cannot resume from what the checkpoint holds: {says}" in str(caught.value)
     assert "delete_if_exists()" in str(caught.value)
 
 

@@ -24,8 +24,8 @@ _MOST_ELEMENTS = 100
 def uses_processing_time(function: object) -> bool:
     """Return whether a function sets processing-time timers.
 
-    It may declare so; where it declares nothing, its code, and that of the helpers that it reaches, is searched for the
-    name of the method.
+    It may declare so. If it declares nothing, its code, and the code of the helpers that it reaches, is searched for
+    the name of the method.
 
     Raises:
         ProgramError: it declares something that is no bool.

@@ -142,7 +142,7 @@ def _can_be_key(kind: DataType) -> bool:
 
 
 def key_types(step: Transformation, keying: Keying) -> list[str] | None:
-    """Return the types of a key where they are declared, or are those of columns that are known."""
+    """Return the types of a key where they are declared, or where its columns are known."""
     if keying.key_type is not None:
         return keying.declared_types
     columns = keying.columns
@@ -158,7 +158,7 @@ def key_types(step: Transformation, keying: Keying) -> list[str] | None:
 
 
 def check_key_type(keying: Keying, schema: StructType) -> None:
-    """Check that the declared type of a key is that of its columns, so that no key has to be converted.
+    """Check that the declared type of a key is the type of its columns, so that no key has to be converted.
 
     Raises:
         ProgramError: it is another one.

@@ -1,4 +1,4 @@
-"""Joins of two streams. Names and meaning are those of Flink's Java API, in Python's spelling; PyFlink has none."""
+"""Joins of two streams. Names and meanings are Flink's Java API's, in Python's spelling; PyFlink has none."""
 
 from __future__ import annotations
 
@@ -383,7 +383,7 @@ class IntervalJoin(Generic[T1, T2]):
 
         Both streams are of DataFrames, or of functions that declare their ``output_type``, with keys that are named
         columns. A row whose key is null, or has a null in one of its columns, joins nothing, as in Spark; NaN equals
-        NaN, as there. Late rows are those of :meth:`process`. A pair has the later one of its two event times; a row
+        NaN, as there. Late rows are handled as in :meth:`process`. A pair has the later of its two event times; a row
         without a partner has the event time of the last partner that it might have had.
 
         Args:

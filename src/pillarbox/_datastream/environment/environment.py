@@ -74,7 +74,7 @@ class StreamExecutionEnvironment(ProgramSettings):
 
     @property
     def _runtime(self) -> Runtime:
-        """Where the program runs: in the session that it was given, or that of a DataFrame that it reads."""
+        """Where the program runs: in the session that it was given, or in the session of a DataFrame that it reads."""
         frames = (step.dataframe for step in self._steps if isinstance(step, DataFrameSource))
         spark = self._spark or next((frame.sparkSession for frame in frames), None)
         if spark is None:

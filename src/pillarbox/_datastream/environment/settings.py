@@ -188,7 +188,7 @@ class ProgramSettings:
         return self._chaining
 
     def set_auto_rescale(self, enabled: bool = True) -> Self:
-        """Let :func:`pillarbox.start` change the parallelism of a checkpoint to that of the program, where they differ.
+        """Let :func:`pillarbox.start` rescale a checkpoint to the parallelism of the program, where they differ.
 
         It does so before the query starts, as :func:`pillarbox.rescale`, and logs it. If the last epoch of the query is
         not committed, a run of that epoch alone finishes it first. It takes a classic session of Spark 4.2 or newer.

@@ -140,7 +140,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def sum(self, position_to_sum: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Add up a field of the records of each key; the new sum is emitted after every record.
 
-        It is in the first record of the key: the other fields are those of that record, as in Flink.
+        It is in the first record of the key: the other fields keep the values of that record, as in Flink.
 
         Args:
             position_to_sum: the field to add up: a position, in tuples and rows, or a name, in rows, dictionaries and
@@ -161,7 +161,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def min(self, position_to_min: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Keep the minimum of a field of the records of each key; it is emitted after every record.
 
-        It is in the first record of the key: the other fields are those of that record, as in Flink.
+        It is in the first record of the key: the other fields keep the values of that record, as in Flink.
         :meth:`min_by` keeps the whole record.
 
         Args:
@@ -183,7 +183,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def max(self, position_to_max: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Keep the maximum of a field of the records of each key; it is emitted after every record.
 
-        It is in the first record of the key: the other fields are those of that record, as in Flink.
+        It is in the first record of the key: the other fields keep the values of that record, as in Flink.
         :meth:`max_by` keeps the whole record.
 
         Args:

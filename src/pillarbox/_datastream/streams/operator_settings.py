@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OperatorSettings:
-    """The settings of a step of the program, as streams and sinks share them: most are those of operators alone.
+    """The settings of a step of the program, as streams and sinks share them: most apply to operators alone.
 
     Args:
         step: what makes the records of the stream, or takes them.

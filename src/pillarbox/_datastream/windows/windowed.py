@@ -1,6 +1,6 @@
 """What all windows of streams have in common: their options, the operator that they become, and folds by one field.
 
-The names of these, ``sum`` and so on, are those of Flink's Java API, as PyFlink has none.
+Their names, ``sum`` and so on, come from Flink's Java API, as PyFlink has none.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream[T1]:
-        """Add up a field of the records of each window; the other fields are those of its first record, as in Flink.
+        """Add up a field of the records of each window; the other fields come from its first record, as in Flink.
 
         Args:
             position_to_sum: the field to add up: a position, in tuples and rows, or a name, in rows, dictionaries and

@@ -10,7 +10,7 @@ import numpy as np
 from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.frame.rates import RATE_LIMITED
 
-# Latency percentiles are those of the last requests of an epoch, up to this number.
+# Latency percentiles cover the last requests of an epoch, up to this number.
 _SAMPLES = 4096
 
 

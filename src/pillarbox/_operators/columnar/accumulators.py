@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
 
 class Overflow(Exception):
-    """A result does not fit its type; ``index`` is that of the group."""
+    """A result does not fit its type; ``index`` is the index of the group."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)

@@ -56,6 +56,6 @@ class ColumnStacks(TwoStacks):
         return self._in_one(waiting, result) if waiting else result
 
     def _in_one(self, waiting: list[pa.RecordBatch], result: pa.RecordBatch | None) -> pa.RecordBatch:
-        """Return panes, the latest first, and what is behind them as one."""
+        """Return panes, the latest first, and the result after them as one."""
         parts = [*reversed(waiting), *([] if result is None else [result])]
         return parts[0] if len(parts) == 1 else self._partials.merged(parts, None)

@@ -31,7 +31,7 @@ def _inputs(process_run: Callable[..., None], keyings: Keyings, *methods: Callab
 
 
 class CoFlatMapOperator(TwoInputs, FlatMapOperator):
-    """Applies ``flat_map1`` to the records of the first stream, ``flat_map2`` to those of the second."""
+    """Applies ``flat_map1`` to the records of the first stream, ``flat_map2`` to the records of the second."""
 
     def __init__(self, context: OperatorContext, function: Any, keyings: Keyings = (None, None)) -> None:
         super().__init__(context, function, keyings[0])
@@ -42,7 +42,7 @@ class CoFlatMapOperator(TwoInputs, FlatMapOperator):
 
 
 class CoMapOperator(CoFlatMapOperator):
-    """Applies ``map1`` to the records of the first stream, ``map2`` to those of the second; None is not emitted."""
+    """Applies ``map1`` to the first stream's records, ``map2`` to the second's; None is not emitted."""
 
     def _methods(self, function: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return _at_most_one(function.map1), _at_most_one(function.map2)

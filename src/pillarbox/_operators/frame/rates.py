@@ -37,7 +37,7 @@ _MOMENT = struct.Struct("<d")
 
 
 class Bucket(ABC):
-    """Holds requests that may begin, up to those of ``CATCH_UP``. Any thread may use it.
+    """Holds requests that may begin, at most as many as ``CATCH_UP`` seconds allow. Any thread may use it.
 
     Args:
         rate: requests per second.
@@ -192,7 +192,7 @@ class RatesInFiles(Rates):
 
 @dataclass(frozen=True)
 class RateScope:
-    """Which buckets are those of a task.
+    """Which buckets a task uses.
 
     Attributes:
         rates: where they are.

@@ -17,7 +17,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 class ReadOnlyBroadcastState(Generic[K, V]):
     """A map of the operator's that the broadcast side has filled: each subtask has a copy of its own.
 
-    Its order is that of a dict, also after a restart.
+    It has a dict's order, also after a restart.
     """
 
     def __init__(self, state: MapState[K, V]) -> None:

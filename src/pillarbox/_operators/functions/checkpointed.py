@@ -111,7 +111,7 @@ class FunctionSnapshotContext:
         self._checkpoint_id = checkpoint_id
 
     def get_checkpoint_id(self) -> int:
-        """Return the number of the checkpoint, which is that of the epoch: 1 for the first one."""
+        """Return the number of the checkpoint, which is the number of the epoch: 1 for the first one."""
         return self._checkpoint_id
 
 

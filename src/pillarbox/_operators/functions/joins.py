@@ -1,4 +1,4 @@
-"""The functions of joins: names and meaning are those of Flink's Java API, as PyFlink has none."""
+"""The functions of joins: names and meanings come from Flink's Java API, as PyFlink has none."""
 
 from __future__ import annotations
 

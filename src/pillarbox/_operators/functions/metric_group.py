@@ -145,7 +145,7 @@ class MetricGroup:
         """Return the counter of this name; the same name means the same counter.
 
         Raises:
-            ProgramError: the name is no text, or that of a metric of another kind.
+            ProgramError: the name is no text, or a metric of another kind has it.
         """
         return self._metrics.get(self._prefix + _checked(name), Counter)
 
@@ -154,10 +154,10 @@ class MetricGroup:
 
         Args:
             name: its name.
-            time_span_in_seconds: accepted as in PyFlink, and not used: the rate is that of the epoch.
+            time_span_in_seconds: accepted as in PyFlink, and not used: the rate covers the epoch.
 
         Raises:
-            ProgramError: the name is no text, or that of a metric of another kind.
+            ProgramError: the name is no text, or a metric of another kind has it.
         """
         return self._metrics.get(self._prefix + _checked(name), Meter)
 
@@ -165,7 +165,7 @@ class MetricGroup:
         """Return the distribution of this name; the same name means the same distribution.
 
         Raises:
-            ProgramError: the name is no text, or that of a metric of another kind.
+            ProgramError: the name is no text, or a metric of another kind has it.
         """
         return self._metrics.get(self._prefix + _checked(name), Distribution)
 
@@ -177,7 +177,7 @@ class MetricGroup:
             obj: called in the mailbox thread; a number is expected, and an error fails the task.
 
         Raises:
-            ProgramError: the name is no text, or that of another metric; ``obj`` cannot be called.
+            ProgramError: the name is no text, or another metric has it; ``obj`` cannot be called.
         """
         if not callable(obj):
             raise ProgramError(f"gauge({name!r}) takes a function that returns a number, not {shorten(obj)}")

@@ -33,7 +33,7 @@ class _Numbered(Records):
 
 
 class _KeysOfBoth(Keying):
-    """The keys of numbered records are those of the records."""
+    """The keys of numbered records, which are the keys of the records themselves."""
 
     def keys_of(self, records: Records) -> list[Any]:
         assert isinstance(records, _Numbered)

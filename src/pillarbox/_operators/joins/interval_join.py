@@ -88,7 +88,7 @@ class _Side:
         self._ordered: dict[Any, list[int]] = {}
 
     def process_records(self, records: Records) -> None:
-        """Join a run of the stream's records with those of the other stream, and keep them."""
+        """Join a run of the stream's records with the kept records of the other stream, and keep them."""
         self._operator.process_run(records, self)
 
     def keep(self, value: Any, timestamp: int) -> None:

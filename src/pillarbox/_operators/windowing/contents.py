@@ -114,7 +114,7 @@ class AllElements:
         fold: what the function gets in their place, if that is one value.
         evictor: takes elements out of the window; then their timestamps are kept, too.
 
-    Attributes and methods are those of :class:`Folded`.
+    It has the attributes and methods of :class:`Folded`.
     """
 
     def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # -- settings --
 
 STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
-"""For: the number of state partitions, apart from that of the query's other shuffles. Checked: it would be ignored."""
+"""For: the number of state partitions, apart from the query's other shuffles. Checked: it would be ignored."""
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 """For: the parallelism that users set. By this name the offset log notes the number of state partitions, whatever the
@@ -42,7 +42,7 @@ STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 format that it was begun with. If it goes, state has Spark's default format."""
 
 CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
-"""For: Spark writes the size and the checksum of each file of a checkpoint into a file beside it, which pillarbox turns
+"""For: Spark writes the size and checksum of each checkpoint file into another file next to it, which pillarbox turns
 off. If it goes, each partition and epoch costs more requests to a store."""
 
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -54,7 +54,7 @@ def _wrong(chunk: Chunk, mark: Mark, *layouts: Layout) -> Iterator[str]:
         yield f"it says that it is of epoch {chunk.epoch}"
     elsewhere = [index for index in chunk.large if index < len(rows)]
     if elsewhere and sorted(elsewhere) != [index for index, row in enumerate(rows) if row is None]:
-        yield "another row of it is missing than lies beside it"
+        yield "another row of it is missing than lies next to it"
     # One loop of the writer's gives all rows of a kind their numbers and slots, and the digest says that they are as it
     # left them: so the first and the last one show whether it was right. There may be millions between them.
     for part, of in zip(chunk.parts, layouts):
@@ -119,7 +119,7 @@ def _fit(found: Elements) -> bool:
 def _wrong_large(chunk: Chunk) -> str | None:
     for index, (number, _) in chunk.large.items():
         if not 0 <= index < chunk.count or number >= 0:
-            return f"it has no entry {index} that may lie beside it under the number {number}"
+            return f"it has no entry {index} that may lie next to it under the number {number}"
     return None
 
 

@@ -76,16 +76,16 @@ class Chunk:
 
     @property
     def own_keys(self) -> int:
-        """How many rows, the first ones, are those of keys."""
+        """How many rows, the first ones, belong to keys."""
         return len(self.keys) - self.namespaces
 
     @property
     def parts(self) -> tuple[slice, slice]:
-        """Which rows are those of keys, and which are those of namespaces."""
+        """Which rows belong to keys, and which belong to namespaces."""
         return slice(0, self.own_keys), slice(self.own_keys, len(self.keys))
 
     def is_namespaced(self, index: int) -> bool:
-        """Return whether a row is that of a namespace."""
+        """Return whether a row belongs to a namespace."""
         return index >= self.own_keys
 
     def element_parts(self) -> Iterator[tuple[Elements, slice]]:

@@ -255,7 +255,7 @@ def refused(identity: LogIdentity, what: str, error: RefusedGlobalError) -> Chec
 def cannot_become(identity: LogIdentity, what: str, why: str) -> CheckpointMismatchError:
     """Return the error that says that values cannot become what the program declares now."""
     return CheckpointMismatchError(
-        f"{identity}: {what} cannot go on with what the checkpoint holds: {why}; change it back, or give the state"
+        f"{identity}: {what} cannot resume from what the checkpoint holds: {why}; change it back, or give the state"
         " another name and delete this one with runtime_context.delete_if_exists(), or start from a new checkpoint"
     )
 

@@ -1,6 +1,6 @@
 """Rows on the heap: what their slots hold, which one is current, and which ones the epoch has changed.
 
-There are two tables of them: the rows of keys, and those of namespaces. Only the mailbox thread may touch them.
+There are two tables of them: the rows of keys, and the rows of namespaces. Only the mailbox thread may touch them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NoRow(list[Any]):
 
 
 class RowTable:
-    """The rows of keys, or those of namespaces.
+    """The rows of keys, or the rows of namespaces.
 
     Attributes:
         operator: the operator's name.
@@ -46,7 +46,7 @@ class RowTable:
         former: the names that slots have now, by those that they had.
         deleted: the names of slots of states that the program deletes.
         is_renamed: whether a state got another name since rows were restored: all have to be rewritten then.
-        is_namespaced: whether they are those of namespaces.
+        is_namespaced: whether they belong to namespaces.
         lead: what leads the names of slots where the names of both tables stand together.
         hint_without_row: what there is none of where there is no current row, for errors.
     """

@@ -95,7 +95,7 @@ class Evolution:
                 raise CheckpointMismatchError(
                     f"{mine}: the key {shorten(key)} belongs to subtask {right} now, since its class has changed: the"
                     " fields of a key, and of an enum the name, decide where it is; keep them as they were, or start"
-                    " from a savepoint, by which keys are spread anew"
+                    " from a savepoint, which distributes the keys again"
                 )
 
 

@@ -250,7 +250,7 @@ class Manifest:
         )
 
     def to_json(self) -> str:
-        """Return it as one line of JSON, which proves itself: ``digest`` is that of all other fields."""
+        """Return it as one line of JSON, which proves itself: ``digest`` covers all other fields."""
         content = asdict(self)
         return _canonical({**content, "digest": _digest_of(content)})
 
@@ -295,7 +295,7 @@ class Manifest:
         return made
 
     def check_files(self, directory: object, present: Mapping[str, FileDigest | int]) -> None:
-        """Check that the data files in a directory are those of the savepoint.
+        """Check that the data files in a directory belong to the savepoint.
 
         Args:
             directory: for people.

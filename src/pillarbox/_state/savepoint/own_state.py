@@ -64,11 +64,11 @@ def read_task(uid: str, payload: bytes, loads: Callable[[bytes], Any]) -> dict[s
         task: dict[str, Any] = loads(payload)
     except MissingGlobalError as error:
         raise CheckpointMismatchError(
-            f"operator {uid!r}: the savepoint holds, in what its tasks keep beside the rows of keys, {error.advice}"
+            f"operator {uid!r}: the savepoint holds, in what its tasks keep besides the rows of keys, {error.advice}"
         ) from error
     except Exception as error:
         raise CheckpointMismatchError(
-            f"operator {uid!r}: what its tasks keep beside the rows of keys cannot be read: {describe(error)}"
+            f"operator {uid!r}: what its tasks keep besides the rows of keys cannot be read: {describe(error)}"
         ) from error
     return task
 

@@ -1,4 +1,4 @@
-"""Dataclasses and named tuples whose fields are others than those of the values that were written.
+"""Dataclasses and named tuples whose fields differ from the fields of the values that were written.
 
 A dataclass is pickled with the names of its fields, but for those that are frozen and have slots; a named tuple is
 pickled by places. So what a pickle alone tells is not enough: where types are declared, the head of a log has the

@@ -43,7 +43,7 @@ class AsyncFunction(Function, ABC, Generic[In, Out]):
 class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
     """Asks a service about several records at a time; ``AsyncDataStream.ordered_wait_batch`` applies it.
 
-    ``open`` and ``close`` are as those of an :class:`AsyncFunction`.
+    ``open`` and ``close`` work as in an :class:`AsyncFunction`.
 
     Example:
         >>> class Score(AsyncBatchFunction[str, tuple[str, int]]):

@@ -121,7 +121,7 @@ class Relay:
         kind, has_level = channel.receive()
         if kind is Kind.LATE:
             channel.close()
-            raise OperatorError("a newer attempt of this task of Spark's has come to the home of its state partition")
+            raise OperatorError("a newer attempt of this task of Spark's has reached the home of its state partition")
         if not has_level:
             channel.send(self._vertices)
         channel.set_timeout(None)

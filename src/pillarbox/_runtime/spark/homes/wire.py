@@ -55,7 +55,7 @@ class Kind(IntEnum):
 
 
 class Visit(NamedTuple):
-    """Who comes to a home.
+    """A caller that comes to a home.
 
     Attributes:
         place: the level and state partition whose tasks are asked for, with the digest of the level's host.

@@ -167,7 +167,7 @@ def _states(head: LogHead) -> dict[str, str]:
 
 
 def _merge(found: dict[str, dict[str, Any]], facts: dict[str, Any], top: int) -> None:
-    """Add the facts of a subtask to those of its operator."""
+    """Add the facts of a subtask to its operator's facts."""
     summary = LogSummary(**facts.pop("summary"))
     uid, subtask, log_bytes = (facts.pop(name) for name in ("operator", "subtask", "log_bytes"))
     operator = found.get(uid)

@@ -229,8 +229,8 @@ class RequestWatch:
         for request in before:
             if request.is_open:
                 _log.warning(
-                    "query %s: a request from before this start, %s, is ignored: a command that still waits for it asks"
-                    " again",
+                    "query %s: a request that is older than this start, %s, is ignored: a command that still waits for"
+                    " it asks again",
                     *(self._name, request),
                 )
 

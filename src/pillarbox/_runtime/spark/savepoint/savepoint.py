@@ -109,13 +109,13 @@ def check_new(spark: SparkSession, directory: str) -> None:
     """Check that a savepoint can be written into a directory: it is new, or has one that was not completed.
 
     Raises:
-        CheckpointMismatchError: there is something else in it.
+        CheckpointMismatchError: it contains something else.
     """
     directory = directory.rstrip("/")
     is_half = text_of(spark, f"{directory}/{STARTED}") is not None and text_of(spark, f"{directory}/{MANIFEST}") is None
     if is_half or _is_empty(spark, directory):
         return
-    what = "a savepoint is there already" if is_savepoint(spark, directory) else "there is something else in it"
+    what = "is a savepoint already" if is_savepoint(spark, directory) else "contains something else"
     raise CheckpointMismatchError(f"{directory} exists, and {what}: give a new directory for the savepoint")
 
 

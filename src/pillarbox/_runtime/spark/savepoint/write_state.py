@@ -44,7 +44,7 @@ def write_state(
     State that another system has, or that a batch job computes from history, so a query need not begin with nothing: a
     row for each key. Where there is a savepoint in ``directory`` already, the operator is added to it.
 
-    With ``like``, the rows are those of an operator of another savepoint, as Spark reads them from its folder
+    With ``like``, the rows belong to an operator of another savepoint, as Spark reads them from its folder
     ``state/UID`` (docs/savepoint-format.md) or as :func:`read_state` returns them: filtered, or with other values.
     A savepoint of production, filtered to one key, so opens in a test.
 
@@ -147,7 +147,7 @@ def _refuse_twice(df: DataFrame, columns: list[str], uid: str) -> None:
     if found:
         values = found[0].asDict()
         said = next(iter(values.values())) if len(values) == 1 else tuple(values.values())
-        raise TypeMismatchError(f"operator {uid!r}: the key {shorten(said)} is there more than once: a key has one row")
+        raise TypeMismatchError(f"operator {uid!r}: the key {shorten(said)} occurs more than once: a key has one row")
 
 
 def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, EditedTable]:

@@ -1,4 +1,4 @@
-"""Settings that are on a session for some time, such as those of a query while it starts."""
+"""Settings that are on a session for some time, such as a query's settings while it starts."""
 
 from __future__ import annotations
 
