@@ -12,8 +12,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import click
-
 from pillarbox import OperatorError, PillarboxError, StreamExecutionEnvironment
 from pillarbox._cli.commands import pillarbox
 from tests.errors.wrong_joins import JOIN_BUILDS
@@ -97,10 +95,11 @@ COMMANDS = """\
 def command_line() -> str:
     """Return the page of commands: the help of each."""
     text = [COMMANDS]
-    group = click.Context(pillarbox, info_name="pillarbox", max_content_width=100, terminal_width=100)
+    wide = {"resilient_parsing": True, "max_content_width": 100, "terminal_width": 100}
+    group = pillarbox.make_context("pillarbox", [], **wide)
     helps = {"pillarbox": pillarbox.get_help(group)}
     for name, command in sorted(pillarbox.commands.items()):
-        context = click.Context(command, group, name, max_content_width=100, terminal_width=100)
+        context = command.make_context(name, [], parent=group, **wide)
         helps[f"pillarbox {name}"] = command.get_help(context)
     for name, said in helps.items():
         text += [f"## {name}", "", "```", said, "```", ""]

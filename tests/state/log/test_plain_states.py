@@ -517,7 +517,7 @@ def test_state_of_before_is_looked_at_when_types_come():
     assert Task(new.commit().store, v=LONG)["b"]["v"].value() == 2
     # And when they change.
     with pytest.raises(
-        CheckpointMismatchError, match=r"the value state 'v' cannot go on .* it was LONG, and is STRING"
+        CheckpointMismatchError, match=r"the value state 'v' cannot resume .* it was LONG, and is STRING"
     ):
         Task(new.store, v=partial(ValueStateDescriptor, value_type_info=Types.STRING()))
     assert Task(new.store, v=partial(ValueStateDescriptor, value_type_info=Types.INT()))["a"]["v"].value() == 3
