@@ -58,6 +58,7 @@ class Jobs:
             found = list(observation.get.values())
             if side in self._expected and found != list(self._expected[side]):
                 self.wrong.append(f"{side}: {found}, not {self._expected[side]}")
+            print(f"  {side:28}  {self._rows / seconds:>12,.0f} rows/s" + " (warm-up)" * (index < 0), flush=True)
             if index >= 0:
                 self.rates[side].append(self._rows / seconds)
                 self._used[side].append(used / self._rows * 1e6)

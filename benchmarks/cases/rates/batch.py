@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A keyed count over history: a batch DataFrame in both of pillarbox's modes, and in Spark's own Python functions.
 
-2,000,000 rows in two files; for each row its key and how many rows of the key have come so far, counted by a Python
+500,000 rows in two files; for each row its key and how many rows of the key have come so far, counted by a Python
 function. With 1,000 keys and with 100,000:
 
   pillarbox BATCH       ``KeyedProcessFunction`` with a value state; records come key by key
@@ -73,9 +73,9 @@ def sums(side: str) -> list[Column]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000, 100_000])
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count")
     parser.add_argument("--memory", default="4g", help="of Spark")
 
 
