@@ -95,7 +95,7 @@ COMMANDS = """\
 def command_line() -> str:
     """Return the page of commands: the help of each."""
     text = [COMMANDS]
-    wide = {"resilient_parsing": True, "max_content_width": 100, "terminal_width": 100}
+    wide: dict[str, Any] = {"resilient_parsing": True, "max_content_width": 100, "terminal_width": 100}
     group = pillarbox.make_context("pillarbox", [], **wide)
     helps = {"pillarbox": pillarbox.get_help(group)}
     for name, command in sorted(pillarbox.commands.items()):
