@@ -57,8 +57,7 @@ def column_names(declared: object) -> tuple[str, ...] | None:
     elif isinstance(declared, str):
         names = _names_in(declared)
     elif _is_record_class(declared):
-        names = [each.name for each in dataclasses.fields(declared)] if dataclasses.is_dataclass(declared) else []
-        names = names or list(getattr(declared, "_fields", ()))
+        names = _field_names(declared)
     else:
         return None
     return tuple(names) if names and len(set(names)) == len(names) else None
@@ -74,8 +73,7 @@ def _names_in(ddl: str) -> list[str]:
     """Return the names of the columns of a DDL string; none where it is not one."""
     columns, depth = [""], 0
     for token in _DDL_TOKENS.findall(ddl):
-        depth += token in "<(" and len(token) == 1
-        depth -= token in ">)" and len(token) == 1
+        depth += (token in ("<", "(")) - (token in (">", ")"))
         if token == "," and depth == 0:
             columns.append("")
         else:
@@ -129,6 +127,13 @@ def _is_record_class(declared: object) -> typing.TypeGuard[type]:
     )
 
 
+def _field_names(record: type) -> list[str]:
+    """Return the names of the fields of a dataclass or named tuple."""
+    if dataclasses.is_dataclass(record):
+        return [field.name for field in dataclasses.fields(record)]
+    return list(getattr(record, "_fields", ()))
+
+
 def _struct_of(record: type, inside: tuple[type, ...]) -> spark.StructType:
     """Return the columns of a dataclass or named tuple that is nested in the classes ``inside``."""
     if record in inside:
@@ -143,12 +148,8 @@ def _struct_of(record: type, inside: tuple[type, ...]) -> spark.StructType:
             f"an annotation of {record.__name__} cannot be resolved ({describe(error)}); "
             "define or import the classes that it names at the top level of its module"
         ) from error
-    if dataclasses.is_dataclass(record):
-        names = [field.name for field in dataclasses.fields(record)]
-    else:
-        names = list(getattr(record, "_fields", ()))
     fields = []
-    for name in names:
+    for name in _field_names(record):
         if name not in hints:
             raise ProgramError(f"{record.__name__}.{name} has no annotation; use typing.NamedTuple or a dataclass")
         found = _type_of(hints[name], (*inside, record))
