@@ -155,6 +155,7 @@ lock: LOCK = scripts/setup.sh uv pip compile --quiet --universal --python-versio
 lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade, or ARGS='--upgrade-package ruff')
 	@$(LOCK) --group build -o requirements-build.lock
 	@$(LOCK) --group docs -o requirements-docs.lock
+	@$(LOCK) --group see -o requirements-see.lock
 	@for version in 4.1 4.2; do \
 	  echo "pyspark~=$$version.0" | $(LOCK) - --no-deps -o tests/versions/spark-$$version.lock || exit; \
 	done

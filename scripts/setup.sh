@@ -6,6 +6,7 @@
 #   scripts/setup.sh spark 4.1   .venvs/spark-4.1: nothing but another PySpark, to go before .venv's on PYTHONPATH
 #   scripts/setup.sh worker      .venvs/worker: an environment with only what Spark's stateful Python API needs
 #   scripts/setup.sh docs        .venvs/docs: what makes the site, to go before .venv's on PYTHONPATH
+#   scripts/setup.sh see         .venvs/see: what drives a browser, and the browser and the Prometheus that the tests look at
 #   scripts/setup.sh redis       a Redis server, for the tests that talk to a real one
 #   scripts/setup.sh s3          .venvs/versitygw-VERSION: an S3 gateway, which Go builds, for the tests with an object store
 #   scripts/setup.sh uv ...      calls uv as the above do
@@ -73,7 +74,8 @@ make_place() {
         .venvs/worker)
             "$uv" -q venv --python .venv/bin/python "$1" &&
                 "$uv" -q pip install --python "$1" --constraints requirements.lock pandas protobuf pyarrow ;;
-        .venvs/docs) "$uv" -q pip install --python .venv --target "$1" --require-hashes -r requirements-docs.lock ;;
+        .venvs/docs | .venvs/see)
+            "$uv" -q pip install --python .venv --target "$1" --require-hashes -r "requirements-${1#.venvs/}.lock" ;;
         *)  "$uv" -q pip install --python .venv --target "$1" --no-deps -r "tests/versions/${1#.venvs/}.lock" ;;
     esac || die "uv could not make $1 (see above)."
     echo "$wanted" >"$1/.stamp"
@@ -128,6 +130,11 @@ case ${1:-all} in
         echo "$java" >.venv/java_home ;;
     spark) shift && for version in "$@"; do make_place ".venvs/spark-$version"; done ;;
     worker | docs) make_place ".venvs/$1" ;;
+    see)
+        make_place .venvs/see
+        command -v chromium >/dev/null || install chromium chromium chromium || die "no Chromium could be installed."
+        command -v prometheus >/dev/null || install prometheus golang-github-prometheus prometheus ||
+            die "no Prometheus could be installed." ;;
     redis) command -v redis-server >/dev/null || install redis-server redis redis || die "no Redis could be installed." ;;
     s3) make_gateway ;;
     uv) shift && find_uv && exec "$uv" "$@" ;;
