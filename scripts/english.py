@@ -4,7 +4,7 @@
 ``python -m scripts.english`` checks the files of this repository, and ``python -m scripts.english FILE ...`` those that
 you name. Rewrite the sentence that it finds: name the actor and the thing, and do not merely swap a word. List a place
 that is right as it stands in ``docs/site/english.txt``, as ``FILE: WORDS``, where WORDS are a part of the line and have
-the phrase. ``FILE: *`` is for a file whose places are yet to be rewritten.
+the phrase.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def check(places: Iterable[Place], intended: Sequence[str]) -> Iterator[str]:
 
 def _covers(entry: str, place: Place) -> bool:
     file, _, words = entry.partition(": ")
-    return file == place.file and (words == "*" or (words in place.text and place.phrase in words))
+    return file == place.file and words in place.text and place.phrase in words
 
 
 def _of_markdown(text: str) -> Iterator[tuple[int, str]]:

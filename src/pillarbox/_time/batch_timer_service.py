@@ -22,9 +22,9 @@ _log = logging.getLogger("pillarbox")
 
 
 class _UsersTimers:
-    """Timers that the user's code sets: none is added while those of a key that has ended fire.
+    """Timers that the user's code sets: none is added while the timers of a key that has ended fire.
 
-    So a timer that sets itself again and again comes to an end. The first one that is not added is logged.
+    So a timer that sets itself again and again ends. The first one that is not added is logged.
     """
 
     def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
@@ -73,7 +73,7 @@ class BatchTimerService(InternalTimerService):
         self.processing_timers: KeyedTimers = processing
 
     def end_key(self) -> None:
-        """Fire all timers of the key whose records have come, in order: those of event time first."""
+        """Fire all timers of the key whose records have come, in order: event-time timers first."""
         if not len(self._kept[0]) and not len(self._kept[1]):
             return
         self.current_watermark: int = MAX_WATERMARK

@@ -113,10 +113,10 @@ class Keying:
         return parts[0] if len(parts) == 1 else list(zip(*parts))
 
     def hashes_of_columns(self, records: Records, known: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
-        """Return the hash of the key of each row of a columnar run; None: it is for each key by itself to say.
+        """Return the hash of the key of each row of a columnar run; None if each key has to be hashed by itself.
 
         Args:
-            known: hashes of values, which those of the columns are added to.
+            known: the hashes of values so far. The hashes of the columns' values are added.
         """
         if self.key_type is not None or self.columns is None or not isinstance(records, ArrowRecords):
             return None
@@ -214,7 +214,7 @@ class Router:
 
 
 def _nan_as_null(key: Any) -> Any:
-    """Return a key with None in the place of NaN, whose hash it has in a column."""
+    """Return a key with None instead of NaN: both have the same hash in a column."""
     if isinstance(key, tuple):
         return tuple(map(_nan_as_null, key))
     return None if isinstance(key, float) and key != key else key

@@ -97,14 +97,14 @@ class OperatorContext:
     Attributes:
         name: the operator's name, for people.
         uid: what its state is stored under.
-        subtask: index of the parallel instance. That of a source's operators changes between epochs.
+        subtask: index of the parallel instance. An operator of a source has another index in each epoch.
         parallelism: number of instances; 0 before the first shuffle, where only Spark knows.
         mailbox_executor: posts mails with the operator's priority.
         processing_time_service: clock and timers; callbacks arrive as mails.
         output: receives the records that the operator emits.
         side_outputs: the same by tag, for the side outputs that somebody takes.
         keyed: keyed state and timers, for an operator that says that it needs them (:class:`OperatorFactory`).
-        job_parallelism: number of instances of operators behind a shuffle.
+        job_parallelism: number of instances of an operator after a shuffle.
         counters: counts that are reported with the task's metrics.
         max_parallelism: number of key groups.
         epoch: number of the epoch that runs, or ran last.
@@ -145,14 +145,15 @@ class OperatorContext:
 class StreamOperator:
     """Base class of operators.
 
-    An operator is made from its context when those that it sends to are there; it declares its own states and timers
-    then. Life: ``open`` (the user's function is opened, and declares its states), ``restore_state``, records...,
-    ``end_input`` and ``finish`` at the end of bounded input, ``close``. ``prepare_snapshot_pre_barrier``, then
-    ``snapshot_state``, for each epoch. What has to be released is taken in ``open``: ``close`` is called only after it.
+    An operator is made from its context, after the operators that it sends to, and declares its own states and timers
+    at that time. Life: ``open`` (the user's function is opened, and declares its states), ``restore_state``,
+    records..., ``end_input`` and ``finish`` at the end of bounded input, ``close``. For each epoch,
+    ``prepare_snapshot_pre_barrier``, then ``snapshot_state``. An operator takes resources that it must release in
+    ``open``: ``close`` is called only after it.
 
     Attributes:
-        by_key: whether batch mode brings the records of one key after those of another, where it has keyed state; it
-            does not, if the operator keeps the state of all keys in one.
+        by_key: whether batch mode brings all records of one key before the records of the next one, if the operator has
+            keyed state. It does not if the operator keeps the state of all keys together.
     """
 
     by_key: bool = True
@@ -272,10 +273,11 @@ class StreamOperator:
         """Restore the state that ``snapshot_state`` returned; None at the first start."""
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return what the operator knows of event time, and of silence, beside timers: plain data, or None.
+        """Return what the operator knows of event time and of silence, except for timers: plain data, or None.
 
-        The task behind a shuffle writes it with the epoch: a task that is made anew says what the one before would have
-        said. Unlike that of ``snapshot_state`` it is dropped where the program has no such operator any more.
+        A task after a shuffle writes it with the epoch, so a task that is created again says what the earlier task
+        would have said. Unlike the result of ``snapshot_state``, it is dropped if the program no longer has the
+        operator.
         """
         return None
 
@@ -283,7 +285,7 @@ class StreamOperator:
         """Take back what ``snapshot_event_time`` returned, before ``restore_state``; None: nothing is known."""
 
     def initialize_function(self, *, is_restored: bool) -> None:
-        """Let the function take its states of the operator itself, behind ``restore_state``.
+        """Let the function take its states of the operator itself, after ``restore_state``.
 
         Args:
             is_restored: whether there is a checkpoint.
@@ -298,7 +300,7 @@ class StreamOperator:
 
 @dataclass(frozen=True)
 class OperatorFactory:
-    """Makes an operator, and describes it before it is there.
+    """Makes an operator, and describes it before it exists.
 
     It is part of the program: it is pickled, with the user's function in it. (Flink's ``StreamOperatorFactory``.)
 
@@ -306,11 +308,11 @@ class OperatorFactory:
         make: makes the operator from its context: the class, or a ``partial`` of it, captured.
         keyed: whether it has keyed state or timers: its context has a :class:`KeyedContext`.
         wakes_up: whether something may happen in it while no record comes, before the epoch's end.
-        stateful: whether ``snapshot_state`` returns something, for which there is a place behind a shuffle only.
+        stateful: whether ``snapshot_state`` returns something, which can be kept only after a shuffle.
         result_types: the types of ``Types`` that results are declared to have, or else the names of their columns, by
             the tag of the side output; None as the tag stands for the main output.
-        state_depends_on: what its keyed state depends on, and could not be gone on with if it were another: phrases,
-            each under the name of what it tells of. It is noted with the state (``_state/keys/state_note.py``).
+        state_depends_on: what its keyed state depends on, so that the state is of no use if any of it changes:
+            phrases, each under the name of its subject. They are noted with the state (``_state/keys/state_note.py``).
         keeps_records: whether all records that it emits are ones that came, as they came: what is known of their
             columns holds after it, too.
         keeps_columns: whether rows that come as columns leave it so, too.

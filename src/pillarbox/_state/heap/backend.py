@@ -33,7 +33,7 @@ from pillarbox._types.type_information import Types
 class KeyedStateBackend(KeyRows):
     """All keyed state of one operator in one subtask, and its timers: Flink's ``HeapKeyedStateBackend``.
 
-    States and timers are those of the current key, or of the current key in the current namespace. They are declared
+    States and timers belong to the current key, or to the current key in the current namespace. They are declared
     before :meth:`seal`. List, reducing and aggregating states of namespaces have
     ``merge_namespaces(target, sources)``; reducing and aggregating ones ``fold(value)``, which adds a value, also None,
     and returns whether it was the first, and ``accumulator()``, which returns what is folded so far, or None.
@@ -54,7 +54,7 @@ class KeyedStateBackend(KeyRows):
         self.namespaces: NamespaceRows = NamespaceRows(self)
         # The keys that were asked for last, and in their order: most often there are the same ones again.
         self._ordered_keys: tuple[list[Any], list[Any]] = ([], [])
-        # In an operator that goes on when its function raises: where its states and timers note what is to be undone.
+        # In an operator that continues when its function raises: where its states and timers note what is to be undone.
         self._undo: Undo | None = None
         self._cleaner: TtlCleaner | None = None
 
@@ -123,7 +123,7 @@ class KeyedStateBackend(KeyRows):
             union: whether all subtasks get all elements when their number changes; else these are shared out.
 
         Raises:
-            ProgramError: there are states or timers of namespaces, beside which it cannot lie.
+            ProgramError: there are states or timers of namespaces, and it cannot be kept together with them.
         """
         namespaces = self.namespaces
         if namespaces.is_of_keys:
@@ -335,7 +335,7 @@ class KeyedStateBackend(KeyRows):
 
     @property
     def tables(self) -> tuple[RowTable, RowTable]:
-        """The rows of keys, and those of namespaces."""
+        """The rows of keys, and the rows of namespaces."""
         return self, self.namespaces
 
     def table_of(self, address: Any) -> RowTable:
@@ -371,7 +371,7 @@ class KeyedStateBackend(KeyRows):
         self._without_timers = without_timers
 
     def end_loading(self) -> None:
-        """Take note that all rows are there."""
+        """Take note that all rows have been loaded."""
         unused = [
             place
             for place, slot in enumerate(self.slots, FIRST_SLOT)
@@ -384,7 +384,7 @@ class KeyedStateBackend(KeyRows):
 
 
 def _in_order(keys: list[Any]) -> list[Any]:
-    """Return keys by their hashes; those of equal hashes, which are few, by what they look like."""
+    """Return keys sorted by their hashes. The few keys that share a hash are sorted by their ``repr``."""
     hashes = list(map(stable_hash, keys))
     found: list[Any] = []
     together = groupby(sorted(range(len(keys)), key=hashes.__getitem__), hashes.__getitem__)

@@ -28,7 +28,7 @@ class RowsOfTimers(CurrentRow, Protocol):
     """What timers know of the rows that they are in.
 
     Attributes:
-        is_namespaced: whether the rows are those of namespaces.
+        is_namespaced: whether the rows belong to namespaces.
     """
 
     is_namespaced: bool
@@ -170,7 +170,7 @@ class HeapTimers:
     # -- slots --
 
     def _add(self, row: Row, timestamp: int) -> bool:
-        """Add a timestamp to a row, unless it is there; tell whether it was not."""
+        """Add a timestamp to a row, unless the row has it already; tell whether it was added."""
         slot = self.slot
         present = row[slot]
         if present is None:
@@ -186,7 +186,7 @@ class HeapTimers:
         return True
 
     def _forget(self, row: Row, timestamp: int) -> bool:
-        """Take a timestamp out of a row; tell whether it was there."""
+        """Take a timestamp out of a row; tell whether the row had it."""
         slot = self.slot
         present = row[slot]
         if present is None:
@@ -227,7 +227,7 @@ class HeapTimers:
         """Return owners and timestamps of the timers in restored rows.
 
         Raises:
-            CheckpointMismatchError: what is in the place of a timer is none.
+            CheckpointMismatchError: a row has something else where a timer should be.
         """
         owners: list[Any] = []
         timestamps: list[int] = []

@@ -1,4 +1,4 @@
-"""The input of a task in batch mode: broadcast records, then those of other streams, then those with keys, key by key.
+"""The input of a task in batch mode: broadcast records, then other records without keys, then, key by key, the rest.
 
 Source of the behaviour: Flink's batch execution mode.
 """

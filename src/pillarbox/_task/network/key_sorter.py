@@ -79,9 +79,9 @@ class _Run:
 
 
 def _merged(runs: Sequence[_Run]) -> Iterator[Portion]:
-    """Return the records of several runs as sorted portions; of equal hash and time, those of earlier runs first.
+    """Return the records of several runs as sorted portions; earlier runs first if hash and time are equal.
 
-    All that comes up to the earliest end of a block is there. (Ends are compared with the runs' numbers, too.)
+    Everything up to the earliest end of a block is in memory. (Ends are compared with the runs' numbers, too.)
     """
     while True:
         ends = [(run.last, number) for number, run in enumerate(runs) if run.block is not None]
@@ -107,7 +107,7 @@ class KeySorter:
         self._operator = operator
         self._hashes: dict[Any, int] = {}
         self._keyings: dict[int, Keying] = {}
-        # What is not sorted yet, of each input.
+        # The records of each input that are not sorted yet.
         self._gathered: dict[int, list[Portion]] = {}
         self._gathered_bytes = 0
         self._spool = Spool(memory=1)
@@ -177,7 +177,7 @@ class KeySorter:
     def _merged_down(self, index: int) -> list[_Run]:
         runs, spool, keying = self._runs.pop(index, []), self._spool, self._keyings[index]
         while len(runs) > _FAN_IN:
-            # What is merged stays in the file until all is done: a file cannot give back its middle.
+            # Blocks that are merged stay in the file until the end: a file cannot give back its middle.
             length = len(next(read_blocks(spool, keying, index, runs[0][:1])))
             runs = [
                 write_blocks(
@@ -233,7 +233,7 @@ class KeySorter:
         yield KeyedRun(index, portion.records, keys, ends)
 
     def _of_one_hash(self, portion: Portion, begins: npt.NDArray[np.bool_]) -> Iterator[KeyedRun]:
-        """Return the records of the current key; those of others with the same hash are put aside."""
+        """Return the records of the current key; put aside the records of other keys with the same hash."""
         index, keys = int(portion.indexes[0]), portion.found_keys()
         if begins[0]:
             yield from self._ended(index)
