@@ -64,8 +64,8 @@ A whole program, with its own watermark strategy, shuffles and as many subtasks 
 >>> first, sorted(second), last
 ([], [('c1', 1), ('c2', 1)], [('c3', 1)])
 
-Some things hold for every function: that its state is in its states and not in itself, that it does not matter how
-records are cut into runs, and so on. :func:`check_operator` tries them:
+Some laws hold for every function: it keeps its state in its states and not in attributes, its results do not depend on
+how records are cut into runs, and so on. :func:`check_operator` checks these laws:
 
 >>> from pillarbox.testing import StreamRecord, Watermark, check_operator
 >>> check_operator(

@@ -152,7 +152,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     """Handles the records of a stream without key, connected with a broadcast stream.
 
     Each subtask gets each record of the broadcast stream once, and keeps what it needs of it in broadcast state.
-    Nothing is known of the order between both streams.
+    The two streams have no defined order: a record that must not miss a rule waits in state until the rule arrives.
 
     Example:
         >>> RULES = MapStateDescriptor[str, int]("rules")
