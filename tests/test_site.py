@@ -39,6 +39,17 @@ def test_the_pages_are_written(api_pages, tmp_path):
     assert ".. autofunction:: pillarbox.start\n```" in (tmp_path / "queries.md").read_text()
 
 
+def test_members_of_a_base_that_is_on_a_page_are_there_alone(api_pages, tmp_path):
+    api_pages.write(tmp_path)
+    page = (tmp_path / "keyed-streams.md").read_text()
+    options = page.partition(".. autoclass:: pillarbox.KeyedStream\n")[2].partition("```")[0]
+    assert "Protocol, DataStream\n" in options
+    sentence = options.strip().splitlines()[-1]
+    assert ":py:obj:`~pillarbox.DataStream.map`, " in sentence
+    assert sentence.endswith(" from :py:class:`~pillarbox.DataStream`.")
+    assert "`~pillarbox.DataStream.process`" not in sentence, "KeyedStream has its own"
+
+
 @pytest.mark.parametrize(
     ("link", "wanted"),
     [

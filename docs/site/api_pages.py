@@ -5,19 +5,38 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 # Title, what the page is about, and the names in their order: names of `pillarbox`, or of the module before the dot.
 PAGES: dict[str, tuple[str, str, list[str]]] = {
+    "environment": (
+        "Environment",
+        "Where a program begins: sources, settings, and the program as a whole.",
+        ["StreamExecutionEnvironment", "RuntimeExecutionMode", "Program", "LocalJob"],
+    ),
     "streams": (
         "Streams",
-        "The environment, and the streams that a program is made of.",
+        "Streams of records, before they are divided by key.",
+        ["DataStream", "AsyncDataStream", "BroadcastStream", "DataStreamSink", "OutputTag", "Partitioner"],
+    ),
+    "keyed-streams": (
+        "Keyed streams",
+        "Streams that are divided by key: functions have state and timers of the key.",
+        ["KeyedStream", "KeySelector"],
+    ),
+    "windowed-streams": (
+        "Windowed streams",
+        "Streams whose records are collected in windows.",
+        ["WindowedStream", "AllWindowedStream"],
+    ),
+    "two-inputs": (
+        "Streams with two inputs",
+        "Streams that are connected, joined or grouped with another one.",
         [
-            "StreamExecutionEnvironment", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream",
-            "BroadcastConnectedStream", "AsyncDataStream", "WindowedStream", "AllWindowedStream", "JoinedStreams",
-            "JoinedWindows", "CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "DataStreamSink", "OutputTag",
-            "Partitioner", "KeySelector", "RuntimeExecutionMode", "Program", "LocalJob",
+            "ConnectedStreams", "BroadcastConnectedStream", "JoinedStreams", "JoinedWindows", "CoGroupedStreams",
+            "CoGroupedWindows", "IntervalJoin",
         ],
     ),
     "dataframes": (
@@ -30,11 +49,18 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
         "What you derive from, and the contexts that functions are given.",
         [
             "Function", "RuntimeContext", "MapFunction", "FilterFunction", "FlatMapFunction", "ProcessFunction",
-            "KeyedProcessFunction", "CoMapFunction", "CoFlatMapFunction", "CoProcessFunction",
-            "KeyedCoProcessFunction", "BroadcastProcessFunction", "KeyedBroadcastProcessFunction", "JoinFunction",
-            "FlatJoinFunction", "CoGroupFunction", "ProcessJoinFunction", "ReduceFunction", "AggregateFunction",
-            "ArrowAggregateFunction", "CheckpointedFunction", "FunctionInitializationContext",
-            "FunctionSnapshotContext", "OperatorStateStore", "KeyedStateStore", "Row",
+            "KeyedProcessFunction", "ReduceFunction", "AggregateFunction", "ArrowAggregateFunction",
+            "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext", "OperatorStateStore",
+            "KeyedStateStore", "Row",
+        ],
+    ),
+    "two-input-functions": (
+        "Functions of two inputs",
+        "What you derive from where two streams are connected, broadcast, joined or grouped.",
+        [
+            "CoMapFunction", "CoFlatMapFunction", "CoProcessFunction", "KeyedCoProcessFunction",
+            "BroadcastProcessFunction", "KeyedBroadcastProcessFunction", "JoinFunction", "FlatJoinFunction",
+            "CoGroupFunction", "ProcessJoinFunction",
         ],
     ),
     "state": (
@@ -57,19 +83,31 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
     ),
     "windows": (
         "Windows",
-        "Assigners, triggers, evictors, window functions and aggregates of columns.",
+        "What assigns records to windows, and the windows.",
         [
             "TumblingEventTimeWindows", "SlidingEventTimeWindows", "CumulativeEventTimeWindows",
             "EventTimeSessionWindows", "DynamicEventTimeSessionWindows", "TumblingProcessingTimeWindows",
             "SlidingProcessingTimeWindows", "CumulativeProcessingTimeWindows", "ProcessingTimeSessionWindows",
             "DynamicProcessingTimeSessionWindows", "GlobalWindows", "CountTumblingWindowAssigner",
             "CountSlidingWindowAssigner", "WindowAssigner", "MergingWindowAssigner", "MergeCallback",
-            "SessionWindowTimeGapExtractor", "Window", "TimeWindow", "CountWindow", "GlobalWindow", "Trigger",
-            "TriggerResult", "EventTimeTrigger", "ProcessingTimeTrigger", "ContinuousEventTimeTrigger",
+            "SessionWindowTimeGapExtractor", "Window", "TimeWindow", "CountWindow", "GlobalWindow",
+        ],
+    ),
+    "triggers": (
+        "Triggers and evictors",
+        "When a window emits its result, and which of its records count.",
+        [
+            "Trigger", "TriggerResult", "EventTimeTrigger", "ProcessingTimeTrigger", "ContinuousEventTimeTrigger",
             "ContinuousProcessingTimeTrigger", "CountTrigger", "DeltaTrigger", "PurgingTrigger", "NeverTrigger",
-            "Evictor", "CountEvictor", "DeltaEvictor", "TimeEvictor", "WindowFunction", "ProcessWindowFunction",
-            "AllWindowFunction", "ProcessAllWindowFunction", "ColumnAggregate", "count_", "sum_", "avg_", "min_",
-            "max_", "first_", "last_", "approx_count_distinct_",
+            "Evictor", "CountEvictor", "DeltaEvictor", "TimeEvictor",
+        ],
+    ),
+    "window-functions": (
+        "Window functions",
+        "What makes the result of a window, and aggregates of columns.",
+        [
+            "WindowFunction", "ProcessWindowFunction", "AllWindowFunction", "ProcessAllWindowFunction",
+            "ColumnAggregate", "count_", "sum_", "avg_", "min_", "max_", "first_", "last_", "approx_count_distinct_",
         ],
     ),
     "async": (
@@ -127,27 +165,40 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
 }  # fmt: skip
 
 
+# Bases whose members are no part of the API.
+_FOREIGN = "object, Exception, AssertionError, tuple, Generic, Protocol"
+
+
 def write(folder: Path) -> None:
     """Write the pages of the API, and one that lists them."""
     folder.mkdir(exist_ok=True)
     lines = ["# API", "", "Made of the docstrings.", "", "```{toctree}", ":maxdepth: 1", "", *PAGES, "```", ""]
     _write(folder / "index.md", lines)
+    listed = {_find(name): name for _, _, names in PAGES.values() for name in names}
     for page, (title, about, names) in PAGES.items():
         lines = [f"# {title}", "", about, ""]
         for name in names:
-            module, _, short = f"pillarbox.{name}".rpartition(".")
-            found = getattr(importlib.import_module(module), short)
+            found = _find(name)
             if inspect.isclass(found):
-                kind, options = "exception" if issubclass(found, BaseException) else "class", _options(found)
+                kind, options = "exception" if issubclass(found, BaseException) else "class", _class_body(found, listed)
             else:
                 kind, options = "function" if callable(found) else "data", []
-            lines += ["```{eval-rst}", f".. auto{kind}:: {module}.{short}", *options, "```", ""]
+            lines += ["```{eval-rst}", f".. auto{kind}:: pillarbox.{name}", *options, "```", ""]
         _write(folder / f"{page}.md", lines)
 
 
-def _options(found: type) -> list[str]:
-    """Return the options of a class: its members and those that it inherits, but not classes that belong to others."""
-    bases = "object, Exception, AssertionError, tuple, Generic, Protocol"
+def _find(name: str) -> Any:
+    module, _, short = f"pillarbox.{name}".rpartition(".")
+    return getattr(importlib.import_module(module), short)
+
+
+def _class_body(found: type, listed: Mapping[Any, str]) -> list[str]:
+    """Return the options of a class: its members and those of bases that are on no page, but not classes of others.
+
+    Members of a base that is on a page are there; a sentence links to them.
+    """
+    bases = [base for base in found.__mro__[1:] if base in listed]
+    without = ", ".join([_FOREIGN, *sorted(base.__name__ for base in bases)])
     foreign = {
         name
         for base in found.__mro__
@@ -155,7 +206,21 @@ def _options(found: type) -> list[str]:
         if isinstance(member, type) and member.__qualname__ != f"{found.__qualname__}.{name}"
     }
     exclude = [f"   :exclude-members: {', '.join(sorted(foreign))}"] if foreign else []
-    return ["   :members:", f"   :inherited-members: {bases}", *exclude]
+    return ["   :members:", f"   :inherited-members: {without}", *exclude, *_inherited(found, bases, foreign, listed)]
+
+
+def _inherited(
+    found: type, bases: Sequence[type], foreign: Collection[str], listed: Mapping[Any, str]
+) -> Iterator[str]:
+    """Yield a sentence for each base that is on a page, with the names that the class has of it."""
+    seen: set[str] = set(foreign)
+    for owner in found.__mro__[:-1]:
+        members = [name for name in vars(owner) if not name.startswith("_") and name not in seen]
+        seen |= set(members)
+        if owner in bases and members:
+            path = f"pillarbox.{listed[owner]}"
+            links = ", ".join(f":py:obj:`~{path}.{name}`" for name in members)
+            yield from ("", f"   It inherits {links} from :py:class:`~{path}`.")
 
 
 def _write(path: Path, lines: list[str]) -> None:

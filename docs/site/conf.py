@@ -31,6 +31,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "translator",
 ]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["benchmarks/*", "images/*", "site/*"]
@@ -76,6 +77,12 @@ def _write_api(app: Any) -> None:
     api_pages.write(DOCS / "api")
 
 
+def _forget(app: Any, env: Any, docnames: list[str]) -> None:
+    """Forget all pages that are read again, so that no name is on two while it moves from one to another."""
+    for docname in docnames:
+        env.clear_doc(docname)
+
+
 def _write_markdown(app: Any, error: Exception | None) -> None:
     """Write the Markdown of each page next to its HTML, and list the pages in ``llms.txt``, for programs that read."""
     if error is not None:
@@ -93,5 +100,6 @@ def setup(app: Any) -> None:
     """Have the pages of the API written before Sphinx looks for pages."""
     app.add_lexer("mermaid", TextLexer)  # GitHub draws these; here they are shown as they are written
     app.connect("builder-inited", _write_api)
+    app.connect("env-before-read-docs", _forget)
     app.connect("source-read", _outside)
     app.connect("build-finished", _write_markdown)
