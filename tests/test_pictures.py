@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox import StreamExecutionEnvironment
-from scripts import draw_concepts
+from scripts import draw_architecture, draw_concepts
 from tests.support.docs import HOME
 
 
@@ -41,6 +41,19 @@ def test_a_picture_of_a_concept_is_what_a_run_does(name):
     assert draw_concepts.PICTURES[name]() == committed, "draw it again: python -m scripts.draw_concepts"
 
 
+@pytest.mark.parametrize("name", draw_architecture.PICTURES)
+def test_a_picture_of_the_architecture_is_what_its_script_draws(name):
+    committed = (draw_architecture.FOLDER / f"{name}.svg").read_text()
+    assert draw_architecture.PICTURES[name]() == committed, "draw it again: python -m scripts.draw_architecture"
+
+
+@pytest.mark.parametrize("drawing", [draw_architecture, draw_concepts])
+def test_a_page_shows_each_picture_and_there_are_no_others(drawing):
+    page = (HOME / "docs" / f"{drawing.FOLDER.name}.md").read_text()
+    shown = re.findall(rf"!\[[^\]]+\]\(images/{drawing.FOLDER.name}/([\w-]+)\.svg\)", page)
+    assert sorted(shown) == sorted(drawing.PICTURES) == sorted(path.stem for path in drawing.FOLDER.glob("*.svg"))
+
+
 def test_the_picture_of_the_join_is_what_it_does():
     committed = (JOINS["FOLDER"] / "interval.svg").read_text()
     assert JOINS["draw"]() == committed, "draw it again: python scripts/draw_joins.py"
@@ -68,7 +81,7 @@ def test_the_program_below_the_pictures_prints_what_the_page_says(capsys):
 
 @pytest.mark.parametrize("page", ["#ffffff", "#0d1117"])
 def test_pictures_can_be_read_on_light_and_dark_pages(page):
-    folders = DRAWING["FOLDER"], JOINS["FOLDER"]
+    folders = DRAWING["FOLDER"], JOINS["FOLDER"], draw_architecture.FOLDER, draw_concepts.FOLDER
     drawn = "".join(path.read_text() for folder in folders for path in folder.glob("*.svg"))
     texts = set(re.findall(r'<text [^>]*fill="(#\w+)"', drawn)) - {"#ffffff"}  # numbers in filled circles
     assert texts

@@ -17,7 +17,6 @@ ROOT = DOCS.parent
 sys.path[:0] = [str(ROOT / "src"), str(HERE)]
 
 import api_pages  # noqa: E402
-from pygments.lexers.special import TextLexer  # noqa: E402
 
 project = "pillarbox"
 _package = metadata("pillarbox")
@@ -98,7 +97,6 @@ def _write_markdown(app: Any, error: Exception | None) -> None:
 
 def setup(app: Any) -> None:
     """Have the pages of the API written before Sphinx looks for pages."""
-    app.add_lexer("mermaid", TextLexer)  # GitHub draws these; here they are shown as they are written
     app.connect("builder-inited", _write_api)
     app.connect("env-before-read-docs", _forget)
     app.connect("source-read", _outside)
