@@ -6,6 +6,7 @@ is on which page.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import metadata
 from pathlib import Path
@@ -24,6 +25,8 @@ author = copyright = _package["Author-email"].partition(" <")[0].strip('"')
 release = version = _package["Version"]
 _addresses = dict(url.split(", ", 1) for url in _package.get_all("Project-URL") or ())
 repository = _addresses["Homepage"]
+# The site of a release leads to the files of that release.
+branch = os.environ["GITHUB_REF_NAME"] if os.environ.get("GITHUB_REF_TYPE") == "tag" else "main"
 
 extensions = [
     "myst_parser",
@@ -56,15 +59,29 @@ html_theme = "furo"
 html_title = "pillarbox"
 html_theme_options = {
     "source_repository": repository,
-    "source_branch": "main",
+    "source_branch": branch,
     "source_directory": "docs/",
 }
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["versions.css"]
+html_js_files = [("versions.js", {"defer": "defer"})]
+templates_path = ["templates"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/versions.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
 
 
 def _outside(app: Any, docname: str, source: list[str]) -> None:
     """Files of the repository that are no page become links to where the repository is."""
-    folder, blob = (DOCS / docname).parent, f"{repository}/blob/main"
+    folder, blob = (DOCS / docname).parent, f"{repository}/blob/{branch}"
     if docname == "index":  # the site begins with README, and adds a table of contents
         app.env.note_dependency(str(ROOT / "README.md"))
         first = api_pages.absolute_links((ROOT / "README.md").read_text(), ROOT, ROOT, blob, app.env.found_docs)

@@ -1,0 +1,69 @@
+"""Adds a site to those of all versions: ``python scripts/site_versions.py build/site SITES v0.2.0`` (or ``latest``).
+
+``SITES`` is what is published: a folder for each release, and ``latest`` for the main branch. ``versions.json`` lists
+them for the choice in the sidebar, and the first page leads to the newest release.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+LATEST = "latest"
+_RELEASE = re.compile(r"\d+(\.\d+)*")
+_FIRST = """\
+<!doctype html>
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="0; url={folder}/">
+<title>pillarbox</title>
+<p><a href="{folder}/">The documentation of pillarbox</a></p>
+"""
+
+
+def add(built: Path, sites: Path, name: str) -> None:
+    """Put a site into the folder of its version, in which it replaces what was there, and list all versions.
+
+    Args:
+        built: the site, as ``make docs`` makes it.
+        sites: the folder of all versions.
+        name: "latest", or the tag of a release, such as "v0.2.0".
+
+    Raises:
+        ValueError: the name is neither.
+    """
+    version = name.removeprefix("v")
+    if version != LATEST and _numbers(version) is None:
+        raise ValueError(f"{name!r} is neither 'latest' nor the tag of a release, such as 'v0.2.0'")
+    folder = sites / version
+    if folder.exists():
+        shutil.rmtree(folder)
+    shutil.copytree(built, folder)
+    _write_list(sites)
+
+
+def _write_list(sites: Path) -> None:
+    """Write the list of versions, the newest first, and the page that leads to the newest release."""
+    folders = [path.name for path in sites.iterdir() if (path / "index.html").exists()]
+    numbered = {name: numbers for name in folders if (numbers := _numbers(name)) is not None}
+    releases = sorted(numbered, key=lambda name: numbered[name], reverse=True)
+    newest = next((name for name in releases if _RELEASE.fullmatch(name)), None)
+    versions = [LATEST] * (LATEST in folders) + releases
+    (sites / "versions.json").write_text(json.dumps({"newest": newest, "versions": versions}, indent=2) + "\n")
+    (sites / "index.html").write_text(_FIRST.format(folder=newest or LATEST))
+    (sites / ".nojekyll").touch()  # Jekyll would leave out folders whose names begin with an underscore
+
+
+def _numbers(version: str) -> tuple[list[int], bool, str] | None:
+    """Return what versions are ordered by (1.0rc1 comes before 1.0); None: it is no version."""
+    found = re.fullmatch(rf"({_RELEASE.pattern})((?:a|b|rc)\d+)?", version)
+    if found is None:
+        return None
+    numbers, before = found[1], found[3] or ""
+    return [int(part) for part in numbers.split(".")], not before, before
+
+
+if __name__ == "__main__":
+    add(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
