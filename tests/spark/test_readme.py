@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import runpy
 import threading
 from collections.abc import Iterator
 from datetime import datetime
@@ -14,11 +15,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
-from tests.support.docs import HOME, blocks, programs
+from tests.support.docs import HOME, blocks, programs, shown_errors, without_carets
 
 README = HOME / "README.md"
 FIRST_PROGRAM = HOME / "examples" / "first_program.py"
@@ -80,7 +82,7 @@ def test_readme_programs_do_what_readme_says(spark: SparkSession, service: str, 
 # The programs of these pages have tests of their own.
 ELSEWHERE = ("README.md", "docs/pyflink.md")
 PAYMENTS = [("ann", 1_000, 5.0), ("bob", 2_000, 150.0), ("ann", 62_000, 7.0)]
-WHERE = 'File "docs/errors.md, program 0", line 13, in process_element'
+WHERE = 'File "docs/errors.md, program 1", line 13, in process_element'
 LETTER = f"Traceback (most recent call last):\n  {WHERE}\nKeyError: 'ann'"
 
 
@@ -98,11 +100,11 @@ def are_numbered(rows: list[tuple[str, int]]) -> bool:
 # prints, where that is nothing; or a function that looks at the rows.
 RESULTS: dict[tuple[str, int], Any] = {
     ("docs/async.md", 0): [("ann", 0.05), ("ann", 0.07), ("bob", 1.5)],
-    ("docs/errors.md", 0): [
+    ("docs/errors.md", 1): [
         (f"Row(card='ann', at={at}, amount={amount})", "'ann'", None, "process: Spent", "KeyError: 'ann'", LETTER, None)
         for at, amount in ((1_000, 5.0), (62_000, 7.0))
     ],
-    ("docs/errors.md", 1): [("ann",), ("ann",), ("bob",)],
+    ("docs/errors.md", 2): [("ann",), ("ann",), ("bob",)],
     ("docs/execution.md", 0): [("ann", 12.0), ("bob", 150.0)],
     ("docs/howto/backfill.md", 0): [("ann", 1_000, 5.0), ("ann", 62_000, 12.0), ("bob", 2_000, 150.0)],
     ("docs/howto/enrich.md", 0): [("bob", 150.0)],
@@ -114,7 +116,7 @@ RESULTS: dict[tuple[str, int], Any] = {
     ("docs/state.md", 1): [("ann", 5.0), ("ann", 12.0), ("bob", 150.0)],
     ("docs/state.md", 2): are_numbered,
     ("docs/testing.md", 0): None,  # it asserts by itself
-    ("docs/testing.md", 1): None,
+    ("docs/testing.md", 3): None,
     ("docs/two-inputs.md", 0): [("ann", 0), ("ann", 0), ("ann", 61_000), ("bob", 0)],
     ("docs/two-inputs.md", 1): [
         ("ann", 1_000, 5.0, 1_000, 5.0),
@@ -151,7 +153,8 @@ RESULTS: dict[tuple[str, int], Any] = {
 
 def test_every_program_of_the_docs_has_a_result():
     pages = {page: found for page, found in programs().items() if page not in ELSEWHERE}
-    assert RESULTS.keys() == {(page, number) for page, found in pages.items() for number in range(len(found))}
+    every = {(page, number) for page, found in pages.items() for number in range(len(found))}
+    assert RESULTS.keys() == every - shown_errors().keys()
 
 
 @pytest.mark.parametrize(("page", "number"), RESULTS, ids=str)
@@ -174,6 +177,18 @@ def test_a_program_of_the_docs(page: str, number: int, spark: SparkSession, caps
     found: Any = capsys.readouterr().out or None if frame is None else sorted(map(tuple, frame.collect()))
     expected = RESULTS[page, number]
     assert expected(found) if callable(expected) else found == expected
+
+
+@pytest.mark.usefixtures("one_attempt")
+def test_a_program_fails_with_the_error_that_its_page_shows(spark: SparkSession, tmp_path: Path, monkeypatch):
+    """The other errors that pages show need no Spark: ``tests/test_shown_errors.py`` has them."""
+    monkeypatch.setattr(pillarbox, "local_session", lambda: spark)
+    (tmp_path / "job.py").write_text(programs()["docs/errors.md"][0])
+    with pytest.raises(PythonException) as caught:
+        runpy.run_path(str(tmp_path / "job.py"), run_name="__main__")
+    error = f"{type(caught.value).__module__}.{type(caught.value).__qualname__}: {caught.value}"
+    shown = shown_errors()["docs/errors.md", 0].replace('File "', f'File "{tmp_path}/')
+    assert without_carets(error) == without_carets(shown)
 
 
 def test_the_first_program_is_readmes():

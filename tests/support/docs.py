@@ -15,11 +15,24 @@ from pathlib import Path
 
 import pillarbox
 
-__all__ = ["HOME", "PAGES", "STEPS", "blocks", "fragments", "modules", "programs"]
+__all__ = [
+    "HOME",
+    "PAGES",
+    "STEPS",
+    "blocks",
+    "fragments",
+    "modules",
+    "outputs",
+    "programs",
+    "shown_errors",
+    "without_carets",
+]
 
 HOME = Path(__file__).parents[2]
 PAGES = sorted(HOME.glob("*.md")) + sorted((HOME / "docs").rglob("*.md"))
 STEPS = sorted((HOME / "docs" / "tutorial").glob("[1-9]-*.md"))
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_ERROR = re.compile(r"^[\w.]*(?:Error|Exception): ", re.MULTILINE)
 _MODULE = re.compile(r"^`(\w+)\.py`[^`]*?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 # What the programs take for granted.
@@ -72,10 +85,32 @@ def blocks(page: Path, kind: str = "python") -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
+def outputs(page: Path) -> list[str]:
+    """Return the code blocks of a page that are marked as no language: what programs print."""
+    return [text for language, text in _BLOCK.findall(page.read_text()) if not language]
+
+
 def programs() -> dict[str, list[str]]:
     """Return the code blocks of each page that has some, by its path."""
     pages = [page for page in PAGES if page not in STEPS]
     return {page.relative_to(HOME).as_posix(): found for page in pages if (found := blocks(page))}
+
+
+def shown_errors() -> dict[tuple[str, int], str]:
+    """Return the errors that pages show, by the page and the number of its program before."""
+    found = {}
+    for page in PAGES:
+        programs_so_far = 0
+        for language, text in _BLOCK.findall(page.read_text()):
+            programs_so_far += language == "python"
+            if not language and _ERROR.search(text):
+                found[page.relative_to(HOME).as_posix(), programs_so_far - 1] = text
+    return found
+
+
+def without_carets(text: str) -> str:
+    """Return a traceback without the marks below its lines, which depend on the version of Python."""
+    return "\n".join(line for line in text.strip().splitlines() if line.strip(" ~^"))
 
 
 def modules(step: Path) -> dict[str, str]:
