@@ -188,9 +188,33 @@ def support_chats(folder: Path) -> list[str]:
     ]
 
 
+def fraud(folder: Path) -> list[str]:
+    """A payment of more than 500 is by a thief if one of less than 1 with the same card came in the minute before."""
+    errors: list[str] = []
+    by_card: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
+    for row in rows(folder / "payments"):
+        amount: Any = row["amount"] or None  # Spark reads an empty field as NULL
+        try:
+            by_card[row["card"]].append((row["at"], float(amount)))
+        except (TypeError, ValueError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    stolen = []
+    for card, payments in by_card.items():
+        tries: list[datetime] = []
+        for at, amount in sorted(payments):
+            if amount < 1:
+                tries.append(at)
+            elif amount > 500:
+                if any(at - each <= timedelta(minutes=1) for each in tries):
+                    stolen.append((amount, card, at))
+                tries = []  # those of the last minute have led to an alert, and earlier ones cannot
+    scored = [f"{card} {at} {amount} {round(amount / (amount + 200), 3)}" for amount, card, at in sorted(stolen)]
+    return [*scored[:-6:-1], *sorted(errors)]
+
+
 ORACLES: dict[str, Callable[[Path], list[str]]] = {
     oracle.__name__: oracle
     for oracle in (
-        orders_and_payments, clicks, heartbeats, dedupe_and_backfill, weather_alarms, score, support_chats,
+        orders_and_payments, clicks, heartbeats, dedupe_and_backfill, weather_alarms, score, support_chats, fraud,
     )
 }  # fmt: skip

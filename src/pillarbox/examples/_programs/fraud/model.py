@@ -1,35 +1,59 @@
 """A stand-in for a model that scores payments: ``python model.py`` serves it on port 8123 until Ctrl-C.
 
-``GET /score?card=c007&amount=1200.00`` answers ``{"score": 0.857}``. It takes 20 requests a second; what is more than
-that gets the answer 429 with a ``Retry-After`` of one second.
+``GET /score?card=c007&amount=1200.00`` answers ``{"score": 0.857}``. It accepts 20 requests a second, and answers
+further ones with 429 and a ``Retry-After`` of one second.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 PORT = 8123
 LIMIT = 20  # requests a second
 
 
+class RateLimit:
+    """Admits so many requests a second. Each has a thread of its own, so a lock makes each decision one step."""
+
+    def __init__(self, most: int) -> None:
+        self.lock = threading.Lock()
+        self.recent: deque[float] = deque(maxlen=most)
+
+    def admits(self) -> bool:
+        """Admit a request, or return False."""
+        with self.lock:
+            now = time.monotonic()
+            if len(self.recent) == self.recent.maxlen and now - self.recent[0] < 1:
+                return False
+            self.recent.append(now)
+            return True
+
+
+class ModelServer(ThreadingHTTPServer):
+    """Serves the model on loopback."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port), Model)
+        self.limit = RateLimit(LIMIT)
+
+
 class Model(BaseHTTPRequestHandler):
     """Answers requests; the larger an amount, the higher its score."""
 
-    recent: ClassVar[deque[float]] = deque(maxlen=LIMIT)
+    server: ModelServer
 
     def do_GET(self) -> None:
         """Score a payment."""
-        now = time.monotonic()
-        if len(self.recent) == LIMIT and now - self.recent[0] < 1:
+        if not self.server.limit.admits():
             self._answer(429, {"error": "too many requests"}, {"Retry-After": "1"})
             return
-        self.recent.append(now)
         amount = float(parse_qs(urlsplit(self.path).query)["amount"][0])
         self._answer(200, {"score": round(amount / (amount + 200), 3)}, {})
 
@@ -45,9 +69,9 @@ class Model(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def serve(port: int = PORT) -> ThreadingHTTPServer:
+def serve(port: int = PORT) -> ModelServer:
     """Return a server that listens on loopback; port 0 takes any that is free."""
-    return ThreadingHTTPServer(("127.0.0.1", port), Model)
+    return ModelServer(port)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A stand-in for a language model that summarizes chats: ``python model.py`` serves it on port 8124 until Ctrl-C.
 
-``POST /summarize`` with a chat as its text answers ``{"summary": "..."}``. It takes 40 requests a second; what is more
-than that gets the answer 429 with a ``Retry-After`` of one second. It refuses chats with card numbers in them by 400.
+``POST /summarize`` with a chat as its text answers ``{"summary": "..."}``. It accepts 40 requests a second, and
+answers further ones with 429 and a ``Retry-After`` of one second. It refuses chats with card numbers in them by 400.
 """
 
 from __future__ import annotations
@@ -13,29 +13,49 @@ import threading
 import time
 from collections import Counter, deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any
 
 PORT = 8124
 LIMIT = 40  # requests a second
 CARD_NUMBER = re.compile(r"\b\d{4} \d{4} \d{4} \d{4}\b")
 
 
-class Model(BaseHTTPRequestHandler):
-    """Answers requests, and counts them by the status of the answer."""
+class RateLimit:
+    """Admits so many requests a second. Each has a thread of its own, so a lock makes each decision one step."""
 
-    recent: ClassVar[deque[float]] = deque(maxlen=LIMIT)
-    answers: ClassVar[Counter[int]] = Counter()
-    lock: ClassVar[threading.Lock] = threading.Lock()  # each request has a thread
+    def __init__(self, most: int) -> None:
+        self.lock = threading.Lock()
+        self.recent: deque[float] = deque(maxlen=most)
+
+    def admits(self) -> bool:
+        """Admit a request, or return False."""
+        with self.lock:
+            now = time.monotonic()
+            if len(self.recent) == self.recent.maxlen and now - self.recent[0] < 1:
+                return False
+            self.recent.append(now)
+            return True
+
+
+class ModelServer(ThreadingHTTPServer):
+    """Serves the model on loopback, and counts the answers by their status."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port), Model)
+        self.limit = RateLimit(LIMIT)
+        self.lock = threading.Lock()
+        self.answers: Counter[int] = Counter()
+
+
+class Model(BaseHTTPRequestHandler):
+    """Answers requests."""
+
+    server: ModelServer
 
     def do_POST(self) -> None:
         """Summarize a chat."""
         chat = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        with self.lock:
-            now = time.monotonic()
-            refused = len(self.recent) == LIMIT and now - self.recent[0] < 1
-            if not refused:
-                self.recent.append(now)
-        if refused:
+        if not self.server.limit.admits():
             self._answer(429, {"error": "too many requests"}, {"Retry-After": "1"})
         elif CARD_NUMBER.search(chat):
             self._answer(400, {"error": "the chat has a card number in it"}, {})
@@ -44,8 +64,8 @@ class Model(BaseHTTPRequestHandler):
             self._answer(200, {"summary": f"{lines[0].rstrip('.?!')} ({len(lines)} lines)"}, {})
 
     def _answer(self, status: int, said: dict[str, Any], headers: dict[str, str]) -> None:
-        with self.lock:
-            self.answers[status] += 1
+        with self.server.lock:
+            self.server.answers[status] += 1
         body = json.dumps(said).encode()
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
@@ -57,9 +77,9 @@ class Model(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def serve(port: int = PORT) -> ThreadingHTTPServer:
+def serve(port: int = PORT) -> ModelServer:
     """Return a server that listens on loopback; port 0 takes any that is free."""
-    return ThreadingHTTPServer(("127.0.0.1", port), Model)
+    return ModelServer(port)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from pillarbox import (
     TimeWindow,
     WatermarkStrategy,
 )
-from pillarbox.examples._programs.support_chats.model import Model, serve
+from pillarbox.examples._programs.support_chats.model import serve
 
 PRICE = 0.002  # dollars for an answer
 FAILED = OutputTag[AsyncFailure]("failed")
@@ -73,7 +73,7 @@ with serve(0) as server:
     writer = env.for_each_batch(collect, outputs).trigger(availableNow=True)
     pillarbox.run(pillarbox.start(writer.option("checkpointLocation", mkdtemp())))
 
-answers, asked = Model.answers, Model.answers[200] + Model.answers[400]
+answers, asked = server.answers, server.answers[200] + server.answers[400]
 for name, texts in seen.items():
     print(f"{texts.total()} {name}:", *(f"{count} x {text}" for text, count in texts.most_common(4)), sep="\n  ")
 hits = sum(texts.total() for texts in seen.values()) - asked
