@@ -733,9 +733,42 @@ def test_letters_that_nobody_takes_are_said_and_counted(caplog):
     env = StreamExecutionEnvironment()
     assert env.from_collection(["1", "x", "y"]).map(int, on_error=BAD).execute_and_collect() == [1]
     assert [record.message for record in caplog.records if "is dropped" in record.message] == [
-        "operator 'map: int': a record whose function raised ValueError is dropped, as nobody takes the side output"
-        " 'bad': read get_side_output(...) of it in the same program. Further ones are only counted"
+        "operator 'map: int': a record whose function raised ValueError is dropped, as no output takes the side output"
+        " 'bad': make an output of get_side_output(...) of it. Further ones are only counted"
     ]
+
+
+def first_positive(number):
+    if number < 0:
+        raise ValueError(number)
+    return number
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda stream: stream.map(first_positive, on_error=BAD),
+        lambda stream: stream.key_by(lambda number: 0).process(
+            lambda number, ctx: [first_positive(number)], on_error=BAD
+        ),
+        lambda stream: stream.key_by(first_positive, on_error=BAD),
+        lambda stream: stream.assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+                lambda number, _: first_positive(number)
+            ),
+            on_error=BAD,
+        ),
+    ],
+    ids=["map", "process", "key_by", "timestamps"],
+)
+def test_letters_that_another_output_takes_are_no_reason_to_warn(step, caplog):
+    """Each output is a program of its own, which has only the operators that lead to it."""
+    env = StreamExecutionEnvironment()
+    stream = step(env.from_collection([3, -1, 5]))
+    letters = stream.get_side_output(BAD).map(lambda letter: letter.value)
+    assert stream.map(lambda number: number).execute_and_collect() == [3, 5]
+    assert letters.execute_and_collect() == [-1]
+    assert [record.message for record in caplog.records if "is dropped" in record.message] == []
 
 
 # -- folds of a field, keys, timestamps --

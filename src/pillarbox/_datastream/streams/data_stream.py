@@ -465,7 +465,7 @@ class DataStream(Stream[T1], Generic[T1]):
             raise ProgramError(
                 f"{made.name!r} has no side outputs: ask the stream that process(...) returned, or key_by(on_error=...)"
             )
-        made.factory = made.factory.with_result_type(tag.tag_id, tag.type_info)
+        made.factory = made.factory.with_side_output(tag.tag_id, tag.type_info)
         name = f"side output {tag.tag_id}"
         step = SideOutputTransformation(self._env._next(), name, [made], tag.type_info, tag_id=tag.tag_id)
         return self._after(step)

@@ -101,7 +101,8 @@ class DeadLetters:
         self._tag_id = tag.tag_id
         self._outputs = outputs
         self._count = context.metrics.get(DEAD_LETTERS, Counter)
-        self._warned = False
+        # Each DataFrame of a program is a query of its own, and has only the operators that lead to it.
+        self._warned = tag.tag_id in context.read_elsewhere
 
     def write(self, cause: Exception, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None = None) -> None:
         """Write the letter of a record, or of a timer."""
@@ -114,8 +115,8 @@ class DeadLetters:
         elif not self._warned:
             self._warned = True
             _log.warning(
-                "operator %r: a record whose function raised %s is dropped, as nobody takes the side output %r: read"
-                " get_side_output(...) of it in the same program. Further ones are only counted",
+                "operator %r: a record whose function raised %s is dropped, as no output takes the side output %r:"
+                " make an output of get_side_output(...) of it. Further ones are only counted",
                 self._operator,
                 type(cause).__name__,
                 self._tag_id,

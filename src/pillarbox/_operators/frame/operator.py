@@ -10,7 +10,7 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -114,6 +114,7 @@ class OperatorContext:
             epoch is run again; None: it is not known before a shuffle.
         rate_scope: which rate limits the task shares with others.
         shared: what it shares with the other tasks of its vertex that live where it does.
+        read_elsewhere: the tags of side outputs that are not in ``side_outputs``, as another query may read them.
     """
 
     name: str
@@ -140,6 +141,7 @@ class OperatorContext:
     epoch_time: Callable[[], int] | None = None
     rate_scope: RateScope = field(default_factory=RateScope)
     shared: SharedResources = field(default_factory=SharedResources)
+    read_elsewhere: Collection[str] = ()
 
 
 class StreamOperator:
@@ -311,6 +313,7 @@ class OperatorFactory:
         stateful: whether ``snapshot_state`` returns something, which can be kept only after a shuffle.
         result_types: the types of ``Types`` that results are declared to have, or else the names of their columns, by
             the tag of the side output; None as the tag stands for the main output.
+        asked_tags: the tags of the side outputs that the program asks for, whether an output takes them or not.
         state_depends_on: what its keyed state depends on, so that the state is of no use if any of it changes:
             phrases, each under the name of its subject. They are noted with the state (``_state/keys/state_note.py``).
         keeps_records: whether all records that it emits are ones that came, as they came: what is known of their
@@ -324,6 +327,7 @@ class OperatorFactory:
     wakes_up: bool = False
     stateful: bool = False
     result_types: Mapping[str | None, TypeInformation[Any] | tuple[str, ...]] = field(default_factory=dict)
+    asked_tags: tuple[str, ...] = ()
     state_depends_on: Mapping[str, str] = field(default_factory=dict)
     keeps_records: bool = False
     keeps_columns: bool = False
@@ -337,3 +341,7 @@ class OperatorFactory:
         """Return the factory whose results have a declared type, or declared columns; itself, where it is neither."""
         known = declared if isinstance(declared, TypeInformation) else column_names(declared)
         return self if known is None else replace(self, result_types={**self.result_types, tag: known})
+
+    def with_side_output(self, tag: str, declared: Any) -> OperatorFactory:
+        """Return the factory for a program that asks for a side output, whose results may have a declared type."""
+        return replace(self.with_result_type(tag, declared), asked_tags=tuple(sorted({*self.asked_tags, tag})))
