@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,6 +18,18 @@ PAGE = HOME / "docs" / "pyflink.md"
 PAYMENT = Types.ROW_NAMED(["card", "amount"], [Types.STRING(), Types.LONG()])
 
 
+# What a cell says of its code: the value, or the error.
+SAYS = re.compile(r"`([^`]+)` (is|returns|raises) `([^`]+)`")
+
+
+class Claim(NamedTuple):
+    """Code in the right column of a table, and what the page says of it."""
+
+    code: str
+    verb: str = ""
+    value: str = ""
+
+
 def cells() -> Iterator[str]:
     """The right column of the tables."""
     for row in re.findall(r"^\| (?!---)(.*) \|$", PAGE.read_text(), re.MULTILINE):
@@ -26,10 +38,11 @@ def cells() -> Iterator[str]:
             yield right
 
 
-def code() -> list[str]:
-    """The code in the right column that calls something."""
-    spans = [span for cell in cells() for span in re.findall(r"`(.+?)`(?!`)", cell)]
-    return [span for span in spans if "(" in span and "..." not in span and is_expression(span)]
+def claims() -> list[Claim]:
+    """What the right column says of code, and the other code in it that calls something."""
+    found = [Claim(*groups) for cell in cells() for groups in SAYS.findall(cell)]
+    rest = [span for cell in cells() for span in re.findall(r"`(.+?)`(?!`)", SAYS.sub("", cell))]
+    return found + [Claim(span) for span in rest if "(" in span and "..." not in span and is_expression(span)]
 
 
 def is_expression(span: str) -> bool:
@@ -40,25 +53,29 @@ def is_expression(span: str) -> bool:
     return True
 
 
-def refused(call: Callable[[], Any]) -> bool:
-    with pytest.raises(PillarboxError):
-        call()
-    return True
-
-
-def evaluate(span: str, env: StreamExecutionEnvironment, **more: Any) -> None:
+def check(claim: Claim, env: StreamExecutionEnvironment, **more: Any) -> None:
     stream = env.from_collection([("ann", 5), ("bob", 7)])
     names = {name: getattr(pillarbox, name) for name in pillarbox.__all__}
-    value = eval(
-        span,
-        {**names, "pillarbox": pillarbox, "env": env, "stream": stream, "PAYMENT": PAYMENT, "refused": refused, **more},
-    )
-    assert value is not False, span
-    assert value is True or " == " not in span, span
+    names |= {"pillarbox": pillarbox, "env": env, "stream": stream, "PAYMENT": PAYMENT, **more}
+    if claim.verb == "raises":
+        with pytest.raises(PillarboxError) as caught:
+            eval(claim.code, names)
+        assert type(caught.value) is names[claim.value]
+        return
+    value = eval(claim.code, names)
+    assert value is not False
+    if claim.verb:
+        assert value == eval(claim.value, names)
 
 
-def needs_spark(span: str) -> bool:
-    return "spark" in span or "to_dataframe" in span
+def needs_spark(claim: Claim) -> bool:
+    return "spark" in claim.code or "to_dataframe" in claim.code
+
+
+def test_the_page_says_what_code_returns_and_what_it_raises():
+    """Else the tests below would show less than the page says; and no cell is an assertion."""
+    assert {"is", "returns", "raises"} <= {claim.verb for claim in claims()}
+    assert [claim.code for claim in claims() if " == " in claim.code] == []
 
 
 def test_the_program_prints_what_the_page_says(capsys):
@@ -68,13 +85,13 @@ def test_the_program_prints_what_the_page_says(capsys):
     assert "It prints `ann 6` and `bob 7`." in PAGE.read_text()
 
 
-@pytest.mark.parametrize("span", [span for span in code() if not needs_spark(span)])
-def test_the_code_in_the_tables_is_right(span):
-    evaluate(span, StreamExecutionEnvironment())
+@pytest.mark.parametrize("claim", [claim for claim in claims() if not needs_spark(claim)], ids=lambda claim: claim.code)
+def test_the_code_in_the_tables_is_right(claim):
+    check(claim, StreamExecutionEnvironment())
 
 
 def test_the_code_in_the_tables_that_takes_spark(spark: SparkSession):
-    found = [span for span in code() if needs_spark(span)]
+    found = [claim for claim in claims() if needs_spark(claim)]
     assert len(found) >= 4
-    for span in found:
-        evaluate(span, StreamExecutionEnvironment(spark), spark=spark)
+    for claim in found:
+        check(claim, StreamExecutionEnvironment(spark), spark=spark)
