@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pillarbox
 from examples.delays.data import SCHEMAS, Tables, slices, write_files
 from examples.delays.job import Hour, build
 from examples.delays.oracle import Row
@@ -39,14 +40,13 @@ def start_streaming(
     stream = build(**sources)
     plan = env.get_execution_graph()
     hours = stream.to_dataframe().observe("hours", F.count("*").alias("hours"), F.count_if("alarm").alias("alarms"))
-    query = (
+    writer = (
         hours.writeStream.format("parquet")
         .option("path", str(home / "hours"))
         .option("checkpointLocation", str(home / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    return query, plan
+    return pillarbox.start(writer), plan
 
 
 def read_hours(spark: SparkSession, home: Path) -> list[Row]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+import pillarbox
 from examples.enrichment.job import enrich
 from examples.flights.data import FILES_PER_SLICE, SCHEMA, write_files
 
@@ -25,14 +26,14 @@ def start_streaming(spark: SparkSession, table: pa.Table, folder: Path, service:
     """
     write(table, folder, batches)
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_SLICE)
-    return (
+    writer = (
         enrich(flights_of(source.parquet(str(folder / "flights"))), service)
         .writeStream.format("parquet")
         .option("path", str(folder / "enriched"))
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
+    return pillarbox.start(writer)
 
 
 def run_batch(spark: SparkSession, table: pa.Table, folder: Path, service: str) -> dict[str, pa.Table]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+import pillarbox
 from examples.flights.data import FILES_PER_SLICE, SCHEMA, deal, heartbeat, slices, write_files
 from examples.flights.job import Event, build
 from examples.flights.oracle import Outcome, canonical
@@ -55,15 +56,14 @@ def start_streaming(
     stream = job.build(env.from_dataframe(source.parquet(str(folder / "flights")), name="flights"))
     plan = env.get_execution_graph()
     results = stream.to_dataframe(job.row)
-    query = (
+    writer = (
         (counted(results) if job is EVENTS else results)
         .writeStream.format("parquet")
         .option("path", str(folder / "events"))
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    return query, plan
+    return pillarbox.start(writer), plan
 
 
 def counted(events: DataFrame) -> DataFrame:

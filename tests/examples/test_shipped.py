@@ -6,6 +6,7 @@ README and an output are compared without these. No README shows lines with `row
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -78,6 +79,21 @@ def test_a_readme_shows_what_plain_python_finds(name: str):
     assert found, "an oracle that finds nothing tests nothing"
     lines = [" ".join(line.replace("|", " ").split()) for line in comparable(shown(EXAMPLES[name]))]
     assert [line for line in found if line not in lines] == []
+
+
+def test_no_example_starts_its_query_by_the_writers_own_method():
+    """README says to use ``pillarbox.start``: a reader copies what an example does."""
+    folders = [*EXAMPLES.values(), *(HOME / "examples").iterdir()]
+    programs = [path for folder in folders for path in [folder, *folder.glob("*.py")] if path.suffix == ".py"]
+    assert len(programs) > 20
+    calls = [
+        (path.name, node.lineno)
+        for path in programs
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "start"
+        if ".writeStream" in ast.unparse(node.func.value)
+    ]
+    assert calls == []
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
