@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 
+import pillarbox
 from scripts.dist import absolute_links, build
 from tests.support.docs import HOME
 
@@ -40,3 +41,8 @@ def test_a_commit_is_the_same_bytes_each_time(tmp_path):
     with tarfile.open(source) as files:
         members = {name.partition("/")[2] for name in files.getnames()}
     assert {"CHANGELOG.md", "docs/index.md", "tests/test_house.py", "LICENSE"} <= members
+
+
+def test_the_package_and_its_metadata_have_the_same_version():
+    (version,) = re.findall(r'^version = "(.*)"$', (HOME / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version == pillarbox.__version__
