@@ -19,7 +19,7 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
     "streams": (
         "Streams",
         "Streams of records, before they are divided by key.",
-        ["DataStream", "AsyncDataStream", "BroadcastStream", "DataStreamSink", "OutputTag", "Partitioner"],
+        ["DataStream", "BroadcastStream", "DataStreamSink", "OutputTag", "Partitioner"],
     ),
     "keyed-streams": (
         "Keyed streams",
@@ -114,8 +114,8 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
         "Asking services",
         "Asynchronous functions, retries, caches and fallbacks.",
         [
-            "AsyncFunction", "AsyncBatchFunction", "AsyncRetryStrategy", "AsyncRetryPredicate", "AsyncCache",
-            "AsyncFallback", "AsyncFailure", "fallback", "async_retry_predicates.empty_result_predicate",
+            "AsyncDataStream", "AsyncFunction", "AsyncBatchFunction", "AsyncRetryStrategy", "AsyncRetryPredicate",
+            "AsyncCache", "AsyncFallback", "AsyncFailure", "fallback", "async_retry_predicates.empty_result_predicate",
             "async_retry_predicates.exception_type_predicate", "async_retry_predicates.has_exception_predicate",
         ],
     ),
