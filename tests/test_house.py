@@ -31,6 +31,8 @@ LAYERS = [
     ("_operators",),
     ("_task",),
     ("_graph",),
+    ("_model",),
+    ("_dashboard",),
     ("_runtime",),
     ("_datastream",),
     ("functions", "async_retry_predicates", "_api"),
@@ -56,6 +58,7 @@ PACKAGES = {
         ("worker", "savepoint"),
         ("plan", "reading"),
         ("starting",),
+        ("watching",),
         ("running",),
     ],
     "_datastream": [("",), ("checks",), ("streams",), ("windows", "environment"), ("connected",)],
@@ -92,7 +95,7 @@ PUBLIC = {
     "TimestampAssigner", "TimestampedValue", "Trigger", "TriggerResult", "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
-    "approx_count_distinct_", "avg_", "count_", "first_", "last_", "local_session", "max_", "metrics", "min_",
+    "approx_count_distinct_", "avg_", "count_", "dashboard", "first_", "last_", "local_session", "max_", "metrics", "min_",
     "read_state", "rescale", "run", "savepoint", "start", "stop_with_savepoint", "sum_", "write_state",
 }  # fmt: skip
 

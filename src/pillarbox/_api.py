@@ -30,6 +30,8 @@ from pillarbox._errors import (
     TypeMismatchError,
 )
 from pillarbox._graph.program import Program
+from pillarbox._model.metrics import metrics
+from pillarbox._model.operator_report import OperatorReport
 from pillarbox._operators.async_io.api.cache import AsyncCache
 from pillarbox._operators.async_io.api.fallback import AsyncFallback, fallback
 from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFailure, AsyncFunction
@@ -133,9 +135,8 @@ from pillarbox._operators.windowing.api.triggers import (
 from pillarbox._operators.windowing.api.windows import CountWindow, GlobalWindow, TimeWindow, Window
 from pillarbox._rows import Row
 from pillarbox._runtime.local import LocalJob
-from pillarbox._runtime.operator_report import OperatorReport
-from pillarbox._runtime.spark.plan.metrics import metrics
 from pillarbox._runtime.spark.reading.state_reader import read_state
+from pillarbox._runtime.spark.running.dashboard import dashboard
 from pillarbox._runtime.spark.running.query import start
 from pillarbox._runtime.spark.running.run import run
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
@@ -302,6 +303,7 @@ __all__ = [
     "approx_count_distinct_",
     "avg_",
     "count_",
+    "dashboard",
     "fallback",
     "first_",
     "last_",

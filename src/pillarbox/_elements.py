@@ -194,6 +194,16 @@ class TaskReport:
         attempt: which attempt of Spark's task ran it, from 0; None where no task of Spark's did.
         process_tasks: how many tasks live in that process.
         process_bytes: the resident memory of that process (Linux), of which homes share some with each other.
+        number: the number of its vertex in the program.
+        started: when the task began the epoch (epoch ms).
+        operators: for each operator of the chain, the head first, how many records came in and went out.
+        held_by: the vertex and the subtask whose watermark is the lowest, and so holds the task's; the subtask is -1 if
+            it is a source that had no records in the epoch. None: nothing holds it.
+        event_times: the smallest and the largest timestamp that the task has given to records of the epoch, and the
+            place of the record with the largest one: ``{"topic", "partition", "offset"}`` of Kafka or ``{"file"}``, and
+            ``{}`` where the records do not tell. None: it has given none.
+        key_sample: how many records of the epoch were sampled, and the most frequent keys among them (as text), each
+            with the number of its records in the sample. None: it has no keys, or few records.
     """
 
     vertex: str
@@ -232,6 +242,12 @@ class TaskReport:
     attempt: int | None = None
     process_tasks: int | None = None
     process_bytes: int | None = None
+    number: int | None = None
+    started: int | None = None
+    operators: list[list[int]] | None = None
+    held_by: list[int] | None = None
+    event_times: list[Any] | None = None
+    key_sample: list[Any] | None = None
 
     def __repr__(self) -> str:
         return told(self, vars(self))

@@ -38,6 +38,11 @@ class PillarboxError(Exception):
         if "operator" not in shown or self._place.setdefault("operator", shown["operator"]) == shown["operator"]:
             self._place = {**shown, **self._place}
 
+    @property
+    def place(self) -> dict[str, str]:
+        """Where it happened, as far as that is known: each value as text, cut short."""
+        return dict(self._place)
+
     def __str__(self) -> str:
         message = super().__str__()
         told = [f"{name} {value}" for name in _PLACE if (value := self._place.get(name)) is not None]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from pillarbox._errors import ProgramError
+from pillarbox._graph.dashboard_place import DashboardPlace
 from pillarbox._graph.dependence import dependence
 from pillarbox._graph.event_time import check_event_time
 from pillarbox._graph.layout import Layout, Parallelisms, lay_out, subtask_places
@@ -63,6 +64,7 @@ class Program:
         uses_processing_time: whether the program needs to be run when there is no data.
         auto_rescale: whether the partitions of a checkpoint may be changed to these.
         savepoint: where it starts from on a new checkpoint; None: with no state.
+        dashboard: where the driver opens the dashboard for the query; None: it opens none.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Program:
     auto_rescale: bool = False
     batch: bool = False
     savepoint: SavepointStart | None = None
+    dashboard: DashboardPlace | None = None
 
     @property
     def subtasks(self) -> Mapping[int, tuple[int, int]]:

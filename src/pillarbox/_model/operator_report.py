@@ -121,8 +121,8 @@ def _shown(number: int | None) -> str:
 def by_operator(tasks: Iterable[tuple[str, TaskReport]]) -> OperatorReports:
     """Add up the metrics of tasks, each of which comes with the name of its program's and level's metrics."""
     # A task whose output was lost with its executor has run twice, and counts once.
-    last = {(name, task.level, task.uid, task.vertex, task.subtask): task for name, task in tasks}
-    groups: dict[tuple[str, int, str, str], list[TaskReport]] = {}
+    last = {(name, task.level, task.number, task.uid, task.vertex, task.subtask): task for name, task in tasks}
+    groups: dict[tuple[str, int, int | None, str, str], list[TaskReport]] = {}
     for (*group, _), task in last.items():
         groups.setdefault(tuple(group), []).append(task)  # type: ignore[arg-type]
     return OperatorReports(map(_added_up, sorted(groups.values(), key=lambda group: group[0].level)))

@@ -12,7 +12,7 @@ task that reads it counts, as partitions have no identity (:class:`~pillarbox._t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._generator: WatermarkGenerator = NoWatermarksGenerator()
         self._watermarks = MonotoneWatermarkOutput(self.output)
         self._used = False
+        self._times: EventTimes | None = None
 
     def open(self) -> None:
         """Make the watermark generator."""
@@ -117,6 +118,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         if found is None:
             return
         stamped, latest = found
+        self._times = EventTimes.of(stamped, latest, self._times)
         if self._generator.batchable:
             self.output.process_records(stamped)
             what = "its watermark generator's on_batch()"
@@ -124,6 +126,11 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         else:
             self._punctuated(stamped)
         self._emit_periodically()
+
+    def take_event_times(self) -> list[Any] | None:
+        """Return the smallest and the largest timestamp since the last call, and the place of the latter's record."""
+        times, self._times = self._times, None
+        return None if times is None else [times.earliest, times.latest, times.place]
 
     def _emit_periodically(self) -> None:
         what = "its watermark generator's on_periodic_emit()"
@@ -229,6 +236,71 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         """Let the generator emit before the epoch ends."""
         self._used = True
         self._emit_periodically()
+
+
+class EventTimes(NamedTuple):
+    """The event times of records, as far as they were seen.
+
+    Attributes:
+        earliest: the smallest timestamp, and ``latest``: the largest (epoch ms).
+        place: where the source has the record with the largest one, as far as its columns say that.
+    """
+
+    earliest: int
+    latest: int
+    place: dict[str, Any]
+
+    @staticmethod
+    def of(records: Records, latest: int, before: EventTimes | None) -> EventTimes:
+        """Return the times of records, together with those of the records before them.
+
+        Args:
+            latest: the largest timestamp of the records, each of which has one.
+        """
+        columns = records.stamps if isinstance(records, ArrowRecords) else None
+        if columns is not None:
+            earliest = int(columns.min())
+        else:
+            assert records.timestamps is not None
+            earliest = min(records.timestamps)  # type: ignore[type-var, assignment]
+        if before is not None and before.latest >= latest:
+            return before._replace(earliest=min(before.earliest, earliest))
+        position = int(columns.argmax()) if columns is not None else records.timestamps.index(latest)  # type: ignore[union-attr]
+        return EventTimes(
+            earliest if before is None else min(before.earliest, earliest), latest, _place_of(records, position)
+        )
+
+
+# The columns of Spark's Kafka source that say where a record is, and the column and the field with a record's file.
+_KAFKA = ("topic", "partition", "offset")
+_METADATA, _FILE = "_metadata", "file_path"
+
+
+def _place_of(records: Records, position: int) -> dict[str, Any]:
+    """Return where the source has a record, if it has the columns that say so: else an empty dictionary."""
+    if isinstance(records, ArrowRecords):
+        batch = records.batch
+        names = batch.schema.names
+        values = {
+            name: batch.column(names.index(name))[position].as_py()
+            for name in (*_KAFKA, _METADATA, _FILE)
+            if name in names
+        }
+    else:
+        record = records.values[position]
+        fields = record if isinstance(record, dict) else getattr(record, "_fields", ())
+        values = {
+            name: record[name] if isinstance(record, (Row, dict)) else getattr(record, name)
+            for name in (*_KAFKA, _METADATA, _FILE)
+            if name in fields
+        }
+    if all(name in values for name in _KAFKA):
+        return {name: values[name] for name in _KAFKA}
+    metadata = values.get(_METADATA)
+    file = values.get(_FILE)
+    if metadata is not None:
+        file = metadata.get(_FILE) if isinstance(metadata, dict) else getattr(metadata, _FILE, None)
+    return {} if file is None else {"file": str(file)}
 
 
 class _Pending(WatermarkOutput):

@@ -48,6 +48,8 @@ class TaskMetrics:
         state: time spent bringing the state to the store's version, and writing it.
         alignment: time from the first barrier to the last.
         epoch: time since the epoch began; the task was busy in the part that is in none of the others.
+        started: when the epoch began (epoch ms).
+        run: how many records the latest run has.
     """
 
     def __init__(self) -> None:
@@ -60,6 +62,13 @@ class TaskMetrics:
         self.alignment: Stopwatch = Stopwatch()
         self.epoch: Stopwatch = Stopwatch()
         self.epoch.mark_start()
+        self.started: int = time.time_ns() // 1_000_000
+        self.run: int = 0
+
+    def came(self, records: int) -> None:
+        """Count a run of records that the head of the chain is about to get."""
+        self.records_in += records
+        self.run = records
 
     def times(self) -> dict[str, Any]:
         """End the epoch's time and return all times, in milliseconds, by their names in a report."""

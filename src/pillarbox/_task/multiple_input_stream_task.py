@@ -12,11 +12,13 @@ from typing import Any
 
 from pillarbox._elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
 from pillarbox._errors import OperatorError, causes_of, shorten
+from pillarbox._operators.frame.keying import Keying
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._state.savepoint.own_state import gate_with_edges
+from pillarbox._task.key_sample import KeySample
 from pillarbox._task.lifecycle import TaskEvent, TaskState
 from pillarbox._task.memory import Memory, MemoryProbe, process_memory, readable
 from pillarbox._task.metrics import TaskMetrics
@@ -70,6 +72,9 @@ class MultipleInputStreamTask(StreamTask):
         if vertex.batch:
             head = self.chain.head
             self._batch = BatchInput(head.name, vertex.inputs, by_key=vertex.is_keyed and head.by_key)
+        # How the records of each input get their keys; None: they have none.
+        self._keyings: list[Keying | None] = [getattr(each, "keying", None) for each in self.chain.head.inputs]
+        self._keys = KeySample(subtask)
         self._store: ChunkStore | None = None
         self._sync = Sync.IN_STEP
         self._state_format: str | None = None
@@ -200,6 +205,7 @@ class MultipleInputStreamTask(StreamTask):
     def _begin_epoch(self) -> None:
         self.metrics.state.total += self._restore_seconds
         self.metrics.epoch.total += self._restore_seconds
+        self._keys = KeySample(self.subtask)
         # Even if the program is not known to use processing time: timers that are due fire with the next data.
         self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
 
@@ -216,15 +222,17 @@ class MultipleInputStreamTask(StreamTask):
 
     def _process_buffers(self, item: Iterable[Buffer], batch: BatchInput | None) -> None:
         """Process what has come; in batch mode, records may have to wait, and there are no watermarks but the last."""
-        gate, inputs = self.gate, self.chain.head.inputs
+        gate, inputs, keyings = self.gate, self.chain.head.inputs, self._keyings
         for buffer in item:
             self.metrics.buffers_in += 1
             for channel, element in gate.receive(buffer):
                 if isinstance(element, Records):
-                    self.metrics.records_in += len(element)
+                    self.metrics.came(len(element))
                     edge = gate.edge_of(channel)
                     if edge.is_broadcast:
                         self.metrics.broadcast_in += len(element)
+                    elif (keying := keyings[edge.index]) is not None:
+                        self._keys.draw(element, keying)
                     if batch is None or not batch.takes(edge, element, len(buffer.payload)):
                         inputs[edge.index].process_records(element)
                 elif batch is not None:
@@ -332,6 +340,8 @@ class MultipleInputStreamTask(StreamTask):
             state_chunks=self.log.chunks,
             state_sync=self._sync.value,
             state_format=self._state_format,
+            held_by=self.gate.held_by(),
+            key_sample=self._keys.taken(),
         )
 
 

@@ -23,6 +23,7 @@ from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.stateless.typed_results import typed
 from pillarbox._operators.timestamps_and_watermarks import status_said_anew
 from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._task.counted_output import CountedOutput, Outputs, records_by_operator
 from pillarbox._task.network.record_writer import RecordWriter
 from pillarbox._task.vertex import Consumers, Vertex
 from pillarbox._time.batch_timer_service import BatchTimeServiceManager
@@ -56,6 +57,9 @@ class OperatorChain:
         own_state: KeyedStateBackend | None = None,
     ) -> None:
         self._opened = False
+        self._nodes = vertex.nodes
+        # The outputs of each operator.
+        self._outputs: list[Outputs] = []
         executors = [processor.get_mailbox_executor(index) for index in range(len(vertex.nodes))]
         self._clocks = [ProcessingTimeServiceImpl(clock, as_mail(executor)) for executor in executors]
         self._keyed: KeyedContext | None = None
@@ -71,10 +75,12 @@ class OperatorChain:
         shared = vertex.shared or SharedResources()
         for index, node in reversed(list(enumerate(vertex.nodes))):
             types = node.factory.result_types
-            outputs: dict[Any, Input] = {
-                tag: typed(wiring.consumers((node.uid, tag), wanted), types.get(tag), node.name)
+            counted = {
+                tag: CountedOutput(typed(wiring.consumers((node.uid, tag), wanted), types.get(tag), node.name))
                 for tag, wanted in [(None, node.output), *node.side_outputs.items()]
             }
+            self._outputs.insert(0, counted)
+            outputs: dict[Any, Input] = {**counted}
             context = OperatorContext(
                 node.name,
                 node.uid,
@@ -107,6 +113,23 @@ class OperatorChain:
     def timer_services(self) -> Iterable[InternalTimerService]:
         """Return the timers of the keyed operator at the head; none where there is no such operator."""
         return () if self._keyed is None else self._keyed.timers.services()
+
+    def take_counts(self, records_in: int) -> list[list[int]]:
+        """Return for each operator how many records came in and went out since the last call.
+
+        Args:
+            records_in: how many records came to the head.
+        """
+        counts = records_by_operator(self._nodes, self._outputs, records_in)
+        for outputs in self._outputs:
+            for output in outputs.values():
+                output.count = 0
+        return counts
+
+    def take_event_times(self) -> list[Any] | None:
+        """Return the event times of the records since the last call, as a :class:`TaskReport` has them."""
+        found = [operator.take_event_times() for operator in self.operators]
+        return next((times for times in found if times is not None), None)
 
     def set_subtask(self, subtask: int) -> None:
         """Set the partition of the source that the task processes from now on."""

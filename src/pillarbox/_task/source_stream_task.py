@@ -51,7 +51,7 @@ class SourceStreamTask(StreamTask):
         self.chain.begin_epoch()
 
     def _process(self, item: Records) -> None:
-        self.metrics.records_in += len(item)
+        self.metrics.came(len(item))
         self.chain.head.process_records(item)
 
     def _end_epoch(self) -> DataInputStatus:

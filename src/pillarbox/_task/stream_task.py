@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import Any
 
 from pillarbox._elements import Barrier, Buffer, EndOfData, TaskReport, channel_code
-from pillarbox._errors import TaskCanceledError
+from pillarbox._errors import PillarboxError, TaskCanceledError
 from pillarbox._operators.frame.rates import RATE_LIMITED
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._task.collector import rare_collections
@@ -168,10 +168,22 @@ class StreamTask(ABC):
     def _die(self, error: BaseException) -> BaseException:
         """End the task because of an error that came out of its work; return the first one, which is the cause."""
         at_work = self.state.is_at_work
+        if isinstance(error, PillarboxError):
+            self._locate(error)
         self.life.report(error)
         if at_work or self.life.try_begin():
             return self._end_for_its_cause()
         return error  # somebody else has ended it while its output was taken
+
+    def _locate(self, error: PillarboxError) -> None:
+        """Add to an error the uid of the operator that it comes from, and which record of the epoch it is about."""
+        place = error.place
+        failed = next((each for each in self.chain.operators if repr(each.name) == place.get("operator")), None)
+        if failed is not None:
+            error.at(uid=failed.uid)
+        if failed is self.chain.head and "position" in place and not self.vertex.batch:
+            # The record's place in the run is known, and the run was the latest.
+            error.at(number=self.metrics.records_in - self.metrics.run + int(place["position"]) + 1)
 
     def _end_for_its_cause(self) -> BaseException:
         cause = self.life.cause
@@ -437,4 +449,8 @@ class StreamTask(ABC):
             attempt=self.attempt,
             process_tasks=self.process_tasks,
             process_bytes=resident_bytes(),
+            number=self.vertex.number,
+            started=self.metrics.started,
+            operators=self.chain.take_counts(self.metrics.records_in),
+            event_times=self.chain.take_event_times(),
         )

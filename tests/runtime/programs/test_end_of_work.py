@@ -8,7 +8,8 @@ import pytest
 
 from pillarbox import TaskReport
 from pillarbox._elements import text_of_report
-from pillarbox._runtime.spark.running.query import EndOfWork, Reports
+from pillarbox._runtime.spark.running.query import EndOfWork
+from pillarbox._runtime.spark.watching.progress import ProgressReader
 
 # 2026-11-21T20:00:00.000Z, and a second later.
 TEN = 1795291200000
@@ -90,7 +91,7 @@ class Query:
 
 def test_all_batches_are_looked_at_in_their_order() -> None:
     query = Query()
-    reports = Reports(query)
+    reports = ProgressReader(query)
     assert reports.new() == []
     query.batches += [{"batchId": 4}]
     assert reports.new() == [{"batchId": 4}]

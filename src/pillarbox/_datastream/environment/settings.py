@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode, is_batch
 from pillarbox._errors import ProgramError, check_count, check_takes, is_count, shorten
+from pillarbox._graph.dashboard_place import DEFAULT_PORT, DashboardPlace, checked_port
 from pillarbox._graph.program import Program, compile_program
 from pillarbox._graph.savepoint_start import SavepointStart
 from pillarbox._graph.transformations import SinkTransformation
@@ -27,6 +28,7 @@ class ProgramSettings:
         self._max_parallelism: int | None = None
         self._chaining = True
         self._auto_rescale = False
+        self._dashboard: DashboardPlace | None = None
         self._mode = RuntimeExecutionMode.STREAMING
         self._latency_interval: int | None = None
         self._savepoint: SavepointStart | None = None
@@ -205,6 +207,30 @@ class ProgramSettings:
         self._auto_rescale = bool(enabled)
         return self
 
+    def enable_dashboard(self, port: int = DEFAULT_PORT, *, host: str = "127.0.0.1", token: str | None = None) -> Self:
+        """Let :func:`pillarbox.start` open the dashboard of the driver for the query, and log where it is.
+
+        One dashboard shows all queries of a process; see :func:`pillarbox.dashboard`. It needs the extra
+        ``pillarbox[dashboard]``.
+
+        Args:
+            port: the port to listen on; 0: any that is free.
+            host: the address to listen on: by default, only this machine can ask.
+            token: what a browser must know; None: nothing on loopback, and a random text elsewhere, which is logged
+                as a part of the address.
+
+        Returns:
+            The environment.
+
+        Raises:
+            ProgramError: it is no port.
+
+        Example:
+            >>> env = env.enable_dashboard(8082)
+        """
+        self._dashboard = DashboardPlace(host, checked_port(port, "enable_dashboard()"), token)
+        return self
+
     def add_class_alias(self, former: str, cls: type) -> Self:
         """Let the program read state that was written with a class under its former name.
 
@@ -298,6 +324,7 @@ class ProgramSettings:
         )
         program.sets_parallelism = self._parallelism is not None
         program.auto_rescale = self._auto_rescale
+        program.dashboard = self._dashboard
         if self._savepoint is not None:
             self._savepoint.check(program)
             program.savepoint = self._savepoint

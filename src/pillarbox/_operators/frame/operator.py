@@ -254,6 +254,13 @@ class StreamOperator:
         """When the operator has something to do even without input (epoch ms), or None. Keyed timers are not meant."""
         return None
 
+    def take_event_times(self) -> list[Any] | None:
+        """Return the event times that it has given to records since the last call, as a :class:`TaskReport` has them.
+
+        None: it has given none.
+        """
+        return None
+
     @property
     def is_unfinished(self) -> bool:
         """Whether requests are under way, of this epoch's input or an earlier one's: the task runs again at once."""

@@ -21,7 +21,7 @@ def raise_at_record(
     position = len(values) - length_hint(pending) - 1
     at = f"{where} {failed(error)}"
     if 0 <= position < len(values):
-        place["record"] = values[position]
+        place |= {"record": values[position], "position": position}
         at += f" at the record {shorten_record(values[position])}{hint}"
     raise_from_user_code(error, at, **place)
 

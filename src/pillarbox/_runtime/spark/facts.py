@@ -11,6 +11,7 @@ tasks fail in homes, or values are converted twice.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -145,6 +146,28 @@ def is_classic_query(query: Any) -> bool:
 def execution_of(query: Any) -> Any:
     """Return a classic query as Spark runs it. If it goes, queries end by ``stop()``, in the middle of an epoch."""
     return query._jsq.streamingQuery()
+
+
+def new_progress(query: Any, seen: int | None) -> list[Any]:
+    """Return the progress reports of a query after a micro-batch, the oldest first; None: all that Spark has kept.
+
+    In a classic session only these are fetched: Spark keeps a hundred, which all become JSON with ``recentProgress``.
+    Nothing is new if a report is of the micro-batch that was seen: Spark reports that there is no data as well.
+    """
+    if is_classic_query(query):
+        kept = query._jsq.recentProgress()
+        found: list[Any] = []
+        for index in range(len(kept) - 1, -1, -1):
+            if seen is not None and kept[index].batchId() <= seen:
+                break
+            found.append(json.loads(kept[index].json()))
+        return found[::-1]
+    last = query.lastProgress
+    if last is None or last["batchId"] == seen:
+        return []
+    if seen is not None and last["batchId"] == seen + 1:
+        return [last]
+    return [each for each in query.recentProgress if seen is None or each["batchId"] > seen]
 
 
 def pinned_jvm() -> Any:

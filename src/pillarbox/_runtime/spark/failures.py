@@ -12,23 +12,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pillarbox._errors import OperatorError, PillarboxError, describe
+from pillarbox._model.failure import Attempt, Failure, without_line
 from pillarbox._runtime.failures import located
 from pillarbox._tracebacks import user_traceback
 
 
 @contextmanager
-def failures_in_worker(task: str, subtask: int) -> Iterator[None]:
+def failures_in_worker(task: str, subtask: int, attempt: Attempt | None = None) -> Iterator[None]:
     """Let only one error leave a task, with a message that says it all.
 
     Args:
         task: the operators' names.
+        attempt: of a query to run the task: the message ends with the failure as data. None: no query runs it.
     """
     try:
         yield
     except GeneratorExit:
         raise  # Spark takes no more, as with a limit
     except BaseException as error:
-        raise _told(located(error, task, subtask), task, subtask) from None
+        outcome = located(error, task, subtask)
+        line = None if attempt is None else Failure.of(outcome, subtask, attempt).to_line()
+        raise _told(outcome, task, subtask, line) from None
 
 
 def told_elsewhere(kind: str, text: str) -> PillarboxError:
@@ -45,8 +49,12 @@ def _hide_traceback() -> None:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
-def _told(error: BaseException, task: str, subtask: int) -> PillarboxError:
-    """Return an error as one that is complete without its traceback and its causes."""
+def _told(error: BaseException, task: str, subtask: int, line: str | None = None) -> PillarboxError:
+    """Return an error as one that is complete without its traceback and its causes.
+
+    Args:
+        line: its last line; None: it has none of its own.
+    """
     _hide_traceback()
     sentence = str(error)
     kind = _kinds().get(type(error).__name__, OperatorError)
@@ -54,7 +62,8 @@ def _told(error: BaseException, task: str, subtask: int) -> PillarboxError:
         interrupted = OperatorError(sentence or f"the task of {task!r} was left by {type(error).__name__}")
         interrupted.at(subtask=subtask)
         sentence = str(interrupted)
-    return kind("\n".join(filter(None, [sentence, user_traceback(error), *getattr(error, "__notes__", ())])))
+    told = [sentence, user_traceback(error), *getattr(error, "__notes__", ()), line]
+    return kind("\n".join(filter(None, told)))
 
 
 def sentence_of(error: Exception) -> str:
@@ -74,7 +83,7 @@ def unwrapped_failures() -> Iterator[None]:
         kind = None if found is None else _kinds().get(found[1])
         if found is None or kind is None:
             raise
-        raise kind(found[2].rstrip()) from None
+        raise kind(without_line(found[2]).rstrip()) from None
 
 
 # An exception as Python prints it, up to Spark's own text: its code of the error, and what may follow that. A user's

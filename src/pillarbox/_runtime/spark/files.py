@@ -110,6 +110,11 @@ def add_file(spark: SparkSession, folder: str, name: str, text: str) -> None:
     files.add(name, text)
 
 
+def remove_file(spark: SparkSession, folder: str, name: str) -> None:
+    """Remove a file from a folder, if it is there. The session is a classic one."""
+    _Folder(spark, folder).remove(name)
+
+
 def _texts(spark: SparkSession, folder: str, **options: str) -> Any:
     # A query that runs removes old files of its logs while they are read.
     read = reader(spark).options(ignoreMissingFiles="true", **options)
@@ -153,6 +158,10 @@ class _Folder:
     def has(self, name: str) -> bool:
         """Return whether there is a file."""
         return bool(self._files.exists(self._path(name)))
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        self._files.delete(self._path(name), False)
 
     def add(self, name: str, text: str) -> None:
         """Write a file under a hidden name, then rename it: nobody reads half of it.

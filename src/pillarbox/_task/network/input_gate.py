@@ -32,10 +32,11 @@ from pillarbox._elements import (
     channel_code,
     decode,
     edge_of_channel,
+    subtask_of_channel,
 )
 from pillarbox._errors import ExchangeError
 from pillarbox._task.network.spool import Extent, Spool
-from pillarbox._task.vertex import InputEdge
+from pillarbox._task.vertex import InputEdge, sender_of_edge
 from pillarbox._time.epoch_valve import EpochValve
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._time.watermark_generators import WatermarkSink
@@ -52,6 +53,11 @@ class _Channel:
     has_records: bool = False
     watermark: int | None = None
     idle: bool = False
+
+    @property
+    def has_said(self) -> bool:
+        """Whether it has sent anything that event time depends on."""
+        return self.has_records or self.watermark is not None
 
 
 class InputGate:
@@ -184,8 +190,7 @@ class InputGate:
             partitions = [
                 channel
                 for code, channel in self._channels.items()
-                if edge_of_channel(code) == number
-                and (channel.idle or channel.has_records or channel.watermark is not None)
+                if edge_of_channel(code) == number and (channel.idle or channel.has_said)
             ]
             if not partitions:
                 silent.append(edge)
@@ -248,6 +253,27 @@ class InputGate:
             if edge.progress_timeout is not None and self._valve.watermark_of(("source", number)) > MIN_TIMESTAMP:
                 times.append(max(since + edge.progress_timeout, now + 1))
         return min((time for time in times if time > now), default=None)
+
+    def held_by(self) -> list[int] | None:
+        """Return the vertex and the subtask whose watermark holds the gate's, once the epoch's input has come.
+
+        The subtask is -1 for a source without records in the epoch. None: no channel counts, or all have ended.
+        """
+        valve = self._valve
+        counted = [channel for channel in valve.channels if not valve.is_idle_channel(channel)]
+        lowest = min(counted, key=valve.watermark_of, default=None)
+        if lowest is None or valve.watermark_of(lowest) == MAX_WATERMARK:
+            return None
+        if not isinstance(lowest, tuple):
+            assert isinstance(lowest, int)
+            return [sender_of_edge(edge_of_channel(lowest)), subtask_of_channel(lowest)]
+        edge = lowest[1]
+        partitions = {
+            subtask_of_channel(code): MIN_TIMESTAMP if channel.watermark is None else channel.watermark
+            for code, channel in self._channels.items()
+            if edge_of_channel(code) == edge and not channel.idle and channel.has_said
+        }
+        return [sender_of_edge(edge), min(partitions, key=partitions.__getitem__, default=-1)]
 
     @property
     def current_watermark(self) -> int:

@@ -131,21 +131,24 @@ class CheckpointState:
                 " back, or take an older copy of all of the checkpoint"
             )
 
-    def logs(self, operator: Stateful) -> DataFrame:
+    def logs(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
         """Return the values of the logs of a stateful operator: subtask's ``code``, ``number``, ``payload``.
 
         The values of a subtask are in one partition, one after the other.
+
+        Args:
+            epoch: another epoch whose state Spark still has; None: this one.
         """
-        return self._read(operator).selectExpr(
+        return self._read(operator, epoch).selectExpr(
             "key.target AS code", "user_map_key.chunk AS number", "user_map_value.payload AS payload"
         )
 
-    def _read(self, operator: Stateful) -> DataFrame:
+    def _read(self, operator: Stateful, epoch: int | None = None) -> DataFrame:
         with state_settings(self.spark, self.checkpoint.state_format):
             rows = (
                 self.spark.read.format("statestore")
                 .option("operatorId", operator.id)
-                .option("batchId", self.epoch)
+                .option("batchId", self.epoch if epoch is None else epoch)
                 .option("stateVarName", _LOG)
                 .load(str(self))
             )

@@ -10,15 +10,17 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pillarbox._errors import ProgramError
+from pillarbox._graph.dashboard_place import DashboardPlace
 from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
+from pillarbox._model.plan import Plan, plan_of
 from pillarbox._runtime.spark.plan.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.rows.buffer_rows import has_narrow_rows
 
@@ -51,6 +53,8 @@ class ProgramFacts:
         auto_rescale: whether its parallelism is to become the checkpoint's.
         has_narrow_rows: whether no row of its sources can be large.
         begins: the program itself, if it starts from a savepoint: its first epoch is a plan of its own.
+        dashboard: where the driver opens the dashboard for the query; None: it opens none.
+        plan: its vertices and the ways between, for people; None: it was not planned as a part of a query.
     """
 
     description: ProgramDescription
@@ -58,6 +62,8 @@ class ProgramFacts:
     auto_rescale: bool
     has_narrow_rows: bool
     begins: Program | None
+    dashboard: DashboardPlace | None = None
+    plan: Plan | None = None
 
     @staticmethod
     def of(program: Program) -> ProgramFacts:
@@ -68,6 +74,7 @@ class ProgramFacts:
             program.auto_rescale,
             has_narrow_rows(program),
             None if program.savepoint is None else program,
+            program.dashboard,
         )
 
 
@@ -134,6 +141,9 @@ def metrics_names(spark: SparkSession) -> Iterator[str]:
 
 def take_metrics_name(spark: SparkSession, name: str, program: Program) -> None:
     """Use a name for a program, up to the next start of a query that this thread has planned."""
+    if program.id in _programs:
+        facts, secret = _programs[program.id]
+        _programs[program.id] = replace(facts, plan=plan_of(program, name)), secret
     with _taking:
         _unstarted.setdefault(spark, []).append(_TakenName(name, program.id, threading.get_ident()))
 

@@ -211,7 +211,7 @@ class _Column:
 
 
 def _variants(values: list[Any]) -> pa.StructArray:
-    texts = list(map(_as_json, values))
+    texts = list(map(as_json, values))
     pickles = [None if text is not None or value is None else pickled(value) for text, value in zip(texts, values)]
     return pa.StructArray.from_arrays(
         [pa.array(texts, pa.string()), pa.array(pickles, pa.binary())], fields=[*_VARIANT]
@@ -221,8 +221,8 @@ def _variants(values: list[Any]) -> pa.StructArray:
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-def _as_json(value: Any) -> str | None:
-    """Return a value as JSON; None where it has none."""
+def as_json(value: Any) -> str | None:
+    """Return a value of state as JSON; None where it has none."""
     kind = type(value)
     if value is None:
         return None

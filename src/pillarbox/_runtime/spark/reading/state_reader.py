@@ -72,7 +72,7 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     if is_savepoint(spark, checkpoint):
         return _of_savepoint(spark, checkpoint, uid, epoch)
     files = CheckpointState(spark, checkpoint, epoch)
-    operator, heads = _found(files, uid)
+    operator, heads = operator_with(files, uid)
     every = list(heads.values())
     states = state_columns(every, _TAKEN)
     encoder = StateEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(spark))
@@ -113,7 +113,7 @@ def _mapped(df: DataFrame, function: Callable[..., Iterator[pa.RecordBatch]], en
     )
 
 
-def _found(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
+def operator_with(files: CheckpointState, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
     """Return the stateful operator that has the logs of a uid, and their heads.
 
     Spark has to know a DataFrame's columns before it reads, and only the heads of all subtasks together say which there

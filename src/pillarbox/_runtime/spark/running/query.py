@@ -12,13 +12,13 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._dashboard.server import open_dashboard
 from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, describe, shorten
+from pillarbox._model.progress import millis, tasks_of
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.plan.metrics import tasks_of
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of, programs_of, wanted_parallelism
 from pillarbox._runtime.spark.running.ending import end_query, finish_epoch
 from pillarbox._runtime.spark.running.requests import RequestWatch
@@ -27,6 +27,8 @@ from pillarbox._runtime.spark.starting.closing import close_started
 from pillarbox._runtime.spark.starting.rescale import check_spark, rescale
 from pillarbox._runtime.spark.starting.start import changes_refused
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
+from pillarbox._runtime.spark.telling import tell
+from pillarbox._runtime.spark.watching.watched import WatchedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -34,8 +36,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# How often the progress of an `availableNow` query is looked at (seconds).
-_LOOK_EVERY = 0.2
+# How often the progress of a query is looked at, and of an `availableNow` query (seconds).
+_LOOK_EVERY = 1.0
+_LOOK_FOR_END_EVERY = 0.2
 # How often requests from the command line are looked for (seconds).
 _REQUESTS_EVERY = 5.0
 # How long whoever waits for the end of a query waits for its functions to be closed, and the end of the process for all
@@ -97,6 +100,10 @@ def start(
     watch = _Watch(started, ends=timed and how.is_available_now)
     started.hold_its_end(watch.wait_for_closing)
     watch.start()
+    for facts in facts_of(planned):
+        if facts.dashboard is not None:
+            where = open_dashboard([watch.watched], *facts.dashboard)
+            tell(f"query {query.id}: its dashboard is at {where.url}")
     return query
 
 
@@ -154,32 +161,12 @@ class EndOfWork:
         if first:
             return False
         if self._input_ended is None:
-            self._input_ended = _millis(progress["timestamp"])
+            self._input_ended = millis(progress["timestamp"])
         return not any(self._has_work(report, self._input_ended) for report in self._last.values())
 
     def _has_work(self, report: TaskReport, until: int) -> bool:
         wakes_up = report.next_wake_up
         return bool(report.unfinished) or (wakes_up is not None and wakes_up <= until)
-
-
-class Reports:
-    """The progress reports of a query, in the order of its batches."""
-
-    def __init__(self, query: Any) -> None:
-        self._query = query
-        self._seen: int | None = None
-
-    def new(self) -> list[Any]:
-        """Return those that are new; None stands for the ones that Spark has let go meanwhile."""
-        last = self._query.lastProgress
-        seen = self._seen
-        if last is None or last["batchId"] == seen:
-            return []
-        self._seen = last["batchId"]
-        if seen is None or last["batchId"] == seen + 1:
-            return [last]
-        found = [one for one in self._query.recentProgress if seen < one["batchId"] <= last["batchId"]]
-        return found if found and found[0]["batchId"] == seen + 1 else [None, *found]
 
 
 class _Watch(threading.Thread):
@@ -195,6 +182,7 @@ class _Watch(threading.Thread):
         self._query: Any = started.query
         self._end = EndOfWork() if ends else None
         self._requests = None if started.checkpoint is None else RequestWatch(started)
+        self.watched = started.watched = WatchedQuery(started)
 
     def wait_for_closing(self) -> None:
         """Wait until the functions of the query, which has ended, are closed. Any thread."""
@@ -210,28 +198,31 @@ class _Watch(threading.Thread):
             _watches.discard(self)
 
     def _watch(self) -> None:
+        failure: Exception | None = None
         try:
             self._wait()
         except Exception as error:
             # The query's own failure is raised where the user waits for it.
+            failure = error
             _log.debug("query %s ended: %s", self._query.id, describe(error))
         self._managed.wait_while_held()
+        try:
+            self.watched.end(failure)
+        except Exception as error:  # its Spark is gone
+            _log.debug("query %s: its end is not known: %s", self._query.id, describe(error))
         close_started(self._managed)
 
     def _wait(self) -> None:
-        reports = Reports(self._query)
         if self._requests is not None:
             self._requests.look()
         looked_for_requests = time.monotonic()
-        while not self._managed.has_ended(_REQUESTS_EVERY if self._end is None else _LOOK_EVERY):
+        while not self._managed.has_ended(_LOOK_EVERY if self._end is None else _LOOK_FOR_END_EVERY):
             if self._requests is not None and time.monotonic() - looked_for_requests >= _REQUESTS_EVERY:
                 self._requests.look()
                 looked_for_requests = time.monotonic()
-            if self._end is None:
-                continue
             is_reached = False
-            for progress in reports.new():
-                is_reached = self._end.is_reached(progress)
+            for progress in self.watched.look():
+                is_reached = self._end is not None and self._end.is_reached(progress)
             if is_reached:
                 end_query(self._managed, lambda: True)
 
@@ -254,7 +245,3 @@ def _close_before_leaving() -> None:
             watch.leave(max(0.0, deadline - time.monotonic()))
         except Exception as error:  # Spark is gone
             _log.debug("a query is left: %s", describe(error))
-
-
-def _millis(timestamp: str) -> int:
-    return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)

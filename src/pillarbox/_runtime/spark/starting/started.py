@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pillarbox._runtime.spark.plan.registry import PlannedProgram
     from pillarbox._runtime.spark.settings.writer import Start
+    from pillarbox._runtime.spark.watching.watched import WatchedQuery
 
 
 class StartedQuery:
@@ -27,7 +28,10 @@ class StartedQuery:
         run: the id of its run that its tasks are told.
         is_closed: whether what executors held of it has been closed, or is about to be.
         await_end: the query's own ``awaitTermination``.
+        watched: what is known of it as it runs; None: nobody watches it.
     """
+
+    watched: WatchedQuery | None = None
 
     def __init__(
         self,

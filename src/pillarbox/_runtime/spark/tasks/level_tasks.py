@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from pillarbox._elements import Buffer
+from pillarbox._model.failure import Attempt
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.tasks.residency import Residency
@@ -68,7 +69,7 @@ class LevelTasks:
         """
         number, subtask = place
         shipped = self._vertices[number]
-        with failures_in_worker(shipped.name, subtask):
+        with failures_in_worker(shipped.name, subtask, Attempt(facts.batch, facts.attempt)):
             chunks.is_new = not self._residency.has(shipped, subtask, facts)
             task = self._running = self._residency.task(shipped, subtask, chunks, facts)
             task.attempt, task.process_tasks = facts.attempt, len(self._residency)

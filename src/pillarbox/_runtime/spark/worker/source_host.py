@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, Records
+from pillarbox._model.failure import Attempt
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.output import Output
@@ -47,7 +48,8 @@ class SourceHost:
         facts = TaskFacts.here(self._layout)
         if not self._bounded and any(number != 0 for number in self._layout.parallelisms):
             prepare_homes(facts)
-        with working(), failures_in_worker(self._shipped.name, facts.partition):
+        attempt = None if self._bounded else Attempt(facts.batch, facts.attempt)
+        with working(), failures_in_worker(self._shipped.name, facts.partition, attempt):
             is_new = not residency.here.has(self._shipped, -1, facts)
             task = residency.here.source_task(self._shipped, facts)
             task.attempt, task.process_tasks = facts.attempt, len(residency.here)

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drawings and tables, made of data and of nothing else: no text of a program ever becomes markup.
+"use strict";
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function el(name, attributes, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+function svg(name, attributes, ...children) {
+  return fill(document.createElementNS(SVG, name), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+  }
+  for (const child of children.flat()) {
+    if (child !== null && child !== undefined) element.append(child);
+  }
+  return element;
+}
+
+const number = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+const percent = (share) => `${(share * 100).toFixed(share < 0.1 ? 1 : 0)}%`;
+
+function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  const sign = ms < 0 ? "−" : "";
+  const size = Math.abs(ms);
+  if (size < 1000) return `${sign}${Math.round(size)} ms`;
+  if (size < 60000) return `${sign}${(size / 1000).toFixed(1)} s`;
+  if (size < 3600000) return `${sign}${(size / 60000).toFixed(1)} min`;
+  if (size < 172800000) return `${sign}${(size / 3600000).toFixed(1)} h`;
+  return `${sign}${(size / 86400000).toFixed(1)} days`;
+}
+
+function bytes(size) {
+  if (size === null || size === undefined) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  let value = Math.abs(size);
+  while (value >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
+  return `${size < 0 ? "−" : ""}${value.toFixed(unit && value < 10 ? 1 : 0)} ${units[unit]}`;
+}
+
+function time(ms) {
+  if (ms === null || ms === undefined) return "–";
+  return Math.abs(ms) > 8.64e15 ? "the end of time" : new Date(ms).toISOString().replace("T", " ").replace(".000Z", "Z");
+}
+
+function cut(text, size) {
+  return text.length > size ? `${text.slice(0, size - 1)}…` : text;
+}
+
+// A table; its columns are [heading, function of a row, "number" or nothing].
+function table(rows, columns, caption) {
+  if (!rows.length) return null;
+  return el("div", { class: "scroll" }, el("table", {},
+    caption ? el("caption", {}, caption) : null,
+    el("thead", {}, el("tr", {}, columns.map(([name, , kind]) => el("th", { scope: "col", class: kind }, name)))),
+    el("tbody", {}, rows.map((row) => el("tr", {}, columns.map(([, cell, kind]) => el("td", { class: kind }, cell(row))))))));
+}
+
+// The plan: a column for each level, a box for each vertex, a curve for each way between.
+function drawPlan(plan) {
+  const WIDTH = 236, GAP = 74, LINE = 17, TOP = 26;
+  const columns = new Map();
+  for (const vertex of plan.vertices) {
+    if (!columns.has(vertex.level)) columns.set(vertex.level, []);
+    columns.get(vertex.level).push(vertex);
+  }
+  const levels = [...columns.keys()].sort((a, b) => a - b);
+  const most = plan.vertices.reduce((best, each) => (each.level_share > best.share
+    ? { share: each.level_share, level: each.level } : best), { share: 0, level: null });
+  const places = new Map();
+  let height = 0;
+  levels.forEach((level, column) => {
+    let y = TOP;
+    for (const vertex of columns.get(level)) {
+      const size = 46 + LINE * vertex.operators.length + (vertex.run ? 26 : 0);
+      places.set(`${vertex.program}/${vertex.number}`, { x: column * (WIDTH + GAP), y, size });
+      y += size + 18;
+    }
+    height = Math.max(height, y);
+  });
+  const outputs = [...new Set(plan.edges.filter((each) => each.output).map((each) => each.output))];
+  outputs.forEach((name, place) => {
+    places.set(`output/${name}`, { x: levels.length * (WIDTH + GAP), y: TOP + place * 44, size: 30 });
+    height = Math.max(height, TOP + place * 44 + 48);
+  });
+  const width = levels.length * (WIDTH + GAP) + 130;
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "plan", role: "group", "aria-label": "Plan of the query" });
+  levels.forEach((level, column) => {
+    const share = columns.get(level)[0].level_share;
+    picture.append(svg("text", { x: column * (WIDTH + GAP), y: 14, class: "muted" },
+      `level ${level}${level === 0 ? " (sources)" : ""}${share ? ` · ${percent(share)} of the epoch` : ""}`));
+  });
+  for (const edge of plan.edges) {
+    const from = places.get(`${edge.program}/${edge.sender}`);
+    const to = places.get(edge.output ? `output/${edge.output}` : `${edge.program}/${edge.receiver}`);
+    if (!from || !to) continue;
+    const x1 = from.x + WIDTH, y1 = from.y + from.size / 2, x2 = to.x, y2 = to.y + to.size / 2;
+    picture.append(svg("path", { d: `M${x1},${y1} C${x1 + GAP / 2},${y1} ${x2 - GAP / 2},${y2} ${x2},${y2}`, class: "edge" }));
+    picture.append(svg("text", { x: (x1 + Math.min(x2, x1 + GAP)) / 2, y: (y1 + y2) / 2 - 5, class: "muted mid" }, cut(edge.partitioner, 12)));
+  }
+  for (const vertex of plan.vertices) picture.append(drawVertex(vertex, places.get(`${vertex.program}/${vertex.number}`), WIDTH, LINE, vertex.level === most.level));
+  for (const name of outputs) {
+    const place = places.get(`output/${name}`);
+    picture.append(svg("g", { class: "output" },
+      svg("rect", { x: place.x, y: place.y, width: 124, height: place.size, rx: 15 }),
+      svg("text", { x: place.x + 62, y: place.y + 20, class: "mid" }, cut(name, 16))));
+  }
+  return el("div", { class: "scroll" }, picture);
+}
+
+function drawVertex(vertex, place, width, line, isMost) {
+  const run = vertex.run;
+  const told = vertex.operators.map((each) => each.name).join(" → ");
+  const title = run
+    ? `${told}: busy ${percent(run.busy)}, back-pressured ${percent(run.back_pressured)}, idle ${percent(run.idle)}, state ${percent(run.state)} of the time of ${run.tasks} tasks`
+    : `${told}: no task ran`;
+  const box = svg("g", {
+    class: `vertex${isMost && run ? " most" : ""}`, tabindex: 0, role: "img", "aria-label": title,
+    "data-uid": vertex.uid, "data-level": vertex.level, "data-back-pressured": run ? run.back_pressured.toFixed(3) : null,
+  });
+  box.append(svg("title", {}, title));
+  box.append(svg("rect", { x: place.x, y: place.y, width, height: place.size, rx: 6, class: "box" }));
+  box.append(svg("rect", { x: place.x, y: place.y, width, height: place.size, rx: 6, class: "heat", "fill-opacity": Math.min(0.75, vertex.level_share).toFixed(3) }));
+  vertex.operators.forEach((each, index) => {
+    const y = place.y + 18 + line * index;
+    box.append(svg("text", { x: place.x + 10, y, class: "name" }, cut(each.name, 20)));
+    if (each.in !== undefined) box.append(svg("text", { x: place.x + width - 10, y, class: "end" }, `${number(each.in)} → ${number(each.out)}`));
+  });
+  const below = place.y + 22 + line * vertex.operators.length;
+  const facts = [vertex.parallelism ? `${vertex.parallelism} subtasks` : "source"];
+  if (run && run.keys) facts.push(`${number(run.keys)} keys`);
+  if (run && run.state_bytes) facts.push(bytes(run.state_bytes));
+  box.append(svg("text", { x: place.x + 10, y: below, class: "muted" }, facts.join(" · ")));
+  if (run) {
+    let x = place.x + 10;
+    for (const [name, share] of [["busy", run.busy], ["back", run.back_pressured], ["state", run.state], ["idle", run.idle]]) {
+      const size = share * (width - 20);
+      box.append(svg("rect", { x, y: below + 10, width: Math.max(0, size), height: 8, class: `share ${name}` }));
+      x += size;
+    }
+    if (run.repeated) box.append(svg("text", { x: place.x + width - 10, y: below, class: "end bad" }, `${run.repeated} repeated`));
+  }
+  return box;
+}
+
+// The last epochs, a bar each.
+function drawStrip(epochs) {
+  const WIDTH = 900, HEIGHT = 70, longest = Math.max(1, ...epochs.map((each) => each.duration)), step = WIDTH / 60;
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "strip wide", role: "img", "aria-label": `The last ${epochs.length} epochs, the longest took ${duration(longest)}` });
+  epochs.forEach((each, index) => {
+    const size = Math.max(1, (each.duration / longest) * (HEIGHT - 14));
+    picture.append(svg("rect", { x: index * step + 1, y: HEIGHT - size, width: step - 2, height: size, class: each.rows ? "busy" : "idle" },
+      svg("title", {}, `epoch ${each.number}: ${duration(each.duration)}, ${number(each.rows)} rows`)));
+  });
+  picture.append(svg("text", { x: 2, y: 10, class: "muted" }, `longest ${duration(longest)}`));
+  return picture;
+}
+
+// An epoch as a Gantt chart: Spark's parts, then the tasks of each vertex.
+function drawGantt(epoch, plan) {
+  const LABEL = 190, WIDTH = 900, ROW = 18;
+  const names = new Map((plan ? plan.vertices : []).map((each) => [`${each.program}/${each.number}`, each.operators.map((one) => one.name).join(" → ")]));
+  const groups = new Map();
+  for (const task of epoch.tasks) {
+    const key = `${task.program}/${task.vertex}`;
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(task);
+  }
+  const end = Math.max(1, epoch.duration, ...epoch.spark.map((each) => each.to), ...epoch.tasks.map((each) => each.to));
+  const lanes = [...epoch.spark.map((each) => ({ name: each.name, kind: "spark", bars: [each] }))];
+  for (const [key, tasks] of [...groups].sort()) {
+    tasks.sort((a, b) => a.from - b.from);
+    const free = [];
+    for (const task of tasks) {
+      let lane = free.findIndex((each) => each.to <= task.from);
+      if (lane < 0) { lane = free.length; free.push({ to: 0, bars: [] }); }
+      free[lane].to = task.to; free[lane].bars.push(task);
+    }
+    free.slice(0, 12).forEach((each, index) => lanes.push({ name: index ? "" : names.get(key) || `vertex ${key}`, kind: "task", bars: each.bars }));
+    if (free.length > 12) lanes.push({ name: `… ${free.length - 12} more lanes`, kind: "task", bars: [] });
+  }
+  const height = lanes.length * ROW + 22;
+  const scale = (ms) => LABEL + Math.max(0, (ms / end) * (WIDTH - LABEL - 4));
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "gantt wide", role: "img", "aria-label": `Epoch ${epoch.number}, ${duration(epoch.duration)}` });
+  for (let part = 0; part <= 4; part += 1) {
+    const x = scale((end * part) / 4);
+    picture.append(svg("line", { x1: x, x2: x, y1: 16, y2: height, class: "grid" }));
+    picture.append(svg("text", { x, y: 11, class: part === 4 ? "muted end" : "muted" }, duration((end * part) / 4)));
+  }
+  lanes.forEach((lane, index) => {
+    const y = 20 + index * ROW;
+    picture.append(svg("text", { x: 0, y: y + 12, class: lane.kind === "spark" ? "" : "name" }, cut(lane.name, 27)));
+    for (const bar of lane.bars) {
+      const label = lane.kind === "spark" ? `${bar.name}: ${duration(bar.to - bar.from)}`
+        : `subtask ${bar.subtask}: ${duration(bar.to - bar.from)}, busy ${duration(bar.busy)}, back-pressured ${duration(bar.back_pressured)}, ${number(bar.records_in)} records${bar.attempt ? `, attempt ${bar.attempt + 1}` : ""}`;
+      const x = scale(bar.from), size = Math.max(1.5, scale(bar.to) - x);
+      picture.append(svg("rect", { x, y, width: size, height: ROW - 5, class: lane.kind === "spark" ? "spark" : bar.attempt ? "bad-bar" : "busy" }, svg("title", {}, label)));
+      if (lane.kind === "task" && bar.back_pressured) {
+        const part = Math.max(1, size * (bar.back_pressured / Math.max(1, bar.to - bar.from)));
+        picture.append(svg("rect", { x: x + size - part, y, width: part, height: ROW - 5, class: "back" }, svg("title", {}, label)));
+      }
+    }
+  });
+  return el("div", { class: "scroll" }, picture);
+}
+
+// A line through points [time, value].
+function drawLine(points, label, format) {
+  const WIDTH = 430, HEIGHT = 90;
+  const known = points.filter(([, value]) => value !== null && value !== undefined);
+  if (known.length < 2) return null;
+  const times = known.map(([at]) => at), values = known.map(([, value]) => value);
+  const first = Math.min(...times), last = Math.max(...times), low = Math.min(0, ...values), high = Math.max(1, ...values);
+  const x = (at) => ((at - first) / Math.max(1, last - first)) * (WIDTH - 4) + 2;
+  const y = (value) => HEIGHT - 4 - ((value - low) / Math.max(1e-9, high - low)) * (HEIGHT - 24);
+  return el("figure", {},
+    el("figcaption", {}, `${label}: ${format(values[values.length - 1])} now, at most ${format(high)}`),
+    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "line wide", role: "img", "aria-label": label },
+      svg("path", { d: known.map(([at, value], index) => `${index ? "L" : "M"}${x(at).toFixed(1)},${y(value).toFixed(1)}`).join(" "), class: "line" })));
+}

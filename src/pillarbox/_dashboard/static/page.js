@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// The page of a query, drawn again as the driver tells of an epoch. A part is only drawn again if its data have changed.
+"use strict";
+
+const main = document.getElementById("main");
+const link = document.getElementById("link");
+const drawn = new Map();
+let stream = null;
+
+const PARTS = [
+  ["overview", "Overview", overview, ["status", "run", "strip", "shown", "missing", "stages", "is_live", "at"]],
+  ["failures", "Failures", failures, ["failures"]],
+  ["plan", "Plan", plan, ["plan"]],
+  ["epochs", "Epochs", epochs, ["strip", "shown"]],
+  ["watermarks", "Event time", watermarks, ["watermarks", "plan"]],
+  ["skew", "Skew", skew, ["skew", "plan"]],
+  ["calls", "Calls and counters", calls, ["calls", "counters"]],
+  ["state", "State and memory", state, ["growth", "memory", "run"]],
+  ["key", "A key’s life", keyForm, ["id"]],
+  ["history", "Runs", history, ["run", "earlier"]],
+  ["settings", "Settings and versions", settings, ["settings", "versions"]],
+];
+
+async function start() {
+  const match = /^\/query\/([^/]+)$/.exec(location.pathname);
+  const queries = await (await fetch("/api/queries")).json();
+  const shown = match ? decodeURIComponent(match[1]) : queries.length === 1 ? queries[0].id : null;
+  document.getElementById("queries").replaceChildren(...queries.map((each) => el("a", {
+    href: `/query/${each.id}`, "aria-current": each.id === shown ? "page" : null,
+  }, each.name || each.id.slice(0, 8))));
+  if (shown === null) { list(queries); return; }
+  const view = await fetch(`/api/queries/${shown}`);
+  if (!view.ok) { main.replaceChildren(el("p", { class: "bad" }, await view.text())); return; }
+  frame();
+  draw(await view.json());
+  listen(shown);
+}
+
+function list(queries) {
+  if (!queries.length) { main.replaceChildren(el("p", { class: "wait" }, "No query has been started yet.")); return; }
+  main.replaceChildren(el("h1", {}, "Queries"), table(queries, [
+    ["Query", (each) => el("a", { href: `/query/${each.id}` }, each.name || each.id)],
+    ["Status", (each) => status(each.status)],
+    ["Epoch", (each) => number(each.epoch), "number"],
+    ["Took", (each) => duration(each.duration), "number"],
+    ["Rows", (each) => number(each.rows), "number"],
+  ]));
+}
+
+function listen(query) {
+  stream = new EventSource(`/api/queries/${query}/events`);
+  stream.onopen = () => { link.textContent = "live"; link.className = "good"; };
+  stream.onerror = () => { link.textContent = "not connected"; link.className = "bad"; };
+  stream.onmessage = (event) => {
+    const view = JSON.parse(event.data);
+    draw(view);
+    if (view.run.ended || !view.is_live) { stream.close(); link.textContent = "ended"; link.className = ""; }
+  };
+}
+
+function frame() {
+  main.replaceChildren(
+    el("nav", { class: "parts", "aria-label": "Parts of the page" }, PARTS.map(([id, name]) => el("a", { href: `#${id}` }, name))),
+    ...PARTS.map(([id, name]) => el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, name), el("div", { class: "part" }))));
+}
+
+function draw(view) {
+  document.title = `${view.name || view.id.slice(0, 8)} · ${view.status} · pillarbox`;
+  for (const [id, , make, fields] of PARTS) {
+    const key = JSON.stringify(fields.map((each) => view[each]));
+    if (drawn.get(id) === key) continue;
+    drawn.set(id, key);
+    const section = document.getElementById(id);
+    const content = [make(view)].flat().filter((each) => each !== null && each !== undefined);
+    section.hidden = !content.length;
+    document.querySelector(`nav.parts a[href="#${id}"]`).hidden = !content.length;
+    section.querySelector(".part").replaceChildren(...content);
+  }
+  document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
+}
+
+function status(value) {
+  return el("span", { class: { running: "good", failed: "bad" }[value] || "" }, value);
+}
+
+function fact(name, value) {
+  return el("div", { class: "fact" }, el("dt", {}, name), el("dd", {}, value));
+}
+
+function overview(view) {
+  const newest = view.strip[view.strip.length - 1];
+  const total = view.strip.reduce((sum, each) => sum + each.duration, 0);
+  const rows = view.strip.reduce((sum, each) => sum + each.rows, 0);
+  const lags = view.run.moments.map((each) => each.lag).filter((each) => each !== null);
+  const notes = [...view.missing];
+  if (!view.is_live) notes.unshift(`This was written ${time(view.at)}; the driver does not tell it live.`);
+  return [
+    el("h1", {}, view.name || `Query ${view.id.slice(0, 8)}`),
+    el("p", { class: "muted path" }, view.checkpoint || "no checkpoint location of its own"),
+    ...notes.map((each) => el("p", { class: "note" }, each)),
+    el("dl", { class: "facts" },
+      fact("Status", status(view.status)),
+      fact("Since", time(view.run.began)),
+      fact("Epoch", newest ? number(newest.number) : "none yet"),
+      fact("It took", newest ? duration(newest.duration) : "–"),
+      fact("Rows per second", total ? number((rows / total) * 1000) : "–"),
+      fact("Event time lags by", lags.length ? duration(lags[lags.length - 1]) : "–"),
+      fact("Epochs of this run", number(view.run.epochs)),
+      fact("Tasks repeated", number(view.run.repeated))),
+    view.stages && view.stages.length ? table(view.stages, [
+      ["Running stage", (each) => `${each.number}`], ["Tasks", (each) => number(each.tasks), "number"],
+      ["Running", (each) => number(each.active), "number"], ["Done", (each) => number(each.completed), "number"],
+      ["Failed", (each) => number(each.failed), "number"],
+    ]) : null,
+  ];
+}
+
+function failures(view) {
+  return view.failures.map((each) => el("article", { class: "failure" },
+    el("h3", {}, each.operator ? `${each.operator}${each.uid && each.uid !== each.operator ? ` (uid ${each.uid})` : ""}` : each.error),
+    el("dl", { class: "facts" },
+      each.cause ? fact("Raised", each.cause) : null,
+      each.epoch !== null ? fact("Epoch", number(each.epoch)) : null,
+      each.subtask !== null ? fact("Subtask", number(each.subtask)) : null,
+      each.key !== null ? fact("Key", el("code", {}, each.key)) : null,
+      each.number !== null ? fact("Record of the epoch", number(each.number)) : null,
+      each.attempt !== null ? fact("Attempt", number(each.attempt + 1)) : null,
+      each.host ? fact("Host", each.host) : null),
+    each.record !== null ? el("p", {}, "Record: ", el("code", {}, each.record)) : null,
+    el("pre", {}, each.message)));
+}
+
+function plan(view) {
+  if (!view.plan) return el("p", { class: "note" }, "The plan is not known: the query was not started by pillarbox.start().");
+  return [
+    drawPlan(view.plan),
+    el("p", { class: "legend" }, key("heat", "red: share of the epoch in which the level ran"), key("busy", "busy"), key("back", "back-pressured"), key("state", "state"), key("idle", "idle")),
+    el("details", {}, el("summary", {}, "What back-pressured means here"),
+      el("p", {}, "The task has output that Spark’s JVM does not take yet: the sink is slow, or the shuffle is. In Flink a task is back-pressured "
+        + "while the next task has no buffer for it. Here the levels of an epoch run one after the other, so a slow next operator never shows as "
+        + "back pressure of the one before: it shows as a long level.")),
+  ];
+}
+
+function key(kind, text) {
+  return el("span", { class: "key" }, el("i", { class: kind, "aria-hidden": "true" }), text);
+}
+
+function epochs(view) {
+  if (!view.strip.length) return el("p", { class: "wait" }, "No epoch has ended yet.");
+  const shown = view.shown;
+  return [
+    drawStrip(view.strip),
+    shown ? el("h3", {}, `Epoch ${number(shown.number)}: ${duration(shown.duration)}, ${number(shown.rows)} rows`) : null,
+    shown ? drawGantt(shown, view.plan) : null,
+    shown ? el("p", { class: "legend" }, key("spark", "Spark’s parts"), key("busy", "tasks"), key("back", "their back-pressured part"), key("bad-bar", "repeated by Spark")) : null,
+    shown && shown.sources.length ? table(shown.sources, [
+      ["Source", (each) => cut(each.description, 60)], ["Rows", (each) => number(each.rows), "number"],
+      ["Read up to", (each) => cut(JSON.stringify(each.end) || "–", 60)], ["Newest", (each) => cut(JSON.stringify(each.latest) || "–", 60)],
+    ]) : null,
+  ];
+}
+
+function nameOf(view, program, vertex) {
+  const found = view.plan && view.plan.vertices.find((each) => each.program === program && each.number === vertex);
+  return found ? found.uid || found.operators.map((each) => each.name).join(" → ") : `vertex ${vertex}`;
+}
+
+function watermarks(view) {
+  return table(view.watermarks, [
+    ["Operator", (each) => nameOf(view, each.program, each.vertex)],
+    ["Watermark", (each) => (each.watermark === null ? "none yet" : time(each.watermark))],
+    ["Lowest in subtask", (each) => number(each.subtask), "number"],
+    ["Newest record of the holding input", (each) => time(each.latest)],
+    ["Why it is there", (each) => each.message],
+  ]);
+}
+
+function skew(view) {
+  const rows = view.skew.filter((each) => each.tasks > 1 || each.heavy.length);
+  return table(rows, [
+    ["Operator", (each) => nameOf(view, each.program, each.vertex)],
+    ["Tasks", (each) => number(each.tasks), "number"],
+    ["Busiest subtask", (each) => number(each.busiest), "number"],
+    ["Busy, compared with the mean", (each) => `${each.factor.toFixed(1)}×`, "number"],
+    ["Heavy keys (estimated)", (each) => (each.heavy.length
+      ? each.heavy.map((one) => `${one.key}: ${percent(one.share)} ± ${percent(one.error)} in subtask ${one.subtask}`).join("; ") : "none")],
+  ]);
+}
+
+function calls(view) {
+  const counters = Object.entries(view.counters);
+  return [
+    table(view.calls, [
+      ["Operator", (each) => each.uid], ["Requests", (each) => number(each.requests), "number"], ["Retried", (each) => number(each.retried), "number"],
+      ["Completed", (each) => number(each.completed), "number"], ["Failed", (each) => number(each.failed), "number"],
+      ["Timed out", (each) => number(each.timed_out), "number"], ["From cache", (each) => number(each.cache_hits), "number"],
+      ["p50", (each) => duration((each.latency_p50_us || 0) / 1000), "number"], ["p99", (each) => duration((each.latency_p99_us || 0) / 1000), "number"],
+      ["Waited for a rate limit", (each) => duration(each.rate_limited_ms || 0), "number"],
+    ], "Of the newest epoch with calls"),
+    table(counters, [["Counter", ([name]) => name], ["In the last epochs", ([, count]) => number(count), "number"]]),
+  ];
+}
+
+function state(view) {
+  const moments = view.run.moments;
+  const perDay = (each) => (each.per_day === null ? "not known yet" : `${each.per_day < 0 ? "" : "+"}${bytes(each.per_day)} a day`);
+  const memory = view.memory;
+  return [
+    table(view.growth, [
+      ["Operator", (each) => each.uid], ["State", (each) => bytes(each.bytes), "number"], ["Keys", (each) => number(each.keys), "number"], ["Growth", perDay, "number"],
+    ]),
+    el("p", {}, `The fullest worker process has ${bytes(memory.bytes)}${memory.limit ? ` of ${bytes(memory.limit)}` : ""}; `,
+      memory.full_at ? `memory runs out on ${time(memory.full_at).slice(0, 16)} if it grows on like that.` : `${memory.message}.`),
+    el("div", { class: "lines" },
+      drawLine(moments.map((each) => [each.at, Object.values(each.state).reduce((sum, size) => sum + size, 0)]), "State", bytes),
+      drawLine(moments.map((each) => [each.at, each.memory]), "Memory of the fullest process", bytes),
+      drawLine(moments.map((each) => [each.at, each.lag]), "Event time lags by", duration),
+      drawLine(moments.map((each) => [each.at, each.mean]), "An epoch took", duration)),
+  ];
+}
+
+function keyForm(view) {
+  const keyed = view.plan ? view.plan.vertices.filter((each) => each.is_keyed) : [];
+  if (!view.checkpoint || !keyed.length) return null;
+  const answer = el("div", { class: "answer", role: "status" });
+  const operator = el("select", { name: "uid", id: "key-uid" }, keyed.map((each) => el("option", { value: each.uid }, each.uid)));
+  const input = el("input", { name: "key", id: "key-text", required: true, autocomplete: "off", placeholder: "ann, 42, or [\"ann\", 42]" });
+  const form = el("form", {},
+    el("label", { for: "key-uid" }, "Operator"), operator, el("label", { for: "key-text" }, "Key"), input, el("button", { type: "submit" }, "Look"),
+    el("p", { class: "muted" }, "Text, a number, or JSON for several columns. Spark runs one job, which reads the state of the key’s subtask as of the last committed epochs, one such job at a time."));
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    answer.replaceChildren(el("p", { class: "wait" }, "Spark reads the state of that subtask."));
+    const asked = new URLSearchParams({ uid: operator.value, key: input.value });
+    const response = await fetch(`/api/queries/${view.id}/key?${asked}`);
+    const found = await response.json();
+    answer.replaceChildren(...(response.ok ? life(found).flat().filter((each) => each) : [el("p", { class: "bad" }, found.error)]));
+  });
+  return [form, answer];
+}
+
+function life(found) {
+  return [
+    el("h3", {}, "Key ", el("code", {}, found.key), ` in subtask ${found.subtask}, at epoch ${number(found.epoch)}`),
+    ...found.messages.map((each) => el("p", {}, each)),
+    table(found.state, [["State", (each) => each.name], ["Value", (each) => el("code", {}, each.value)], ["Changed in epoch", (each) => (each.changed === null ? "earlier" : number(each.changed)), "number"]]),
+    table(found.timers, [["Timer", (each) => each.domain], ["At", (each) => time(each.at)], ["It waits for", (each) => each.waits]]),
+    el("p", { class: "muted" }, `It took ${duration(found.took_ms)} and read epochs ${found.epochs.map(number).join(", ")}.`),
+  ];
+}
+
+function history(view) {
+  const runs = [view.run, ...view.earlier];
+  return table(runs, [
+    ["Began", (each) => time(each.began)], ["Ended", (each) => (each.ended ? time(each.ended) : "")], ["Status", (each) => status(each.status)],
+    ["Epochs", (each) => number(each.epochs), "number"], ["Rows", (each) => number(each.rows), "number"], ["Tasks repeated", (each) => number(each.repeated), "number"],
+    ["Spark, pillarbox", (each) => `${each.versions.spark || "?"}, ${each.versions.pillarbox || "?"}`],
+    ["Failure", (each) => (each.failures.length ? cut(each.failures[each.failures.length - 1].message.split("\n")[0], 120) : "")],
+  ]);
+}
+
+function settings(view) {
+  const rows = [...Object.entries(view.versions), ...Object.entries(view.settings)];
+  return el("details", {}, el("summary", {}, `${rows.length} entries`), table(rows, [["Name", ([name]) => name], ["Value", ([, value]) => value]]));
+}
+
+start().catch((error) => main.replaceChildren(el("p", { class: "bad" }, `The dashboard does not answer: ${error}`)));

@@ -1,0 +1,230 @@
+"""What the pages draw, as JSON: a snapshot, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pillarbox._model.growth import growth_of, memory_of
+from pillarbox._model.held_watermarks import held_watermarks
+from pillarbox._model.plan import PlanVertex
+from pillarbox._model.skew import skew_of
+from pillarbox._model.snapshot import EpochRun, Moment, Run, Snapshot, TaskRun, VertexRun
+
+# Spark's parts of an epoch, in the order in which they come; the tasks run in the fifth.
+_PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
+_RUNS_TASKS = "addBatch"
+# Counters of asynchronous operators.
+_CALLS = (
+    *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
+    *("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms"),
+)
+# Of an epoch, the bars of so many tasks are drawn: those that took longest.
+_BARS = 200
+# So many moments of a run are drawn.
+_POINTS = 240
+
+
+def list_entry(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a query as the list of queries shows it."""
+    newest = snapshot.newest
+    return {
+        "id": snapshot.id,
+        "name": snapshot.name,
+        "checkpoint": snapshot.checkpoint,
+        "status": snapshot.run.status,
+        "is_live": snapshot.is_live,
+        "began": snapshot.run.began,
+        "epoch": None if newest is None else newest.number,
+        "duration": None if newest is None else newest.duration,
+        "rows": None if newest is None else newest.rows,
+    }
+
+
+def view_of(snapshot: Snapshot) -> dict[str, Any]:
+    """Return all that the page of a query draws."""
+    epoch = _shown_epoch(snapshot)
+    return {
+        **list_entry(snapshot),
+        "at": snapshot.at,
+        "run": _run(snapshot.run),
+        "earlier": [_run(each) for each in snapshot.earlier],
+        "settings": snapshot.run.settings,
+        "versions": snapshot.run.versions,
+        "failures": [asdict(each) for each in snapshot.run.failures],
+        "plan": _plan(snapshot, epoch),
+        "strip": [{"number": each.number, "duration": each.duration, "rows": each.rows} for each in snapshot.epochs],
+        "shown": None if epoch is None else _epoch(epoch),
+        "stages": None if snapshot.stages is None else [asdict(each) for each in snapshot.stages],
+        "watermarks": [asdict(each) for each in held_watermarks(snapshot)],
+        "skew": [] if epoch is None else [asdict(each) for each in skew_of(epoch)],
+        "calls": _calls(snapshot.epochs),
+        "counters": _counters(snapshot.epochs),
+        "growth": [asdict(each) for each in growth_of(snapshot)],
+        "memory": asdict(memory_of(snapshot)),
+        "missing": snapshot.missing,
+    }
+
+
+def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
+    """Return the newest epoch with tasks that did something; else the newest one."""
+    with_tasks = [each for each in snapshot.epochs if each.tasks]
+    newest = with_tasks[-1] if with_tasks else snapshot.newest
+    return next((each for each in reversed(with_tasks) if each.rows), newest)
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "began": run.began,
+        "ended": run.ended,
+        "status": run.status,
+        "versions": run.versions,
+        "failures": [asdict(each) for each in run.failures],
+        "moments": [_moment(each) for each in _thinned(run.moments)],
+        "rows": sum(each.rows for each in run.moments),
+        "epochs": sum(each.epochs for each in run.moments),
+        "repeated": sum(each.repeated for each in run.moments),
+    }
+
+
+def _thinned(moments: Sequence[Moment]) -> Sequence[Moment]:
+    step = len(moments) // _POINTS + 1
+    return moments[::-1][::step][::-1]
+
+
+def _moment(moment: Moment) -> dict[str, Any]:
+    return {
+        "at": moment.at,
+        "rows": moment.rows,
+        "epochs": moment.epochs,
+        "mean": round(moment.duration / moment.epochs),
+        "longest": moment.longest,
+        "state": moment.state_bytes,
+        "keys": moment.keys,
+        "lag": moment.lag,
+        "memory": moment.process_bytes,
+    }
+
+
+def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> dict[str, Any] | None:
+    if snapshot.plan is None:
+        return None
+    runs = {} if epoch is None else {(each.program, each.vertex): each for each in epoch.vertices}
+    spans = {} if epoch is None else _spans(snapshot.plan.vertices, runs)
+    duration = 0 if epoch is None else epoch.duration
+    return {
+        "vertices": [
+            _vertex(each, runs.get((each.program, each.number)), spans.get(each.level, (0, 0)), duration)
+            for each in snapshot.plan.vertices
+        ],
+        "edges": [asdict(each) for each in snapshot.plan.edges],
+    }
+
+
+def _spans(vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], VertexRun]) -> dict[int, tuple[int, int]]:
+    """Return when the first task of each level began, and when its last one was done."""
+    spans: dict[int, tuple[int, int]] = {}
+    for vertex in vertices:
+        run = runs.get((vertex.program, vertex.number))
+        if run is not None and run.began:
+            began, ended = spans.get(vertex.level, (run.began, run.ended))
+            spans[vertex.level] = min(began, run.began), max(ended, run.ended)
+    return spans
+
+
+def _vertex(vertex: PlanVertex, run: VertexRun | None, span: tuple[int, int], duration: int) -> dict[str, Any]:
+    counts = [] if run is None else run.operators
+    found: dict[str, Any] = {
+        "program": vertex.program,
+        "number": vertex.number,
+        "level": vertex.level,
+        "uid": vertex.uid,
+        "kind": vertex.kind,
+        "parallelism": vertex.parallelism,
+        "is_keyed": vertex.is_keyed,
+        "operators": [
+            {**asdict(each), "in": counts[place][0], "out": counts[place][1]} if place < len(counts) else asdict(each)
+            for place, each in enumerate(vertex.operators)
+        ],
+        "run": None,
+        # The share of the epoch in which tasks of this level ran.
+        "level_share": min(1.0, (span[1] - span[0]) / duration) if duration else 0.0,
+    }
+    if run is not None:
+        total = run.busy_ms + run.idle_ms + run.back_pressured_ms + run.state_ms or 1
+        found["run"] = {
+            **asdict(run),
+            "busy": run.busy_ms / total,
+            "idle": run.idle_ms / total,
+            "back_pressured": run.back_pressured_ms / total,
+            "state": run.state_ms / total,
+        }
+    return found
+
+
+def _epoch(epoch: EpochRun) -> dict[str, Any]:
+    bars: list[dict[str, Any]] = []
+    start = 0
+    tasks_from = 0
+    for name in (*(each for each in _PARTS if each in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))):
+        if name == _RUNS_TASKS:
+            tasks_from = start
+        bars.append({"name": name, "from": start, "to": start + epoch.parts[name]})
+        start += epoch.parts[name]
+    return {
+        "number": epoch.number,
+        "began": epoch.began,
+        "duration": epoch.duration,
+        "rows": epoch.rows,
+        "output_rows": epoch.output_rows,
+        "state_commit": epoch.state_commit,
+        "spark": bars,
+        "tasks_from": tasks_from,
+        "tasks": [_bar(each, epoch) for each in sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]],
+        "tasks_in_all": len(epoch.tasks),
+        "sources": [asdict(each) for each in epoch.sources],
+    }
+
+
+def _bar(task: TaskRun, epoch: EpochRun) -> dict[str, Any]:
+    start = task.started - epoch.began
+    return {
+        "program": task.program,
+        "vertex": task.vertex,
+        "subtask": task.subtask,
+        "from": start,
+        "to": start + task.total_ms,
+        "busy": task.busy_ms,
+        "back_pressured": task.back_pressured_ms,
+        "idle": task.idle_ms,
+        "state": task.state_ms,
+        "records_in": task.records_in,
+        "attempt": task.attempt,
+        "host": task.host,
+    }
+
+
+def _calls(epochs: Sequence[EpochRun]) -> list[dict[str, Any]]:
+    """Return what asynchronous operators did in the newest epoch in which they did something."""
+    found: dict[str, dict[str, Any]] = {}
+    for epoch in epochs:
+        for vertex in epoch.vertices:
+            for name, count in vertex.counters.items():
+                uid, _, counter = name.rpartition(".")
+                if counter in _CALLS and f"{uid}.completed" in vertex.counters:
+                    found.setdefault(uid, {"uid": uid})
+                    found[uid] = {**found[uid], "epoch": epoch.number, counter: count}
+    return list(found.values())
+
+
+def _counters(epochs: Sequence[EpochRun]) -> dict[str, int]:
+    """Return all other counters, added up over the epochs that are known."""
+    found: dict[str, int] = {}
+    for epoch in epochs:
+        for vertex in epoch.vertices:
+            for name, count in vertex.counters.items():
+                if name.rpartition(".")[2] not in _CALLS:
+                    found[name] = found.get(name, 0) + count
+    return found

@@ -1,0 +1,122 @@
+"""A failure of a task as data: one line of JSON after the message of the error, which Spark carries as text."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import socket
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
+
+from pillarbox._errors import PillarboxError
+
+_PREFIX = "failure: "
+_LINE = re.compile(rf"^{_PREFIX}(?=\{{)", re.MULTILINE)
+
+
+class Attempt(NamedTuple):
+    """An attempt of Spark's to run a task: of which epoch, and which one it is, from 0; None: nobody knows."""
+
+    epoch: int | None
+    number: int | None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is known of a task's failure. Keys and records are text, cut short.
+
+    Attributes:
+        error: the class of the error that left the task.
+        cause: the class of the exception that user code raised; None: it was pillarbox itself.
+        operator: the name of the operator, and ``uid``: its uid.
+        subtask: which parallel instance it was; of a source, the partition.
+        key: the current key; None: there is none.
+        record: the record that was being processed; None: there was none, as in a timer.
+        number: which record of the task's input in the epoch it was, from 1, where the head of the chain failed.
+        epoch: the number of the epoch.
+        attempt: which attempt of Spark's task it was, from 0.
+        host: the machine.
+        message: what the error says.
+    """
+
+    error: str
+    cause: str | None = None
+    operator: str | None = None
+    uid: str | None = None
+    subtask: int | None = None
+    key: str | None = None
+    record: str | None = None
+    number: int | None = None
+    epoch: int | None = None
+    attempt: int | None = None
+    host: str | None = None
+    message: str = ""
+
+    @staticmethod
+    def of(error: BaseException, subtask: int, attempt: Attempt) -> Failure:
+        """Return the failure of a task that an error has left."""
+        place = error.place if isinstance(error, PillarboxError) else {}
+        cause = error.__cause__
+        return Failure(
+            type(error).__name__,
+            None if cause is None else type(cause).__name__,
+            operator=_text(place.get("operator")),
+            uid=_text(place.get("uid")),
+            subtask=subtask,
+            key=place.get("key"),
+            record=place.get("record"),
+            number=int(place["number"]) if "number" in place else None,
+            epoch=attempt.epoch,
+            attempt=attempt.number,
+            host=socket.gethostname(),
+        )
+
+    def to_line(self) -> str:
+        """Return the line that tells of it. The message is above the line, so it is not in it."""
+        return _PREFIX + json.dumps({name: value for name, value in asdict(self).items() if value not in (None, "")})
+
+    @staticmethod
+    def of_text(text: str) -> Failure | None:
+        """Return the failure that the text of an error ends with; None: it has no such line."""
+        found = _LINE.search(text)
+        if found is None:
+            return None
+        try:
+            facts, _ = json.JSONDecoder().raw_decode(text, found.end())
+        except ValueError:
+            return None
+        return Failure.of_facts({**facts, "message": message_of(text[: found.start()])})
+
+    @staticmethod
+    def of_facts(facts: dict[str, Any]) -> Failure:
+        """Return the failure of a dictionary, as ``asdict`` makes it, perhaps by a version with more fields."""
+        known = {each.name for each in fields(Failure)}
+        return Failure(**{"error": "Exception", **{name: value for name, value in facts.items() if name in known}})
+
+
+# How Spark and Python begin the text of an error of pillarbox's.
+_BEGINNING = re.compile(r"\bpillarbox(?:\.\w+)*\.\w+: ")
+_MESSAGE_LIMIT = 4000
+
+
+def message_of(text: str) -> str:
+    """Return the message of an error from a text in which Spark carries it."""
+    found = _BEGINNING.search(text)
+    return (text if found is None else text[found.end() :]).strip()[:_MESSAGE_LIMIT]
+
+
+def without_line(text: str) -> str:
+    """Return the message of an error without the line of data after it."""
+    found = _LINE.search(text)
+    return text if found is None else text[: found.start()].rstrip()
+
+
+def _text(shown: str | None) -> str | None:
+    """Return the text that ``repr`` has shown."""
+    if shown is None:
+        return None
+    try:
+        return str(ast.literal_eval(shown))
+    except (ValueError, SyntaxError):  # it was cut short
+        return shown

@@ -1,0 +1,146 @@
+"""The model of a query that runs: the driver feeds it as epochs end; whoever wants to know takes snapshots of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pillarbox._model.failure import Failure, message_of
+from pillarbox._model.moments import Moments
+from pillarbox._model.plan import Plan
+from pillarbox._model.progress import epoch_of
+from pillarbox._model.snapshot import EpochRun, Run, Snapshot, Stage
+
+# How many epochs there are in a snapshot, and in how many of these the tasks are.
+EPOCHS = 60
+_WITH_TASKS = 5
+# How many failures of one run are kept.
+_FAILURES = 20
+
+
+def now_ms() -> int:
+    """Return the time (epoch ms)."""
+    return time.time_ns() // 1_000_000
+
+
+class QueryModel:
+    """A query, from a start to its end. Any thread may call its methods.
+
+    Args:
+        id: Spark's id of the query; ``name``: the name that the user gave it.
+        checkpoint: its checkpoint location; empty: it has none that lasts.
+        plan: of its programs; None: it is not known.
+        run: the run, with its settings and versions.
+        earlier: the runs before it, the newest first.
+        clock: epoch milliseconds.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        checkpoint: str,
+        plan: Plan | None,
+        run: Run,
+        *,
+        earlier: Sequence[Run] = (),
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self.id = id
+        self._name = name
+        self._checkpoint = checkpoint
+        self._plan = plan
+        self._run = run
+        self._earlier = list(earlier)
+        self._clock = clock
+        self._epochs: deque[EpochRun] = deque(maxlen=EPOCHS)
+        self._moments = Moments()
+        self._changed = threading.Condition()
+        self._version = 0
+
+    # -- what the driver tells --
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        """Take the progress that Spark reports of an epoch. One that is known, or older than the newest, is left out.
+
+        Spark also reports that there was nothing to do, with the number of the epoch before.
+        """
+        epoch = epoch_of(progress)
+        with self._changed:
+            if self._epochs and epoch.number <= self._epochs[-1].number:
+                return
+            self._epochs.append(epoch)
+            if len(self._epochs) > _WITH_TASKS:
+                self._epochs[-1 - _WITH_TASKS] = replace(self._epochs[-1 - _WITH_TASKS], tasks=[])
+            self._moments.add(epoch, self._plan)
+            self._tell()
+
+    def failed(self, text: str) -> None:
+        """Note that the query has failed with an error, which Spark told as text."""
+        failure = Failure.of_text(text) or Failure("StreamingQueryException", message=message_of(text))
+        with self._changed:
+            self._run = replace(self._run, failures=[*self._run.failures, failure][-_FAILURES:])
+            self._end("failed")
+
+    def ended(self) -> None:
+        """Note that the query has ended. A query that has failed has ended then."""
+        with self._changed:
+            if self._run.ended is None:
+                self._end("stopped")
+
+    def _end(self, status: str) -> None:
+        if self._run.ended is None:
+            self._run = replace(self._run, status=status, ended=self._clock())
+        self._tell()
+
+    def _tell(self) -> None:
+        self._version += 1
+        self._changed.notify_all()
+
+    # -- what others ask --
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the query has ended."""
+        return self._run.ended is not None
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._run.id
+
+    @property
+    def version(self) -> int:
+        """A number that grows with each change."""
+        return self._version
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until the version is above one that was seen, or a time is over (seconds); return the version."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version > seen, timeout)
+            return self._version
+
+    def snapshot(self, stages: list[Stage] | None = None) -> Snapshot:
+        """Return what is known now.
+
+        Args:
+            stages: those of the running epoch; None: nobody has looked.
+        """
+        with self._changed:
+            run = replace(self._run, moments=self._moments.all())
+            return Snapshot(
+                id=self.id,
+                name=self._name,
+                checkpoint=self._checkpoint,
+                at=self._clock(),
+                is_live=True,
+                plan=self._plan,
+                run=run,
+                earlier=list(self._earlier),
+                epochs=list(self._epochs),
+                stages=stages,
+            )

@@ -1,0 +1,78 @@
+"""Whether a few tasks, or a few keys, have most of the work."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import sqrt
+
+from pillarbox._model.snapshot import EpochRun, TaskRun
+
+
+@dataclass(frozen=True)
+class HeavyKey:
+    """A key with a large share of a vertex's records.
+
+    Attributes:
+        key: the key as text, cut short.
+        subtask: the subtask that has it.
+        share: its estimated share of the records of the vertex, from 0 to 1.
+        error: the share is known to about plus or minus this (two standard errors of the sample).
+    """
+
+    key: str
+    subtask: int
+    share: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Skew:
+    """How evenly the tasks of a vertex are loaded in an epoch.
+
+    Attributes:
+        busiest: the subtask that was busy for longest.
+        factor: the time that it was busy, divided by the mean of the tasks that ran.
+        tasks: how many tasks ran.
+        heavy: the heaviest keys, the heaviest first.
+    """
+
+    program: str
+    vertex: int
+    busiest: int
+    factor: float
+    tasks: int
+    heavy: list[HeavyKey] = field(default_factory=list)
+
+
+# So many keys of a vertex are named.
+_NAMED = 5
+
+
+def skew_of(epoch: EpochRun) -> list[Skew]:
+    """Return for each vertex of an epoch whose tasks are known how evenly they are loaded."""
+    groups: dict[tuple[str, int], list[TaskRun]] = defaultdict(list)
+    for task in epoch.tasks:
+        groups[task.program, task.vertex].append(task)
+    return [_skew(*place, tasks) for place, tasks in sorted(groups.items())]
+
+
+def _skew(program: str, vertex: int, tasks: list[TaskRun]) -> Skew:
+    busiest = max(tasks, key=lambda task: (task.busy_ms, -task.subtask))
+    mean = sum(task.busy_ms for task in tasks) / len(tasks)
+    records = sum(task.records_in for task in tasks)
+    heavy = [each for task in tasks for each in _heavy_keys(task, records)]
+    heavy.sort(key=lambda each: -each.share)
+    return Skew(program, vertex, busiest.subtask, busiest.busy_ms / mean if mean else 1.0, len(tasks), heavy[:_NAMED])
+
+
+def _heavy_keys(task: TaskRun, records: int) -> list[HeavyKey]:
+    if task.key_sample is None or not records:
+        return []
+    size, named = task.key_sample
+    weight = task.records_in / records
+    found: list[HeavyKey] = []
+    for key, count in named:
+        share = count / size
+        found.append(HeavyKey(key, task.subtask, share * weight, 2 * sqrt(share * (1 - share) / size) * weight))
+    return found

@@ -1,0 +1,262 @@
+"""A key's life: its state, timers and what they wait for, as of the last epochs that Spark still has.
+
+The key says in which subtask it is, so only the logs of that one are unpickled. Spark's reader of state cannot look up
+a key: it reads the partitions of the level, in a job of a group of its own, which can be cancelled. One such job runs
+at a time in a process.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal, InvalidOperation
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pillarbox._errors import CheckpointMismatchError, ProgramError, check_text, shorten
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
+from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.reading.state_columns import as_json
+from pillarbox._runtime.spark.reading.state_reader import operator_with
+from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._state.chunks.head import LogHead
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._state.inspect.view import LogView, ViewedRows
+from pillarbox._state.keys.key_groups import key_group, subtask_of
+from pillarbox._state.savepoint.timer_column import encode_timers
+from pillarbox._state.slots import state_name
+from pillarbox._time.timestamps import MIN_TIMESTAMP
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# So many epochs are read.
+_EPOCHS = 5
+# How much of a value is shown.
+_VALUE = 2000
+_reading = threading.Lock()
+
+
+def key_life(spark: SparkSession, checkpoint: str, uid: str, text: str) -> dict[str, Any]:
+    """Return what a checkpoint has of a key, as plain data.
+
+    Args:
+        text: the key: text, a number, a date, or JSON; a list for keys of several columns.
+
+    Returns:
+        ``key``, ``subtask``, ``epoch`` (the last one committed), ``epochs`` (those that were read), ``state`` (name,
+        value as text, the last of these epochs that changed it, or None), ``timers`` (domain, time, what it waits for),
+        ``messages`` for people, and ``took_ms``.
+
+    Raises:
+        CheckpointMismatchError: there is no such checkpoint or operator, or it cannot be read.
+        ProgramError: another look is running.
+    """
+    check_text(uid, "the uid")
+    check_text(text, "the key")
+    if not _reading.acquire(blocking=False):
+        raise ProgramError(
+            "the state of another key is being read: one is read at a time, so ask again when it is done"
+        )
+    try:
+        began = time.monotonic()
+        with unwrapped_failures(), _job_group(spark, f"pillarbox: the life of a key of {uid}"):
+            found = _read(spark, checkpoint, uid, text)
+        return {**found, "took_ms": round((time.monotonic() - began) * 1000)}
+    finally:
+        _reading.release()
+
+
+@contextmanager
+def _job_group(spark: SparkSession, description: str) -> Iterator[None]:
+    """Run the jobs of this thread in a group of their own; those that still run after the block are cancelled."""
+    if not is_classic(spark):
+        yield
+        return
+    context, group = spark.sparkContext, uuid.uuid4().hex
+    context.setJobGroup(group, description, True)
+    try:
+        yield
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
+    finally:
+        for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+            context.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+
+def _read(spark: SparkSession, checkpoint: str, uid: str, text: str) -> dict[str, Any]:
+    files = CheckpointState(spark, checkpoint)
+    operator, heads = operator_with(files, uid)
+    keys = keys_of_text(text)
+    head = next(iter(heads.values()))
+    subtasks = {_subtask(key, head) for key in keys} - {None}
+    codes = sorted(code for code, each in heads.items() if each.subtask in subtasks)
+    epochs = list(range(max(operator.first, files.epoch - _EPOCHS + 1), files.epoch + 1))
+    looks = _looks(files, operator, epochs, codes, keys) if codes else []
+    return told(text, files.epoch, epochs, looks)
+
+
+def _subtask(key: Any, head: LogHead) -> int | None:
+    try:
+        return subtask_of(key_group(key, head.max_parallelism), head.max_parallelism, head.parallelism)
+    except TypeError:  # it is no key
+        return None
+
+
+def _looks(
+    files: CheckpointState, operator: Stateful, epochs: Sequence[int], codes: Sequence[int], keys: list[Any]
+) -> list[dict[str, Any]]:
+    """Return what the logs of some subtasks have of some keys in each epoch, by one job."""
+    chosen = f"code IN ({', '.join(map(str, codes))})"
+
+    def look(epoch: int) -> DataFrame:
+        logs = files.logs(operator, epoch).where(chosen)
+        return map_in_arrow(logs, "key_life", partial(each_log, partial(_of_log, epoch, keys)), "facts STRING")
+
+    rows = reduce(lambda one, other: one.unionAll(other), map(look, epochs)).collect()
+    return [json.loads(row.facts) for row in rows]
+
+
+def keys_of_text(text: str) -> list[Any]:
+    """Return the keys that a text may stand for: itself, and what it is as JSON, as a date or as a decimal."""
+    found: list[Any] = [text]
+    readings: list[Callable[[str], Any]] = [
+        lambda given: _as_key(json.loads(given)),
+        dt.date.fromisoformat,
+        dt.datetime.fromisoformat,
+        Decimal,
+    ]
+    for reading in readings:
+        try:
+            value = reading(text)
+        except (ValueError, InvalidOperation):
+            continue
+        if value is not None and not any(type(value) is type(each) and value == each for each in found):
+            found.append(value)
+    return found
+
+
+def _as_key(value: Any) -> Any:
+    return tuple(map(_as_key, value)) if isinstance(value, list) else value
+
+
+def _of_log(epoch: int, keys: list[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+    """Return what a log has of some keys, as a line of JSON."""
+    view = LogView(store, code)
+    found = [each for rows in view.rows() for each in _rows_of(rows, keys)]
+    gate = view.task_state().get("gate") or {}
+    facts = {
+        "epoch": epoch,
+        "subtask": view.head.subtask,
+        "watermark": (gate.get("valve") or {}).get("watermark"),
+        "carried": sorted(view.task_state().get("operators") or {}),
+        "rows": found,
+    }
+    yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
+
+
+def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
+    places = [place for place, key in enumerate(rows.keys) if any(_is_same(key, other) for other in keys)]
+    for place in places:
+        row = rows.rows[place]
+        timers = encode_timers(rows.layout, [row], by_slot=True).to_pylist()[0] or ()
+        yield {
+            "key": shorten(rows.keys[place], 200),
+            "namespace": None if rows.namespaces is None else _shown(rows.namespaces[place]),
+            "states": {
+                state_name(name): _shown(value)
+                for (name, kind), value in zip(rows.layout, row[1:])
+                if kind != "timers" and value is not None
+            },
+            "timers": [[each["domain"], each["timestamp"]] for each in timers],
+        }
+
+
+def _is_same(key: Any, other: Any) -> bool:
+    # (True equals 1, and they are two keys.)
+    return isinstance(key, bool) == isinstance(other, bool) and bool(key == other)
+
+
+def _shown(value: Any) -> str:
+    text = as_json(value)
+    shown = shorten(value, _VALUE) if text is None else text
+    return shown if len(shown) <= _VALUE else f"{shown[: _VALUE - 3]}..."
+
+
+def told(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return for people what looks into the logs of some epochs found."""
+    by_epoch = {number: [look for look in looks if look["epoch"] == number] for number in epochs}
+    now = by_epoch.get(epoch, [])
+    subtask = next((look["subtask"] for look in now if look["rows"]), now[0]["subtask"] if now else None)
+    watermark = next((look["watermark"] for look in now if look["subtask"] == subtask), None)
+    rows = [row for look in now for row in look["rows"]]
+    states = {(row["namespace"], name): value for row in rows for name, value in row["states"].items()}
+    before = [
+        {
+            (row["namespace"], name): value
+            for look in looks
+            for row in look["rows"]
+            for name, value in row["states"].items()
+        }
+        for looks in (by_epoch[number] for number in epochs)
+    ]
+    carried = sorted({uid for look in now for uid in look["carried"]})
+    messages = []
+    if not rows:
+        messages.append(f"epoch {epoch} has no state and no timers of this key")
+        last = next((number for number in reversed(epochs) if any(look["rows"] for look in by_epoch[number])), None)
+        if last is not None:
+            messages.append(f"it had some in epoch {last}")
+    if carried:
+        messages.append(f"requests of this subtask are carried into the next epoch, by {', '.join(map(repr, carried))}")
+    return {
+        "key": rows[0]["key"] if rows else text,
+        "subtask": subtask,
+        "epoch": epoch,
+        "epochs": list(epochs),
+        "watermark": watermark,
+        "state": [
+            {
+                "name": name if namespace is None else f"{name} of {namespace}",
+                "value": value,
+                "changed": _changed(epochs, [each.get((namespace, name)) for each in before]),
+            }
+            for (namespace, name), value in sorted(states.items(), key=str)
+        ],
+        "timers": [
+            {"domain": domain, "at": at, "waits": _waits(domain, at, watermark)}
+            for domain, at in sorted({(domain, at) for row in rows for domain, at in row["timers"]})
+        ],
+        "messages": messages,
+    }
+
+
+def _changed(epochs: Sequence[int], values: Sequence[str | None]) -> int | None:
+    """Return the last of some epochs that changed a value; None: it changed in none after the first one."""
+    changes = [epoch for epoch, one, other in zip(epochs[1:], values, values[1:]) if one != other]
+    return changes[-1] if changes else None
+
+
+def _waits(domain: str, at: int, watermark: int | None) -> str:
+    if domain != "event":
+        return "the clock of the worker, and an epoch after that time"
+    if watermark is None or watermark == MIN_TIMESTAMP:
+        return "event time, which has not begun in this subtask"
+    if watermark >= at:
+        return "the next epoch"
+    seconds = (at - watermark) / 1000
+    return f"event time, which has to advance by {seconds:,.1f} s in this subtask"
+
+
+def no_checkpoint() -> CheckpointMismatchError:
+    """Return the error of a query whose state nobody can read."""
+    return CheckpointMismatchError("the query has no checkpoint location of its own, so its state cannot be read")

@@ -1,0 +1,90 @@
+"""``dashboard``: the pages that show the queries of a process."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._dashboard.server import Dashboard, open_dashboard
+from pillarbox._errors import ProgramError, describe, shorten
+from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_port
+from pillarbox._runtime.spark.starting.started import StartedQuery, find
+from pillarbox._runtime.spark.watching.watched import WatchedQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+# How often the progress of a query is looked at that nobody else watches (seconds).
+_LOOK_EVERY = 1.0
+
+
+def dashboard(
+    query: StreamingQuery, port: int = DEFAULT_PORT, *, host: str = "127.0.0.1", token: str | None = None
+) -> Dashboard:
+    """Open the dashboard of this process, and show a query in it.
+
+    It shows the plan, where the time of an epoch goes, why event time is where it is, heavy keys, calls, the growth of
+    state, failures, and the state and timers of a key. One dashboard shows all queries of a process: a second call adds
+    a query to it. It needs the extra ``pillarbox[dashboard]``, and ends with the process. Under Spark Connect it runs
+    in the client.
+
+    Only this machine can ask, by default. Whoever may ask sees keys and records: see docs/security.md before you listen
+    on another address.
+
+    Args:
+        query: as :func:`pillarbox.start` has returned it, or the ``start()`` of its writer.
+        port: the port to listen on; 0: any that is free.
+        host: the address to listen on.
+        token: what a browser must know; None: nothing on loopback, and a random text elsewhere, a part of ``url``.
+
+    Returns:
+        The dashboard: ``url`` is where to open it, and ``close()`` closes it.
+
+    Raises:
+        ConfigurationError: the port is taken; the dashboard is open on another one; or Starlette or uvicorn is missing.
+        ProgramError: it is no query with a program of pillarbox, or another process has started it.
+
+    Example:
+        >>> query = pillarbox.start(writer)  # doctest: +SKIP
+        >>> print(pillarbox.dashboard(query).url)  # doctest: +SKIP
+        http://127.0.0.1:8082/
+    """
+    checked_port(port, "dashboard()")
+    if not hasattr(query, "awaitTermination"):
+        raise ProgramError(f"dashboard() takes a query, as start() returned it, not {shorten(query)}")
+    started = find(query)
+    if started is None:
+        raise ProgramError(
+            f"dashboard() takes a query with a program of pillarbox, as start() returned it, and query {query.id} is"
+            " none, or another process has started it: 'pillarbox dashboard CHECKPOINT' shows what its checkpoint has"
+        )
+    return open_dashboard([watched(started)], host, port, token)
+
+
+def watched(started: StartedQuery) -> WatchedQuery:
+    """Return a query as it is watched; where nobody does, a thread does from now on."""
+    if started.watched is None:
+        started.watched = WatchedQuery(started)
+        _Follower(started, started.watched).start()
+    return started.watched
+
+
+class _Follower(threading.Thread):
+    """Follows a query that its writer's own ``start()`` has started, which nobody looks after."""
+
+    def __init__(self, started: StartedQuery, watched: WatchedQuery) -> None:
+        super().__init__(name=f"pillarbox dashboard of query {started.query.id}", daemon=True)
+        self._query: Any = started.query
+        self._watched = watched
+
+    def run(self) -> None:
+        failure: Exception | None = None
+        try:
+            while not self._query.awaitTermination(_LOOK_EVERY):
+                self._watched.look()
+        except Exception as error:
+            failure = error
+        try:
+            self._watched.end(failure)
+        except Exception as error:  # its Spark is gone
+            self._watched.tell_unknown(describe(error))

@@ -1,0 +1,68 @@
+"""The settings and versions that a query runs with, as far as they matter when something goes wrong."""
+
+from __future__ import annotations
+
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from pillarbox._runtime.spark.facts import is_classic, jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Settings of which the name begins so.
+_TOLD = re.compile(
+    r"cores$|spark\.(master$|app\.|driver\.(cores|memory)|executor\.(cores|instances|memory|pyspark)|cores\.max|task\.cpus"
+    r"|default\.parallelism|dynamicAllocation\.enabled|speculation|python\.|pyspark\.|submit\.deployMode|pillarbox\."
+    r"|locality\.wait$|sql\.(shuffle\.partitions|session\.timeZone|streaming\.|execution\.(arrow|pyspark)\.))"
+)
+# Settings that a session may have of its own.
+_OF_SESSION = (
+    "spark.sql.shuffle.partitions",
+    "spark.sql.session.timeZone",
+    "spark.sql.execution.arrow.maxRecordsPerBatch",
+    "spark.sql.execution.arrow.maxBytesPerBatch",
+    "spark.sql.streaming.minBatchesToRetain",
+    "spark.sql.streaming.numRecentProgressUpdates",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
+)
+_SECRET = re.compile(r"secret|password|passwd|token|credential|(access|api|private|account)[._-]?key", re.IGNORECASE)
+# A user and a password in a URL.
+_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_MASK = "*********"
+_LONGEST = 500
+_PACKAGES = ("pillarbox", "pyspark", "pandas", "pyarrow", "numpy", "protobuf")
+
+
+def masked(name: str, value: str) -> str:
+    """Return the value of a setting; a mask where it is a secret, by the name or by the look of it."""
+    return _MASK if _SECRET.search(name) else _IN_URL.sub(_MASK, value)[:_LONGEST]
+
+
+def settings_of(spark: SparkSession) -> dict[str, str]:
+    """Return the settings of a session that matter for a query, with secrets masked."""
+    if is_classic(spark):
+        conf = spark.sparkContext.getConf()
+        # As one text: a call to Java for each setting would take as long as an epoch.
+        pairs = (line.partition("=") for line in conf.toDebugString().splitlines())
+        found = {name: value for name, _, value in pairs}
+        found |= {name: value for name in _OF_SESSION if (value := spark.conf.get(name, None)) is not None}
+        found["cores"] = str(spark.sparkContext.defaultParallelism)
+    else:
+        found = {str(name): str(value) for name, value in spark.conf.getAll.items()}
+    return {name: masked(name, value) for name, value in sorted(found.items()) if _TOLD.match(name)}
+
+
+def versions_of(spark: SparkSession) -> dict[str, str]:
+    """Return the versions of what the driver runs on, and where that is."""
+    found = {"python": platform.python_version(), "platform": platform.platform(), "spark": spark.version}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # a platform brings its own
+            continue
+    if is_classic(spark):
+        found["java"] = str(jvm(spark).java.lang.System.getProperty("java.version"))
+    return found

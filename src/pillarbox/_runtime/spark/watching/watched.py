@@ -1,0 +1,130 @@
+"""A query that is watched: its progress goes into its model, and the model into the history of the checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import describe
+from pillarbox._model.plan import Plan
+from pillarbox._model.query_model import QueryModel, now_ms
+from pillarbox._model.snapshot import Run, Snapshot, Stage
+from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.plan.registry import PlannedProgram
+from pillarbox._runtime.spark.reading.key_life import key_life, no_checkpoint
+from pillarbox._runtime.spark.watching.history import HistoryWriter, read_history, with_earlier
+from pillarbox._runtime.spark.watching.progress import Progress, ProgressReader
+from pillarbox._runtime.spark.watching.surroundings import settings_of, versions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from pillarbox._runtime.spark.starting.started import StartedQuery
+
+_log = logging.getLogger("pillarbox")
+
+
+class WatchedQuery:
+    """Feeds the model of a query. The thread that watches the query calls all methods but those that say otherwise.
+
+    Attributes:
+        model: of the query.
+    """
+
+    def __init__(self, started: StartedQuery) -> None:
+        query: Any = started.query
+        self._query = query
+        self._spark: SparkSession = started.start.spark
+        self._checkpoint = started.checkpoint
+        self._progress = ProgressReader(query)
+        self._warned = False
+        run = Run(
+            id=str(query.runId),
+            began=now_ms(),
+            settings=settings_of(self._spark),
+            versions=versions_of(self._spark),
+        )
+        self.model = QueryModel(
+            str(query.id), query.name or "", started.checkpoint or "", plan_in(started.programs), run
+        )
+        self._history = (
+            None if started.checkpoint is None else HistoryWriter(self._spark, started.checkpoint, self.model)
+        )
+
+    @property
+    def id(self) -> str:
+        """Spark's id of the query. Any thread."""
+        return self.model.id
+
+    def wait(self, seen: int, timeout: float) -> int:
+        """Wait until the model changes, or a time is over (seconds); return its version. Any thread."""
+        return self.model.wait(seen, timeout)
+
+    def look(self) -> list[Progress | None]:
+        """Take what is new of the query into the model; return the new progress: None stands for what is missing."""
+        found = self._progress.new()
+        for progress in found:
+            if progress is not None:
+                self._take(progress)
+        if self._history is not None:
+            self._history.write_if_due()
+        return found
+
+    def _take(self, progress: Progress) -> None:
+        try:
+            self.model.progressed(progress)
+        except Exception as error:  # the query can do without, and whoever waits for its end must not fail
+            self.tell_unknown(describe(error))
+
+    def tell_unknown(self, why: str) -> None:
+        """Log that something of the query is not known; the first time as a warning."""
+        (_log.debug if self._warned else _log.warning)("query %s: its progress is not known: %s", self.id, why)
+        self._warned = True
+
+    def end(self, failure: BaseException | None) -> None:
+        """Note that the query has ended; with an error, if it has failed."""
+        self.look()
+        if failure is not None:
+            self.model.failed(str(failure))
+        self.model.ended()
+        if self._history is not None:
+            self._history.write()
+
+    def snapshot(self) -> Snapshot:
+        """Return what is known of the query now, with the stages that run, and the runs before this one. Any thread."""
+        found = self.model.snapshot(stages_of(self._spark, self.model.run_id))
+        return found if self._checkpoint is None else with_earlier(found, read_history(self._spark, self._checkpoint))
+
+    def key_life(self, uid: str, key: str) -> dict[str, Any]:
+        """Return what the checkpoint has of a key. Any thread."""
+        if self._checkpoint is None:
+            raise no_checkpoint()
+        return key_life(self._spark, self._checkpoint, uid, key)
+
+
+def plan_in(programs: Sequence[PlannedProgram]) -> Plan | None:
+    """Return the plan of the programs of a query; None: it is not known."""
+    plans = [plan for one in programs if one.facts is not None and (plan := one.facts.plan) is not None]
+    if not plans:
+        return None
+    return Plan([each for plan in plans for each in plan.vertices], [each for plan in plans for each in plan.edges])
+
+
+def stages_of(spark: SparkSession, run: str) -> list[Stage] | None:
+    """Return the stages of a query that run; None: the session does not tell, as under Spark Connect. Any thread."""
+    if not is_classic(spark):
+        return None
+    tracker = spark.sparkContext.statusTracker()
+    found: list[Stage] = []
+    for job in tracker.getJobIdsForGroup(run):
+        info = tracker.getJobInfo(job)
+        if info is None or info.status != "RUNNING":
+            continue
+        for number in info.stageIds:
+            stage = tracker.getStageInfo(number)
+            if stage is not None:
+                counts = stage.numTasks, stage.numActiveTasks, stage.numCompletedTasks, stage.numFailedTasks
+                found.append(Stage(number, stage.name, *counts))
+    return found

@@ -1,0 +1,80 @@
+"""Progress reports as Spark writes them, of reports that tests make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pillarbox._elements import TaskReport, text_of_report
+from pillarbox._model.plan import Plan, PlanEdge, PlanOperator, PlanVertex
+from pillarbox._model.query_model import QueryModel
+from pillarbox._model.snapshot import Run
+
+#: The time at which the first epoch begins (epoch ms).
+START = 1_700_000_000_000
+
+_EMPTY = TaskReport("source", "", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, number=0, started=START, operators=[[0, 0]])
+_KEYED = TaskReport(
+    *("count", "count", 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+    watermark=0,
+    keys=0,
+    event_time_timers=0,
+    processing_time_timers=0,
+    state_bytes=0,
+    number=1,
+    started=START,
+    operators=[[0, 0]],
+)
+
+
+def source(**values: Any) -> TaskReport:
+    """The report of a task of the source, vertex 0."""
+    return replace(_EMPTY, **values)
+
+
+def keyed(**values: Any) -> TaskReport:
+    """The report of a task of the keyed operator, vertex 1."""
+    return replace(_KEYED, **values)
+
+
+def progress(number: int, *reports: TaskReport, name: str = "pillarbox", **values: Any) -> dict[str, Any]:
+    """The progress of an epoch, as JSON has it."""
+    levels: dict[str, list[str]] = {}
+    for report in reports:
+        levels.setdefault(name if report.level else f"{name} level {report.level}", []).append(text_of_report(report))
+    seconds = f"{number % 60:02d}"
+    return {
+        "batchId": number,
+        "timestamp": f"2023-11-14T22:13:{seconds}.000Z",
+        "durationMs": {"latestOffset": 5, "addBatch": 900, "walCommit": 50, "triggerExecution": 1000},
+        "numInputRows": sum(each.records_in for each in reports if not each.level),
+        "sources": [{"description": "rate", "numInputRows": 10, "startOffset": "1", "endOffset": {"t": {"0": 5}}}],
+        "stateOperators": [{"commitTimeMs": 7}, {"commitTimeMs": 8}],
+        "sink": {"numOutputRows": -1},
+        "observedMetrics": {each: {"tasks": texts} for each, texts in levels.items()},
+        **values,
+    }
+
+
+def plan() -> Plan:
+    """The plan of a source and a keyed operator with one that is chained to it."""
+    return Plan(
+        [
+            PlanVertex("pillarbox", 0, 0, "", 0, False, [], [PlanOperator("payments", "")]),
+            PlanVertex(
+                *("pillarbox", 1, 1, "process", 2, True, []),
+                [PlanOperator("process: Count", "count"), PlanOperator("map", "map-3")],
+            ),
+        ],
+        [
+            PlanEdge("pillarbox", 0, 1, "", "key by column"),
+            PlanEdge("pillarbox", 1, -1, "output", "rows"),
+        ],
+    )
+
+
+def model(**values: Any) -> QueryModel:
+    """The model of a query that has just been started."""
+    return QueryModel(
+        "q", "counts", "/checkpoints/counts", plan(), Run("r", START), **{"clock": lambda: START, **values}
+    )

@@ -1,0 +1,151 @@
+"""What follows from a snapshot: why event time is where it is, skew, growth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pillarbox._errors import OperatorError
+from pillarbox._model.failure import Attempt, Failure, without_line
+from pillarbox._model.growth import bytes_of, growth_of, memory_of, slope
+from pillarbox._model.held_watermarks import held_watermarks
+from pillarbox._model.skew import skew_of
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from tests.model.made import START, keyed, model, progress, source
+
+_DAY = 86_400_000
+
+
+def _held(*reports: Any) -> Any:
+    query = model()
+    query.progressed(progress(1, *reports))
+    [found] = held_watermarks(query.snapshot())
+    return found
+
+
+def test_the_partition_that_holds_event_time_is_named_with_its_record() -> None:
+    place = {"topic": "payments", "partition": 1, "offset": 17}
+    found = _held(
+        source(subtask=0, event_times=[START, START + 9, {}]),
+        source(subtask=1, event_times=[START - 9, START - 5, place]),
+        keyed(subtask=0, watermark=START - 6, held_by=[0, 1]),
+        keyed(subtask=1, watermark=START, held_by=[0, 0]),
+    )
+    assert (found.vertex, found.subtask, found.watermark, found.way) == (1, 0, START - 6, [[0, 1]])
+    assert (found.source, found.partition, found.latest, found.place) == (0, 1, START - 5, place)
+    assert found.message == (
+        "partition 1 of the source of 'payments' holds it: its newest record is topic payments, partition 1, offset 17"
+    )
+
+
+def test_records_that_do_not_say_where_they_are() -> None:
+    found = _held(source(event_times=[START, START, {}]), keyed(watermark=START, held_by=[0, 0]))
+    assert "keep its place in the DataFrame: the columns topic, partition and offset" in found.message
+
+
+def test_a_source_without_records_holds_event_time() -> None:
+    found = _held(keyed(watermark=START, held_by=[0, -1]))
+    assert (found.source, found.partition, found.latest) == (0, None, None)
+    assert found.message.startswith("the source of 'payments' had no records: its watermark stays")
+    assert _held(keyed(watermark=MIN_TIMESTAMP, held_by=[0, -1])).watermark is None
+
+
+def test_what_holds_nothing_and_what_has_ended() -> None:
+    assert _held(keyed(watermark=START)).message == "no input holds it: all are idle, or have ended"
+    query = model()
+    query.progressed(progress(1, keyed(watermark=MAX_WATERMARK)))
+    assert held_watermarks(query.snapshot()) == []
+
+
+def test_the_way_leads_over_levels_and_over_tasks_of_earlier_epochs() -> None:
+    second = {"number": 2, "level": 2, "uid": "again", "vertex": "again"}
+    query = model()
+    query.progressed(
+        progress(1, source(subtask=3, event_times=[1, 2, {}]), keyed(subtask=1, watermark=5, held_by=[0, 3]))
+    )
+    query.progressed(progress(2, keyed(**second, watermark=5, held_by=[1, 1])))
+    found = {each.vertex: each for each in held_watermarks(query.snapshot())}[2]
+    assert (found.way, found.source, found.partition) == ([[1, 1], [0, 3]], 0, 3)
+
+
+def test_a_heavy_key_is_named_with_the_error_of_its_share() -> None:
+    query = model()
+    tasks = [
+        keyed(subtask=0, busy_ms=90, records_in=900, key_sample=[400, [["'ann'", 200]]]),
+        keyed(subtask=1, busy_ms=10, records_in=100, key_sample=[100, []]),
+    ]
+    query.progressed(progress(1, *tasks))
+    [found] = skew_of(query.snapshot().epochs[-1])
+    assert (found.busiest, round(found.factor, 2), found.tasks) == (0, 1.8, 2)
+    [heavy] = found.heavy
+    assert (heavy.key, heavy.subtask, heavy.share) == ("'ann'", 0, pytest.approx(0.45))
+    assert heavy.error == pytest.approx(2 * (0.25 / 400) ** 0.5 * 0.9)
+
+
+def test_growth_is_a_line_through_the_moments() -> None:
+    assert slope([(0, 1)] * 9) is None
+    points = [(minute * 60_000, 100 + 7 * minute) for minute in range(30)]
+    assert slope(points) == pytest.approx(7 * 1440)
+
+
+def _grown(limit: str | None, step: int) -> Any:
+    times = iter(range(START, START + 10 * _DAY, 60_000))
+    query = model(clock=lambda: START)
+    for number in range(30):
+        at = next(times)
+        task = keyed(state_bytes=1000 + 10 * number, keys=number, process_bytes=(1 << 20) + step * number)
+        told = progress(number, task)
+        minute = number % 60
+        told["timestamp"] = f"2023-11-14T22:{minute:02d}:00.000Z"
+        assert at
+        query.progressed(told)
+    if limit is not None:
+        query._run.settings["spark.executor.pyspark.memory"] = limit
+    return query.snapshot()
+
+
+def test_the_day_on_which_memory_runs_out() -> None:
+    snapshot = _grown("2m", 1024)
+    [state] = growth_of(snapshot)
+    assert (state.uid, state.bytes, state.keys, state.per_day) == ("count", 1290, 29, pytest.approx(14_400))
+    memory = memory_of(snapshot)
+    assert memory.limit == 2 << 20
+    minutes = ((2 << 20) - (1 << 20) - 29 * 1024) / 1024
+    last = snapshot.run.moments[-1].at
+    assert memory.full_at == pytest.approx(last + minutes * 60_000, abs=1000)
+
+
+def test_a_limit_that_nobody_has_set_is_no_guess() -> None:
+    assert memory_of(_grown(None, 1024)).message == "no limit is known: spark.executor.pyspark.memory is not set"
+    assert memory_of(_grown("2m", 0)).message == "it does not grow"
+    assert memory_of(model().snapshot()).full_at is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "size"),
+    [("2g", 2 << 30), ("512", 512 << 20), ("64MiB", 64 << 20), ("1kb", 1024), ("", None), ("x", None)],
+)
+def test_sizes_of_spark(setting: str, size: int | None) -> None:
+    assert bytes_of(setting) == size
+
+
+def test_a_failure_goes_as_a_line_and_comes_back() -> None:
+    error = OperatorError("operator 'count' failed at the record Row(n=1): ValueError: no\nand more")
+    error.__cause__ = ValueError("no")
+    error.at(operator="count", key="ann", record=(1,), position=4, uid="count", number=7)
+    found = Failure.of(error, 3, Attempt(12, 1))
+    assert (found.error, found.cause, found.operator, found.uid) == ("OperatorError", "ValueError", "count", "count")
+    assert (found.key, found.record, found.number) == ("'ann'", "(1,)", 7)
+    assert (found.subtask, found.epoch, found.attempt) == (3, 12, 1)
+    text = f"Job aborted: pillarbox._errors.OperatorError: {error}\n{found.to_line()} SQLSTATE: 39000\n\tat org.apache"
+    back = Failure.of_text(text)
+    assert back is not None
+    assert back.message.startswith("operator 'count' failed at the record Row(n=1): ValueError: no\nand more")
+    assert {**vars(back), "message": ""} == vars(found)
+    assert without_line(f"{error}\n{found.to_line()}") == str(error)
+
+
+@pytest.mark.parametrize("text", ["nothing", "failure: {", "a failure: {}", "failure: []"])
+def test_what_is_no_line_of_a_failure(text: str) -> None:
+    assert Failure.of_text(text) is None

@@ -1,0 +1,90 @@
+"""From a progress report to an epoch: what Spark says of it, and the sums and the parts of task reports."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from pillarbox._model.progress import epoch_of
+from pillarbox._model.snapshot import EpochRun, Snapshot, read
+from tests.model.made import START, keyed, model, progress, source
+
+
+def test_an_epoch_has_sparks_parts_and_ours() -> None:
+    tasks = [
+        source(subtask=0, records_in=6, records_out=4, busy_ms=30, operators=[[6, 4]]),
+        source(subtask=1, records_in=4, records_out=4, busy_ms=10, operators=[[4, 4]], started=START + 5),
+        keyed(subtask=0, records_in=8, busy_ms=40, idle_ms=5, keys=3, event_time_timers=2, state_bytes=100,
+              watermark=START - 9, operators=[[8, 2], [2, 1]], started=START + 50, attempt=1),
+        keyed(subtask=1, records_in=0, busy_ms=1, keys=1, state_bytes=10, watermark=START, operators=[[0, 0], [0, 0]],
+              started=START + 60),
+    ]  # fmt: skip
+    epoch = epoch_of(progress(3, *tasks))
+    assert (epoch.number, epoch.began, epoch.duration, epoch.rows) == (3, START - 17_000, 1000, 10)
+    assert epoch.parts == {"latestOffset": 5, "addBatch": 900, "walCommit": 50}
+    assert (epoch.state_commit, epoch.output_rows) == (15, None)
+    [read_source] = epoch.sources
+    assert (read_source.start, read_source.end) == (1, {"t": {"0": 5}})
+    first, second = epoch.vertices
+    assert (first.vertex, first.tasks, first.records_in, first.operators) == (0, 2, 10, [[10, 8]])
+    assert (first.began, first.ended) == (START, START + 30)
+    assert (second.busiest, second.busiest_ms, second.busy_ms, second.repeated) == (0, 40, 41, 1)
+    assert (second.keys, second.timers, second.state_bytes, second.watermark) == (4, 2, 110, START - 9)
+    assert second.operators == [[8, 2], [2, 1]]
+    assert (second.began, second.ended) == (START + 50, START + 95)
+    assert [(task.vertex, task.subtask, task.timers) for task in epoch.tasks] == [
+        *((0, 0, None), (0, 1, None)),
+        *((1, 0, 2), (1, 1, 0)),
+    ]
+
+
+def test_a_task_that_ran_twice_counts_once_and_is_repeated() -> None:
+    epoch = epoch_of(
+        progress(1, keyed(records_in=5, operators=[[5, 1]]), keyed(records_in=5, attempt=1, operators=[[5, 1]]))
+    )
+    [vertex] = epoch.vertices
+    assert (vertex.records_in, vertex.operators, vertex.repeated, vertex.tasks) == (5, [[5, 1]], 1, 1)
+    assert len(epoch.tasks) == 2
+
+
+def test_programs_of_a_query_are_told_apart() -> None:
+    one, other = progress(1, keyed(records_in=1)), progress(1, keyed(records_in=2), name="pillarbox 2")
+    one["observedMetrics"] |= other["observedMetrics"]
+    one["observedMetrics"]["mine"] = {"rows": 5}
+    assert [(each.program, each.records_in) for each in epoch_of(one).vertices] == [
+        ("pillarbox", 1),
+        ("pillarbox 2", 2),
+    ]
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), None, "NaN"])
+def test_what_is_no_number_is_none(rate: object) -> None:
+    epoch = epoch_of(progress(1, sources=[{"description": "s", "processedRowsPerSecond": rate}]))
+    assert epoch.sources[0].rows_per_second == 0.0
+    json.dumps(asdict(epoch), allow_nan=False)
+
+
+def test_json_and_back() -> None:
+    query = model()
+    query.progressed(
+        progress(1, source(records_in=3), keyed(records_in=3, counters={"count.late": 2}, gauges={"g": 0.5}))
+    )
+    query.failed('pillarbox.OperatorError: bad\nfailure: {"error": "OperatorError", "uid": "count"}')
+    snapshot = query.snapshot()
+    assert read(Snapshot, json.loads(json.dumps(asdict(snapshot)))) == snapshot
+
+
+def test_fields_of_a_later_version_are_left_out() -> None:
+    query = model()
+    query.progressed(progress(1))
+    told = json.loads(json.dumps(asdict(query.snapshot())))
+    told["later"] = 1
+    told["epochs"][0]["later"] = {"a": 1}
+    found = read(Snapshot, told)
+    assert isinstance(found.epochs[0], EpochRun)
+    assert found.epochs[0].number == 1
+    del told["id"]
+    with pytest.raises(TypeError):
+        read(Snapshot, told)

@@ -1,0 +1,93 @@
+"""The model of a query over its life, and the history that it adds up."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox._model.moments import Moments
+from pillarbox._model.query_model import EPOCHS
+from pillarbox._model.snapshot import EpochRun, VertexRun
+from tests.model.made import START, keyed, model, plan, progress
+
+
+def test_it_keeps_the_newest_epochs_and_the_tasks_of_the_last_ones() -> None:
+    query = model()
+    for number in range(EPOCHS + 10):
+        query.progressed(progress(number, keyed(records_in=1)))
+    found = query.snapshot()
+    assert [each.number for each in found.epochs] == list(range(10, EPOCHS + 10))
+    assert [bool(each.tasks) for each in found.epochs] == [False] * (EPOCHS - 5) + [True] * 5
+    assert sum(each.epochs for each in found.run.moments) == EPOCHS + 10
+
+
+def test_a_report_that_comes_again_is_left_out() -> None:
+    query = model()
+    query.progressed(progress(4, keyed(records_in=1)))
+    query.progressed(progress(4))  # as Spark reports that there was nothing to do
+    query.progressed(progress(3))
+    assert [(each.number, len(each.tasks)) for each in query.snapshot().epochs] == [(4, 1)]
+
+
+def test_a_query_ends_or_fails_once() -> None:
+    query = model()
+    assert query.snapshot().run.status == "running"
+    query.failed('x pillarbox.OperatorError: bad\nfailure: {"error": "OperatorError", "uid": "count", "number": 7}')
+    query.ended()
+    run = query.snapshot().run
+    assert (run.status, run.ended, query.has_ended) == ("failed", START, True)
+    assert [(each.uid, each.number, each.message) for each in run.failures] == [("count", 7, "bad")]
+
+
+def test_an_error_without_data_is_a_failure_too() -> None:
+    query = model()
+    query.failed("Job aborted")
+    assert [each.message for each in query.snapshot().run.failures] == ["Job aborted"]
+
+
+def test_who_waits_is_told() -> None:
+    query = model()
+    seen = query.version
+    told: list[int] = []
+    waiting = threading.Thread(target=lambda: told.append(query.wait(seen, 60)))
+    waiting.start()
+    query.progressed(progress(1))
+    waiting.join(60)
+    assert told == [seen + 1]
+    assert query.wait(seen + 1, 0) == seen + 1
+
+
+def _epoch(number: int, rows: int, at: int) -> EpochRun:
+    vertex = VertexRun(
+        *("pillarbox", 1, 1, at, at, rows, rows, 0, 3, 0, 1, 0, 0, 3, []),
+        counters={"count.late_records_dropped": 1, "ask.latency_p99_us": number},
+        watermark=at - 500,
+        keys=number,
+        timers=2,
+        state_bytes=10 * number,
+    )
+    return EpochRun(number, at - 100, 100, {}, rows, [], [vertex])
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(100, 200_000)), min_size=1, max_size=1500))
+def test_moments_add_up_to_the_epochs_and_are_bounded(given_epochs: list[tuple[int, int]]) -> None:
+    moments, at = Moments(), START
+    for number, (rows, step) in enumerate(given_epochs):
+        at += step
+        moments.add(_epoch(number, rows, at), plan())
+    found = moments.all()
+    assert len(found) <= 480
+    assert sum(each.epochs for each in found) == len(given_epochs)
+    assert sum(each.rows for each in found) == sum(rows for rows, _ in given_epochs)
+    assert sum(each.counters["count.late_records_dropped"] for each in found) == len(given_epochs)
+    assert [each.at for each in found] == sorted(each.at for each in found)
+    last, count = found[-1], len(given_epochs) - 1
+    assert (last.last, last.keys, last.state_bytes) == (count, {"count": count}, {"count": 10 * count})
+    assert last.counters["ask.latency_p99_us"] == count
+    assert last.lag == 500
+    assert found[0].first == 0
+    # They follow each other without a gap.
+    assert all(other.first == one.last + 1 for one, other in pairwise(found))
