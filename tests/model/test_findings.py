@@ -79,7 +79,8 @@ def test_a_heavy_key_is_named_with_the_error_of_its_share() -> None:
     [found] = skew_of(query.snapshot().epochs[-1])
     assert (found.busiest, round(found.factor, 2), found.tasks) == (0, 1.8, 2)
     [heavy] = found.heavy
-    assert (heavy.key, heavy.subtask, heavy.share) == ("'ann'", 0, pytest.approx(0.45))
+    assert (heavy.key, heavy.subtask) == ("'ann'", 0)
+    assert heavy.share == pytest.approx(0.45)
     assert heavy.error == pytest.approx(2 * (0.25 / 400) ** 0.5 * 0.9)
 
 
@@ -108,7 +109,8 @@ def _grown(limit: str | None, step: int) -> Any:
 def test_the_day_on_which_memory_runs_out() -> None:
     snapshot = _grown("2m", 1024)
     [state] = growth_of(snapshot)
-    assert (state.uid, state.bytes, state.keys, state.per_day) == ("count", 1290, 29, pytest.approx(14_400))
+    assert (state.uid, state.bytes, state.keys) == ("count", 1290, 29)
+    assert state.per_day == pytest.approx(14_400)
     memory = memory_of(snapshot)
     assert memory.limit == 2 << 20
     minutes = ((2 << 20) - (1 << 20) - 29 * 1024) / 1024
