@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from pillarbox._cli.commands import pillarbox
+        from pillarbox._cli.all_commands import pillarbox
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         extra = {"click": "cli", "rich": "cli", "pyspark": "cli,spark"}.get(package)

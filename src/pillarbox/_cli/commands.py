@@ -50,7 +50,7 @@ def pillarbox() -> None:
     """
 
 
-def _with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
+def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of Spark's session, and hand it to the command as ``open_session``."""
 
     @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs, as spark-submit has it.")
@@ -130,7 +130,7 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
         raise click.BadParameter(f"{condition!r}: {_said(error)}{hint}", param_hint="--where") from None
 
 
-def _say(found: dict[str, Any], sentence: str, *, as_json: bool) -> None:
+def say(found: dict[str, Any], sentence: str, *, as_json: bool) -> None:
     click.echo(json.dumps(found) if as_json else sentence)
 
 
@@ -141,13 +141,13 @@ def _show(found: dict[str, Any], table: Callable[[Console, dict[str, Any]], None
         table(show.output(), found)
 
 
-def _place(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def place(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if not value:
         raise click.BadParameter("it is empty")
     return value.rstrip("/") or value
 
 
-_CHECKPOINT = click.argument("checkpoint", callback=_place)
+CHECKPOINT = click.argument("checkpoint", callback=place)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _EPOCH = click.option(
     "--epoch",
@@ -157,7 +157,7 @@ _EPOCH = click.option(
 
 
 @pillarbox.command()
-@_CHECKPOINT
+@CHECKPOINT
 @_EPOCH
 @click.option(
     "--top", default=5, show_default=True, type=click.IntRange(0), help="How many of the largest keys to name."
@@ -168,7 +168,7 @@ _EPOCH = click.option(
     help="Compare with the program of another checkpoint: list what keeps it from resuming from this one.",
 )
 @_JSON
-@_with_spark
+@with_spark
 def inspect(
     checkpoint: str, epoch: int | None, top: int, against: str | None, as_json: bool, open_session: Any
 ) -> None:
@@ -202,14 +202,14 @@ def inspect(
 
 
 @pillarbox.command()
-@_CHECKPOINT
+@CHECKPOINT
 @click.argument("uid")
 @_EPOCH
 @click.option("--where", metavar="SQL", help="Which rows, as in SQL: \"key = 'AA' AND seen > 10\".")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(0), help="How many rows to print; 0: all.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line; with --output, one.")
 @click.option("--output", metavar="DIR", help="Write all rows as Parquet to DIR, which must not exist, and print none.")
-@_with_spark
+@with_spark
 def state(
     checkpoint: str,
     uid: str,
@@ -242,7 +242,7 @@ def state(
             with new_folder(spark, output):
                 rows.write.mode("append").parquet(output)
             count = reader(spark).parquet(output).count()
-            _say({"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}", as_json=as_json)
+            say({"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}", as_json=as_json)
             return
         if limit:
             rows = rows.limit(limit + 1)
@@ -254,12 +254,12 @@ def state(
 
 
 @pillarbox.command()
-@_CHECKPOINT
+@CHECKPOINT
 @click.option(
     "--parallelism", required=True, type=click.IntRange(1), metavar="N", help="How many tasks are to run at a time."
 )
 @_JSON
-@_with_spark
+@with_spark
 def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any) -> None:
     """Change how many tasks the stopped query of CHECKPOINT runs at a time.
 
@@ -275,12 +275,12 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
         changed = change(spark, checkpoint, parallelism)
     now = f"now; start with set_parallelism({parallelism})" if changed else "already"
     found = {"checkpoint": checkpoint, "parallelism": parallelism, "changed": changed}
-    _say(found, f"{checkpoint}: its parallelism is {parallelism} {now}", as_json=as_json)
+    say(found, f"{checkpoint}: its parallelism is {parallelism} {now}", as_json=as_json)
 
 
 @pillarbox.command()
-@_CHECKPOINT
-@click.argument("directory", callback=_place)
+@CHECKPOINT
+@click.argument("directory", callback=place)
 @_EPOCH
 @click.option(
     "--stop", is_flag=True, help="Stop the running query between two epochs; the savepoint is of its last one."
@@ -296,7 +296,7 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
     help="With --stop: how long the query may take to be stopped (seconds).",
 )
 @_JSON
-@_with_spark
+@with_spark
 def savepoint(
     checkpoint: str,
     directory: str,
@@ -343,11 +343,11 @@ def savepoint(
             # The driver has answered that it is running.
             found = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
             said = f"{directory}: the driver has written the savepoint, at a place that is not seen from here"
-            _say(found, said, as_json=as_json)
+            say(found, said, as_json=as_json)
             return
     uids = [operator.uid for operator in manifest.operators]
     size = sum(each.length for each in manifest.files.values())
-    _say(
+    say(
         {"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size},
         f"{directory}: a savepoint of epoch {manifest.epoch}; state of {show.counted(len(uids), 'operator')},"
         f" {show.size(size)}{'; drained' if manifest.drained else ''}",
@@ -356,7 +356,7 @@ def savepoint(
 
 
 @pillarbox.command()
-@_CHECKPOINT
+@CHECKPOINT
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -365,7 +365,7 @@ def savepoint(
     help="How long the running epoch may take to complete (seconds); then it is interrupted.",
 )
 @_JSON
-@_with_spark
+@with_spark
 def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> None:
     """Stop the running query of CHECKPOINT between two epochs, without a savepoint.
 
@@ -388,4 +388,4 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
         begun = None if files.unfinished is None else last + 1
     where = f"after epoch {last}" if begun is None else f"in epoch {begun}, which the next start runs again"
     found = {"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}
-    _say(found, f"{checkpoint}: the query is stopped {where}", as_json=as_json)
+    say(found, f"{checkpoint}: the query is stopped {where}", as_json=as_json)

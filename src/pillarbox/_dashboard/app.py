@@ -77,14 +77,19 @@ def make_app(queries: Callable[[], Mapping[str, ShownQuery]], hosts: frozenset[s
         async def told() -> AsyncIterator[str]:
             seen = 0
             while not await request.is_disconnected():
+                version = await asyncio.to_thread(query.wait, seen, _AT_LEAST)
                 snapshot = await asyncio.to_thread(query.snapshot)
+                # Of a query that runs, the stages have changed as well.
+                if version == seen and not snapshot.is_live:
+                    yield ": nothing new\n\n"
+                    continue
+                seen = version
                 yield f"data: {json.dumps(view_of(snapshot), separators=(',', ':'))}\n\n"
-                if not snapshot.is_live or snapshot.run.ended is not None:
+                if snapshot.run.ended is not None:
                     # A browser asks again after this time: there may be another run of the query by then.
                     yield "retry: 10000\n\n"
                     return
                 await asyncio.sleep(_TELL_EVERY)
-                seen = await asyncio.to_thread(query.wait, seen, _AT_LEAST)
 
         return StreamingResponse(told(), media_type="text/event-stream", headers=headers)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import time
 from typing import Any, Protocol
 
 from pillarbox._errors import ConfigurationError
@@ -49,15 +49,10 @@ class StoredQuery:
         return self._snapshot
 
     def wait(self, seen: int, timeout: float) -> int:
-        """Return at once: nothing changes."""
+        """Wait for that time: nothing changes."""
+        time.sleep(timeout if seen else 0)
         return 1
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Refuse: there is no state."""
         raise ConfigurationError("a bundle has no state: open the dashboard on the checkpoint to see a key")
-
-
-def plain(value: Any) -> dict[str, Any]:
-    """Return a dataclass as plain data, for JSON."""
-    found: dict[str, Any] = asdict(value)
-    return found

@@ -49,12 +49,12 @@ function list(queries) {
 
 function listen(query) {
   stream = new EventSource(`/api/queries/${query}/events`);
-  stream.onopen = () => { link.textContent = "live"; link.className = "good"; };
+  stream.onopen = () => { link.textContent = "connected"; link.className = "good"; };
   stream.onerror = () => { link.textContent = "not connected"; link.className = "bad"; };
   stream.onmessage = (event) => {
     const view = JSON.parse(event.data);
     draw(view);
-    if (view.run.ended || !view.is_live) { stream.close(); link.textContent = "ended"; link.className = ""; }
+    if (view.run.ended) { stream.close(); link.textContent = "ended"; link.className = ""; }
   };
 }
 

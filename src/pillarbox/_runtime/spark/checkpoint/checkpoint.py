@@ -56,7 +56,7 @@ class Checkpoint:
     @cached_property
     def _noted(self) -> LayoutsNote | None:
         """The newest note of the layouts; None: there is none."""
-        return max(filter(None, map(read_layouts, self._lines)), default=None, key=itemgetter(0))
+        return max(filter(None, map(read_layouts, self.lines)), default=None, key=itemgetter(0))
 
     def subtasks(self) -> list[tuple[int, int]] | None:
         """Return the numbers of subtasks and of key groups of each program, as noted; None: nothing was noted."""
@@ -121,7 +121,7 @@ class Checkpoint:
     @property
     def savepoint(self) -> str | None:
         """The savepoint that the checkpoint was begun from, or is being; None: none."""
-        noted = [json_object(line).get("savepoint") for line in self._lines]
+        noted = [json_object(line).get("savepoint") for line in self.lines]
         return next((found for found in noted if isinstance(found, str)), None)
 
     def note_savepoint(self, directory: str) -> None:
@@ -169,7 +169,7 @@ class Checkpoint:
     @cached_property
     def _described(self) -> list[dict[str, Any]]:
         """All descriptions, in the order in which they were written."""
-        found = [read_description(line) for line in self._lines]
+        found = [read_description(line) for line in self.lines]
         return sorted((one for one in found if one is not None), key=itemgetter("number"))
 
     def binding(self, batch: int | None = None) -> dict[str, Any] | None:
@@ -227,7 +227,7 @@ class Checkpoint:
     @cached_property
     def _last_epochs(self) -> dict[int, str]:
         """The epochs that were noted as the last one, each with the mark of its note."""
-        noted = [json_object(line) for line in self._lines]
+        noted = [json_object(line) for line in self.lines]
         forgotten = {note["forgotten"] for note in noted if "forgotten" in note}
         return {note["last_epoch"]: note["note"] for note in noted if note.get("note", "") not in {"", *forgotten}}
 
@@ -335,7 +335,8 @@ class Checkpoint:
         return {} if last < 0 else self.partitions((last, last + 1))
 
     @cached_property
-    def _lines(self) -> list[str]:
+    def lines(self) -> list[str]:
+        """The notes of the programs: lines of JSON."""
         return [line for _, line in read_lines(self._spark, self._folder)]
 
     @cached_property

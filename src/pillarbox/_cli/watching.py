@@ -1,0 +1,90 @@
+"""The commands that show a query: the dashboard, and a bundle of all that is known."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pillarbox._cli.commands import CHECKPOINT, pillarbox, place, say, with_spark
+from pillarbox._errors import PillarboxError, describe
+from pillarbox._graph.dashboard_place import DEFAULT_PORT
+
+# How often the command looks whether it is to end (seconds).
+_LOOK_EVERY = 0.5
+
+
+@pillarbox.command()
+@click.argument("what", metavar="CHECKPOINT|FILE", callback=place)
+@click.option(
+    "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free."
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address to listen on. Elsewhere it asks for a token."
+)
+@click.option("--token", help="What a browser must know; by default a random text, unless only this machine can ask.")
+@with_spark
+def dashboard(what: str, port: int, host: str, token: str | None, open_session: Any) -> None:
+    """Show the query of CHECKPOINT in a browser: one that runs elsewhere, or has stopped; or a bundle FILE.
+
+    It shows what the driver of the query has written beside the checkpoint, at most once a minute, and says how old that
+    is. In the driver itself, pillarbox.dashboard(query) shows it as it happens. A bundle takes no Spark. Ctrl-C ends it.
+    """
+    from pillarbox._dashboard.server import open_dashboard
+    from pillarbox._dashboard.shown import StoredQuery
+    from pillarbox._model.bundle import read_bundle
+
+    if Path(what).is_file():
+        _serve(open_dashboard([StoredQuery(read_bundle(Path(what)))], host, port, token))
+        return
+    from pillarbox._runtime.spark.watching.stored import CheckpointQuery
+
+    with open_session(f"Reading {what}") as spark:
+        _serve(open_dashboard([CheckpointQuery(spark, what)], host, port, token))
+
+
+def _serve(opened: Any) -> None:
+    with opened:
+        click.echo(opened.url)
+        try:
+            while opened.is_open:
+                time.sleep(_LOOK_EVERY)
+        except KeyboardInterrupt:
+            click.echo("", err=True)
+
+
+@pillarbox.command()
+@CHECKPOINT
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--with-records", is_flag=True, help="Put in keys, records and error messages, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_spark
+def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_session: Any) -> None:
+    """Pack what is known of the query of CHECKPOINT into FILE, to be sent to somebody who can help.
+
+    It has the plan, the history with metrics and failures, versions, settings with secrets masked, and the figures of
+    the state. It has no keys, no records and no error messages, unless --with-records is given. The query may be running.
+    'pillarbox dashboard FILE' opens it.
+    """
+    from pillarbox._model.bundle import write_bundle
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+    from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
+    from pillarbox._runtime.spark.watching.stored import stored_snapshot
+
+    with open_session(f"Reading {checkpoint}") as spark:
+        snapshot = stored_snapshot(spark, checkpoint)
+        notes = Checkpoint(spark, checkpoint).lines
+        state: dict[str, Any] | None = None
+        try:
+            state = inspect_checkpoint(spark, checkpoint)
+        except PillarboxError as error:
+            click.echo(f"the state is not in the bundle: {error}", err=True)
+        except Exception as error:
+            click.echo(f"the state is not in the bundle: {describe(error)}", err=True)
+    write_bundle(file, snapshot, notes, state, with_records=with_records)
+    size = file.stat().st_size
+    found = {"file": str(file), "bytes": size, "records": with_records, "runs": 1 + len(snapshot.earlier)}
+    said = f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}"
+    say(found, said, as_json=as_json)
