@@ -95,8 +95,8 @@ PUBLIC = {
     "TimestampAssigner", "TimestampedValue", "Trigger", "TriggerResult", "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
-    "approx_count_distinct_", "avg_", "count_", "dashboard", "first_", "last_", "local_session", "max_", "metrics", "min_",
-    "read_state", "rescale", "run", "savepoint", "start", "stop_with_savepoint", "sum_", "write_state",
+    "approx_count_distinct_", "avg_", "count_", "dashboard", "first_", "last_", "local_session", "max_", "metrics",
+    "min_", "read_state", "rescale", "run", "savepoint", "start", "stop_with_savepoint", "sum_", "write_state",
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pillarbox import CheckpointMismatchError, SavepointError
-from pillarbox._cli import commands, show
+from pillarbox._cli import all_commands, commands, show
 from pillarbox._runtime.spark import files
 from pillarbox._runtime.spark.running import requests as requests_module
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
@@ -24,7 +24,7 @@ from pillarbox._runtime.spark.starting import rescale as rescale_module
 
 
 def called(*arguments: str):
-    return CliRunner().invoke(commands.pillarbox, arguments)
+    return CliRunner().invoke(all_commands.commands, arguments)
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from pillarbox._cli.all_commands import pillarbox
+        from pillarbox._cli.all_commands import commands
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         extra = {"click": "cli", "rich": "cli", "pyspark": "cli,spark"}.get(package)
         if extra is None:
             raise
         sys.exit(f"pillarbox: the command line needs {package}: pip install 'pillarbox[{extra}]'")
-    pillarbox(prog_name="pillarbox")
+    commands(prog_name="pillarbox")

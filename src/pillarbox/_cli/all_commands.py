@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import click
+
 from pillarbox._cli.commands import pillarbox
 from pillarbox._cli.watching import bundle, dashboard
 
+commands: click.Group = pillarbox
 for _command in (dashboard, bundle):
-    pillarbox.add_command(_command)
+    commands.add_command(_command)

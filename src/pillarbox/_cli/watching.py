@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pillarbox._cli.commands import CHECKPOINT, pillarbox, place, say, with_spark
+from pillarbox._cli.commands import CHECKPOINT, place, say, with_spark
 from pillarbox._errors import PillarboxError, describe
 from pillarbox._graph.dashboard_place import DEFAULT_PORT
 
@@ -16,21 +16,20 @@ from pillarbox._graph.dashboard_place import DEFAULT_PORT
 _LOOK_EVERY = 0.5
 
 
-@pillarbox.command()
+@click.command()
 @click.argument("what", metavar="CHECKPOINT|FILE", callback=place)
 @click.option(
     "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free."
 )
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on. Elsewhere it asks for a token."
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--token", help="What a browser must know; by default a random text, unless only this machine can ask.")
 @with_spark
 def dashboard(what: str, port: int, host: str, token: str | None, open_session: Any) -> None:
     """Show the query of CHECKPOINT in a browser: one that runs elsewhere, or has stopped; or a bundle FILE.
 
-    It shows what the driver of the query has written beside the checkpoint, at most once a minute, and says how old that
-    is. In the driver itself, pillarbox.dashboard(query) shows it as it happens. A bundle takes no Spark. Ctrl-C ends it.
+    It shows what the driver of the query has written beside the checkpoint, at most once a minute, and says how old
+    that is. In the driver itself, pillarbox.dashboard(query) shows it as it happens. For a bundle, no Spark is started.
+    Ctrl-C ends the command.
     """
     from pillarbox._dashboard.server import open_dashboard
     from pillarbox._dashboard.shown import StoredQuery
@@ -55,7 +54,7 @@ def _serve(opened: Any) -> None:
             click.echo("", err=True)
 
 
-@pillarbox.command()
+@click.command()
 @CHECKPOINT
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--with-records", is_flag=True, help="Put in keys, records and error messages, too.")
@@ -65,8 +64,8 @@ def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_
     """Pack what is known of the query of CHECKPOINT into FILE, to be sent to somebody who can help.
 
     It has the plan, the history with metrics and failures, versions, settings with secrets masked, and the figures of
-    the state. It has no keys, no records and no error messages, unless --with-records is given. The query may be running.
-    'pillarbox dashboard FILE' opens it.
+    the state. It has no keys, no records and no error messages, unless --with-records is given. The query may be
+    running. 'pillarbox dashboard FILE' opens it.
     """
     from pillarbox._model.bundle import write_bundle
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint

@@ -79,7 +79,7 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
     described = notes.newest()
     run = Run(id="", began=0, status="unknown")
     missing = [
-        "There is no history: the query was not started with pillarbox.start(), or its driver died in the first minute.",
+        "There is no history: the query was not started with pillarbox.start(), or its driver died within a minute.",
         *([] if described else ["There is no note of its program either."]),
         f"The last epoch that was committed is {notes.last_committed}.",
     ]
