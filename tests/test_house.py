@@ -32,6 +32,7 @@ LAYERS = [
     ("_task",),
     ("_graph",),
     ("_model",),
+    ("_doctor",),
     ("_dashboard",),
     ("_runtime",),
     ("_datastream",),

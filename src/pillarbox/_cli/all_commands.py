@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from pillarbox._cli.commands import pillarbox
-from pillarbox._cli.watching import bundle, dashboard
+from pillarbox._cli.watching import bundle, dashboard, doctor
 
 commands: click.Group = pillarbox
-for _command in (dashboard, bundle):
+for _command in (dashboard, doctor, bundle):
     commands.add_command(_command)

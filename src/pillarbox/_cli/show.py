@@ -20,6 +20,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from pillarbox._doctor.facts import Finding
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 # Values are cut short in tables, not in JSON.
@@ -275,3 +276,16 @@ def _cell(value: Any) -> str:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _CELL else f"{text[:_CELL]}..."
+
+
+def findings(console: Console, found: Sequence[Finding], *, every: bool) -> None:
+    """Print what the doctor found: what is wrong, and how many rules found nothing or lack facts."""
+    for each in found:
+        if each.status == "wrong":
+            console.print(_text(f"{each.rule}: {each.message}", "red"), soft_wrap=True)
+        elif every:
+            said = f"{each.rule}: not known: {each.message}" if each.status == "unknown" else f"{each.rule}: fine"
+            console.print(_text(said), soft_wrap=True)
+    counts = {status: sum(each.status == status for each in found) for status in ("wrong", "fine", "unknown")}
+    wrong, fine, unknown = counts.values()
+    console.print(f"{counted(len(found), 'rule')}: {wrong} wrong, {fine} fine, {unknown} without facts")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pillarbox._cli import show
 from pillarbox._cli.commands import CHECKPOINT, place, say, with_spark
 from pillarbox._errors import PillarboxError, describe
 from pillarbox._graph.dashboard_place import DEFAULT_PORT
@@ -52,6 +55,41 @@ def _serve(opened: Any) -> None:
                 time.sleep(_LOOK_EVERY)
         except KeyboardInterrupt:
             click.echo("", err=True)
+
+
+@click.command()
+@click.argument("checkpoint", required=False)
+@click.option("--all", "every", is_flag=True, help="Show also the rules that found nothing, and those that lack facts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_spark
+def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any) -> None:
+    """Say what is wrong with this machine, or with the query of CHECKPOINT, and what to do.
+
+    Without CHECKPOINT it looks at Java, Python and the packages here and in a worker of --master. With it, also at what
+    the driver of the query has written beside the checkpoint: memory, keys, event time, epochs, timers, state, calls.
+
+    The exit code is 1 if something is wrong.
+    """
+    from dataclasses import asdict
+
+    from pillarbox._doctor.machine_rules import MACHINE_RULES
+    from pillarbox._doctor.rules import RULES, examine
+    from pillarbox._runtime.spark.watching.machine import facts_of_query, facts_of_session
+    from pillarbox._runtime.spark.watching.stored import stored_snapshot
+
+    with open_session("Asking a worker") as spark:
+        if checkpoint is None:
+            found = examine(facts_of_session(spark), MACHINE_RULES)
+        else:
+            snapshot = stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint)
+            found = examine(facts_of_query(spark, snapshot), RULES)
+    wrong = [each for each in found if each.status == "wrong"]
+    if as_json:
+        click.echo(json.dumps({"wrong": len(wrong), "findings": [asdict(each) for each in found]}, indent=2))
+    else:
+        show.findings(show.output(), found, every=every)
+    if wrong:
+        sys.exit(1)
 
 
 @click.command()

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from pillarbox._doctor.facts import Facts
+from pillarbox._doctor.rules import wrong
 from pillarbox._model.growth import growth_of, memory_of
 from pillarbox._model.held_watermarks import held_watermarks
 from pillarbox._model.plan import PlanVertex
@@ -63,6 +65,7 @@ def view_of(snapshot: Snapshot) -> dict[str, Any]:
         "counters": _counters(snapshot.epochs),
         "growth": [asdict(each) for each in growth_of(snapshot)],
         "memory": asdict(memory_of(snapshot)),
+        "findings": [asdict(each) for each in wrong(Facts.of(snapshot))],
         "missing": snapshot.missing,
     }
 

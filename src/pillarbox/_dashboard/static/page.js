@@ -10,6 +10,7 @@ let stream = null;
 const PARTS = [
   ["overview", "Overview", overview, ["status", "run", "strip", "shown", "missing", "stages", "is_live", "at"]],
   ["failures", "Failures", failures, ["failures"]],
+  ["doctor", "Doctor", doctor, ["findings"]],
   ["plan", "Plan", plan, ["plan"]],
   ["epochs", "Epochs", epochs, ["strip", "shown"]],
   ["watermarks", "Event time", watermarks, ["watermarks", "plan"]],
@@ -128,6 +129,10 @@ function failures(view) {
       each.host ? fact("Host", each.host) : null),
     each.record !== null ? el("p", {}, "Record: ", el("code", {}, each.record)) : null,
     el("pre", {}, each.message)));
+}
+
+function doctor(view) {
+  return view.findings.map((each) => el("p", { class: "note", "data-rule": each.rule }, each.message.charAt(0).toUpperCase() + each.message.slice(1) + "."));
 }
 
 function plan(view) {

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._runtime.spark.facts import change_writer, jvm, message_of, session_of, writer_field
+from pillarbox._time.duration import to_millis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +84,17 @@ class Start:
     def is_once(self) -> bool:
         """Whether its trigger is ``once``."""
         return self._has_trigger("once", "OneTimeTrigger")
+
+    @property
+    def trigger(self) -> str:
+        """Its trigger, as Spark's classic sessions name it, such as ``ProcessingTimeTrigger(1000)``."""
+        if self._proto is None:
+            return str(writer_field(self.writer, "trigger").toString())
+        for field in ("available_now", "once"):
+            if getattr(self._proto, field):
+                return field
+        interval = self._proto.processing_time_interval
+        return f"ProcessingTimeTrigger({to_millis(interval) if interval else 0})"
 
     @contextmanager
     def one_batch(self) -> Iterator[None]:

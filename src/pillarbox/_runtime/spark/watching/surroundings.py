@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -55,14 +56,23 @@ def settings_of(spark: SparkSession) -> dict[str, str]:
     return {name: masked(name, value) for name, value in sorted(found.items()) if _TOLD.match(name)}
 
 
-def versions_of(spark: SparkSession) -> dict[str, str]:
-    """Return the versions of what the driver runs on, and where that is."""
-    found = {"python": platform.python_version(), "platform": platform.platform(), "spark": spark.version}
+def packages_here() -> dict[str, str]:
+    """Return the versions of Python and of packages in this process."""
+    found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
             found[package] = version(package)
-        except PackageNotFoundError:  # a platform brings its own
-            continue
+        except PackageNotFoundError:
+            # A platform brings its own, and --py-files ships pillarbox without its metadata.
+            module = sys.modules.get(package)
+            if module is not None and hasattr(module, "__version__"):
+                found[package] = str(module.__version__)
+    return found
+
+
+def versions_of(spark: SparkSession) -> dict[str, str]:
+    """Return the versions of what the driver runs on, and where that is."""
+    found = {**packages_here(), "platform": platform.platform(), "spark": spark.version}
     if is_classic(spark):
         found["java"] = str(jvm(spark).java.lang.System.getProperty("java.version"))
     return found

@@ -43,7 +43,7 @@ class WatchedQuery:
         run = Run(
             id=str(query.runId),
             began=now_ms(),
-            settings=settings_of(self._spark),
+            settings={**settings_of(self._spark), **_of_query(started)},
             versions=versions_of(self._spark),
         )
         self.model = QueryModel(
@@ -102,6 +102,13 @@ class WatchedQuery:
         if self._checkpoint is None:
             raise no_checkpoint()
         return key_life(self._spark, self._checkpoint, uid, key)
+
+
+def _of_query(started: StartedQuery) -> dict[str, str]:
+    """Return the settings of a query of its own."""
+    stateful = [one.parallelism for one in started.programs if one.parallelism]
+    found = {"trigger": started.start.trigger}
+    return {**found, "parallelism": str(max(stateful))} if stateful else found
 
 
 def plan_in(programs: Sequence[PlannedProgram]) -> Plan | None:

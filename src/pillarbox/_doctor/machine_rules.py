@@ -1,0 +1,112 @@
+"""Rules about the machine, its Python and Spark's settings."""
+
+from __future__ import annotations
+
+from pillarbox._doctor.facts import Facts, numbers_of
+from pillarbox._doctor.unknown import UnknownFactsError, known
+
+# The oldest versions that pillarbox is tested with.
+_OLDEST = {"pyarrow": (18,), "pandas": (2, 2), "numpy": (1, 23, 2), "pyspark": (4, 1)}
+# Versions that driver and workers share: state and buffers go from one to the other.
+_SHARED = ("pillarbox", "pyspark", "pandas", "pyarrow", "numpy")
+
+
+def java(facts: Facts) -> str | None:
+    """Check that Java is new enough for Spark 4."""
+    found = known(numbers_of(facts.versions.get("java")), "the version of Java")
+    if found[0] >= 17:
+        return None
+    return f"Java {facts.versions['java']} is too old: Spark 4 needs Java 17 or newer, so install it and set JAVA_HOME"
+
+
+def pandas(facts: Facts) -> str | None:
+    """Check that pandas is older than 3, which Spark's stateful Python API does not work with."""
+    found = known(numbers_of(facts.versions.get("pandas")), "the version of pandas")
+    if found[0] < 3:
+        return None
+    return (
+        f"pandas {facts.versions['pandas']} is too new: Spark's stateful Python API needs pandas before 3, so run"
+        " pip install 'pandas<3'"
+    )
+
+
+def packages(facts: Facts) -> str | None:
+    """Check that packages are at least as new as pillarbox needs them."""
+    told = {name: facts.versions[name] for name in _OLDEST if name in facts.versions}
+    if not told:
+        raise UnknownFactsError("the versions of packages")
+    for name, version in told.items():
+        found, oldest = numbers_of(version), _OLDEST[name]
+        if found is not None and found < oldest:
+            least = ".".join(map(str, oldest))
+            return (
+                f"{name} {version} is too old: pillarbox needs {least} or newer, so run pip install '{name}>={least}'"
+            )
+    return None
+
+
+def workers_python(facts: Facts) -> str | None:
+    """Check that workers run the driver's Python."""
+    worker = known(facts.worker_versions, "the Python of the workers: no worker was asked").get("python")
+    driver = facts.versions.get("python")
+    if worker is None or driver is None:
+        raise UnknownFactsError("the Python of the workers")
+    if (numbers_of(worker) or ())[:2] == (numbers_of(driver) or ())[:2]:
+        return None
+    return (
+        f"workers run Python {worker}, and the driver runs Python {driver}: functions are pickled by one and read by"
+        " the other, so set PYSPARK_PYTHON to the driver's version on all machines"
+    )
+
+
+def version_skew(facts: Facts) -> str | None:
+    """Check that driver and workers have the same versions of what they share."""
+    workers = known(facts.worker_versions, "the packages of the workers: no worker was asked")
+    differing = [
+        f"{name} {workers.get(name, 'is missing')} (driver: {facts.versions[name]})"
+        for name in _SHARED
+        if name in facts.versions and workers.get(name) != facts.versions[name]
+    ]
+    if not differing:
+        return None
+    count = f"{len(differing)} package{'s differ' if len(differing) > 1 else ' differs'}"
+    return f"{count} between workers and driver: {', '.join(differing)}; install the same versions on all machines"
+
+
+def spark_skew(facts: Facts) -> str | None:
+    """Check that PySpark is of the version of Spark."""
+    spark, pyspark = (known(facts.versions.get(name), f"the version of {name}") for name in ("spark", "pyspark"))
+    if (numbers_of(spark) or ())[:2] == (numbers_of(pyspark) or ())[:2]:
+        return None
+    minor = ".".join(map(str, (numbers_of(spark) or ())[:2]))
+    return f"PySpark {pyspark} talks to Spark {spark}: install the same minor version, pip install 'pyspark=={minor}.*'"
+
+
+def speculation(facts: Facts) -> str | None:
+    """Check that speculation is off: two attempts of a task would work on the same state."""
+    if facts.settings.get("spark.speculation", "false").lower() != "true":
+        return None
+    return "spark.speculation is true: 2 attempts of one task would work on the same state, so set it to false"
+
+
+def worker_reuse(facts: Facts) -> str | None:
+    """Check that Python workers are used again."""
+    for name in ("spark.python.worker.reuse", "spark.python.use.daemon"):
+        if facts.settings.get(name, "true").lower() != "true":
+            return (
+                f"{name} is false: each task gets a new Python process, which takes 1 second or more to import what the"
+                " program needs, so leave it true"
+            )
+    return None
+
+
+MACHINE_RULES = (
+    java,
+    pandas,
+    packages,
+    workers_python,
+    version_skew,
+    spark_skew,
+    speculation,
+    worker_reuse,
+)

@@ -1,0 +1,263 @@
+"""Each rule of the doctor: facts that break it, and the sentence that it says; and none where all is well."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pillarbox._doctor.facts import Facts, numbers_of
+from pillarbox._doctor.rules import RULES, examine, wrong
+from pillarbox._model.snapshot import Moment, Snapshot
+from pillarbox._time.timestamps import MIN_TIMESTAMP
+from tests.model.made import START, keyed, model, progress, source
+
+VERSIONS = {
+    "java": "17.0.15",
+    "python": "3.11.7",
+    "spark": "4.3.0",
+    "pyspark": "4.3.0",
+    "pandas": "2.3.3",
+    "pyarrow": "26.0.1",
+    "numpy": "2.4.6",
+    "pillarbox": "0.1.0",
+}
+SETTINGS = {
+    "cores": "8",
+    "parallelism": "8",
+    "trigger": "ProcessingTimeTrigger(2000)",
+    "spark.executor.pyspark.memory": "1g",
+}
+HOUR = 3_600_000
+
+
+def query(epochs: int = 12, change: Callable[[int], list[Any]] | None = None, **progress_values: Any) -> Snapshot:
+    """A query that is well, or whose tasks in epoch N are ``change(N)``."""
+    made = model()
+    for number in range(epochs):
+        tasks = [
+            source(records_in=1000),
+            keyed(
+                records_in=1000,
+                busy_ms=900,
+                watermark=START + number,
+                held_by=[0, 0],
+                keys=50,
+                event_time_timers=50,
+                state_bytes=10_000,
+                process_bytes=1 << 27,
+            ),
+        ]
+        made.progressed(progress(number, *(tasks if change is None else change(number)), **progress_values))
+    found = made.snapshot()
+    return replace(found, run=replace(found.run, settings=SETTINGS))
+
+
+def with_moments(*moments: dict[str, Any]) -> Snapshot:
+    """A query whose history is given, a moment every five minutes."""
+    found = query()
+    every = [
+        Moment(
+            **{
+                "at": START + 300_000 * place,
+                "epochs": 1,
+                "first": place,
+                "last": place,
+                "rows": 1000,
+                "duration": 1000,
+                "longest": 1000,
+                "process_bytes": 1 << 27,
+                **given,
+            }
+        )
+        for place, given in enumerate(moments)
+    ]
+    return replace(found, run=replace(found.run, moments=every))
+
+
+def facts(snapshot: Snapshot | None = None, **changed: Any) -> Facts:
+    settings = {**SETTINGS, **changed.pop("settings", {})}
+    versions = {**VERSIONS, **changed.pop("versions", {})}
+    workers = {**VERSIONS, **changed.pop("workers", {})}
+    assert not changed
+    return Facts(versions, workers, settings, query() if snapshot is None else snapshot)
+
+
+def growing(size: Callable[[int], dict[str, Any]], count: int = 30) -> Snapshot:
+    return with_moments(*(size(place) for place in range(count)))
+
+
+def heavy(number: int) -> list[Any]:
+    small = [keyed(subtask=each, records_in=100, busy_ms=100, watermark=START + number) for each in (1, 2, 3)]
+    return [
+        source(records_in=900),
+        *small,
+        keyed(records_in=600, busy_ms=2000, watermark=START + number, key_sample=[500, [["'ann'", 400]]]),
+    ]
+
+
+def skewed(number: int) -> list[Any]:
+    small = [keyed(subtask=each, records_in=100, busy_ms=100, watermark=START + number) for each in range(1, 9)]
+    return [source(records_in=900), *small, keyed(records_in=600, busy_ms=5000, watermark=START + number)]
+
+
+def stuck(number: int) -> list[Any]:
+    place = {"topic": "t", "partition": 0, "offset": 9}
+    return [source(records_in=9, event_times=[1, 2, place]), keyed(records_in=9, watermark=START, held_by=[0, 0])]
+
+
+def back_pressured(number: int) -> list[Any]:
+    task = keyed(records_in=9, busy_ms=100, back_pressured_ms=5000, watermark=START + number)
+    return [source(records_in=9), task]
+
+
+def timers(number: int) -> list[Any]:
+    return [source(records_in=9), keyed(records_in=9, keys=100, event_time_timers=50_000, watermark=START + number)]
+
+
+BROKEN: list[tuple[str, Facts, str]] = [
+    ("java", facts(versions={"java": "11.0.2"}), "Java 11.0.2 is too old: Spark 4 needs Java 17"),
+    (
+        "pandas",
+        facts(versions={"pandas": "3.0.1"}, workers={"pandas": "3.0.1"}),
+        "pandas 3.0.1 is too new.*pip install 'pandas<3'",
+    ),
+    (
+        "packages",
+        facts(versions={"pyarrow": "17.0.0"}, workers={"pyarrow": "17.0.0"}),
+        "pyarrow 17.0.0 is too old.*needs 18 or newer",
+    ),
+    (
+        "workers_python",
+        facts(workers={"python": "3.12.1"}),
+        r"workers run Python 3\.12\.1.*driver runs Python 3\.11\.7.*PYSPARK_PYTHON",
+    ),
+    ("version_skew", facts(workers={"pandas": "2.2.0"}), r"1 package differs.*pandas 2\.2\.0 \(driver: 2\.3\.3\)"),
+    ("spark_skew", facts(versions={"spark": "4.1.0"}), r"PySpark 4\.3\.0 talks to Spark 4\.1\.0.*pyspark==4\.1"),
+    ("speculation", facts(settings={"spark.speculation": "true"}), "2 attempts of one task.*set it to false"),
+    ("worker_reuse", facts(settings={"spark.python.worker.reuse": "false"}), r"spark\.python\.worker\.reuse is false"),
+    (
+        "executor_memory",
+        facts(growing(lambda n: {"process_bytes": 900 << 20})),
+        "88% of its 1024 MiB.*raise spark.executor.pyspark",
+    ),
+    (
+        "memory_runs_out",
+        facts(growing(lambda n: {"process_bytes": (500 + 2 * n) << 20})),
+        "memory runs out in .* days, on .* UTC.*time-to-live",
+    ),
+    (
+        "heavy_keys",
+        facts(query(change=heavy)),
+        r"key 'ann' has 53% \(plus or minus 2%\) of the records of 'count'.*aggregate before",
+    ),
+    ("skewed_tasks", facts(query(change=skewed)), "subtask 0 of 'count' is busy 7.8 times as long"),
+    (
+        "stuck_watermark",
+        facts(query(change=stuck)),
+        "event time of 'count' has stood still in 12 epochs.*topic t, partition 0, offset 9",
+    ),
+    (
+        "slow_epochs",
+        facts(settings={"trigger": "ProcessingTimeTrigger(500)"}),
+        r"takes 1\.0 s, and the trigger's interval is 0\.5 s",
+    ),
+    ("piling_timers", facts(query(change=timers)), "'count' have 500 timers each, 50,000 in all.*register one timer"),
+    (
+        "endless_state",
+        facts(growing(lambda n: {"keys": {"count": 100_000 + 9_000 * n}})),
+        "have grown from 100,000 to 361,000 in 2.4 hours.*time-to-live",
+    ),
+    (
+        "retention",
+        facts(settings={"spark.sql.streaming.minBatchesToRetain": "2"}),
+        "Spark keeps 2 epochs.*minBatchesToRetain to 10",
+    ),
+    (
+        "retention",
+        facts(settings={"spark.sql.streaming.minBatchesToRetain": "5000"}),
+        "Spark keeps 5,000 epochs.*to 1000 or less",
+    ),
+    (
+        "partitions_and_cores",
+        facts(settings={"parallelism": "128"}),
+        "128 state partitions and 8 cores.*rescale it to 16",
+    ),
+    ("back_pressure", facts(query(change=back_pressured)), r"'count' waited 5\.0 s.*the sink is slower"),
+    ("repeated_tasks", facts(growing(lambda n: {"repeated": 1})), "repeated 30 tasks in 30 epochs"),
+    (
+        "lost_records",
+        facts(growing(lambda n: {"counters": {"count.late_records_dropped": 50}})),
+        r"1,500 records of 'count' \(5\.0% of all rows\) came too late",
+    ),
+    (
+        "dead_letters",
+        facts(growing(lambda n: {"counters": {"parse.dead_letters": 20}})),
+        "600 records of 'parse'.*became dead letters",
+    ),
+    (
+        "failing_calls",
+        facts(growing(lambda n: {"counters": {"ask.completed": 90, "ask.failed": 8, "ask.timed_out": 2}})),
+        "300 of 3,000 records of 'ask' .10%. failed or timed out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "given", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
+def test_a_rule_says_what_is_wrong(rule: str, given: Facts, message: str) -> None:
+    found = {each.rule: each.message for each in wrong(given)}
+    assert rule in found
+    assert_matches(message, found[rule])
+    # The others find no more than what comes of the same.
+    assert len(found) <= 2, found
+
+
+def assert_matches(pattern: str, text: str) -> None:
+
+    assert re.search(pattern, text), text
+
+
+def test_each_rule_has_a_test() -> None:
+    assert {rule.__name__ for rule in RULES} == {name for name, _, _ in BROKEN}
+
+
+def test_a_healthy_query_is_left_alone() -> None:
+    found = examine(facts())
+    assert [each for each in found if each.status == "wrong"] == []
+    assert {each.rule for each in found if each.status == "unknown"} == {"memory_runs_out", "endless_state"}
+
+
+def test_what_is_not_known_is_said() -> None:
+    found = {each.rule: each for each in examine(Facts())}
+    assert {each.status for each in found.values()} == {"unknown", "fine"}
+    assert found["java"].message == "the version of Java"
+    assert found["heavy_keys"].message == "the query: give a checkpoint"
+    assert found["speculation"].status == "fine"
+
+
+def test_a_query_without_event_time_has_no_stuck_watermark() -> None:
+    def timeless(number: int) -> list[Any]:
+        return [source(records_in=9), keyed(records_in=9, watermark=MIN_TIMESTAMP)]
+
+    assert wrong(facts(query(change=timeless))) == []
+
+
+def test_a_query_that_has_just_begun_is_left_alone() -> None:
+    assert wrong(facts(query(epochs=1))) == []
+    assert wrong(facts(query(epochs=0))) == []
+
+
+@pytest.mark.parametrize(
+    ("trigger", "interval"), [("ProcessingTimeTrigger(5000)", 5000), ("AvailableNowTrigger", 0), ("OneTimeTrigger", 0)]
+)
+def test_intervals_of_triggers(trigger: str, interval: int) -> None:
+    assert Facts(settings={"trigger": trigger}).trigger_ms == interval
+    assert Facts().trigger_ms is None
+
+
+@pytest.mark.parametrize(("version", "numbers"), [("3.11.7", (3, 11, 7)), ("2.0rc1", (2, 0)), ("", None), (None, None)])
+def test_numbers_of_versions(version: str | None, numbers: Any) -> None:
+    assert numbers_of(version) == numbers
