@@ -86,6 +86,13 @@ test-cluster: setup ## A program on a standalone cluster that loses a worker; wo
 	@scripts/setup.sh worker
 	@$(RUN) $(BIN)/python -m pytest tests/cluster --durations 10 $(ARGS)
 
+.PHONY: test-see
+test-see: export PILLARBOX_SEE = 1
+test-see: export PYTHONPATH := .venvs/see:$(PYTHONPATH)
+test-see: setup ## The dashboard in a real browser, and metrics in a real Prometheus, which it installs (5 minutes)
+	@scripts/setup.sh see
+	@$(RUN) $(BIN)/python -m pytest tests/see --durations 10 $(ARGS)
+
 .PHONY: test-s3
 test-s3: export PILLARBOX_S3 = 1
 test-s3: setup ## A program whose files are all in an object store: a gateway that Go builds, and Hadoop's S3A (10 minutes)
@@ -95,7 +102,7 @@ test-s3: setup ## A program whose files are all in an object store: a gateway th
 .PHONY: test-all
 test-all: MINUTES ?= 30
 test-all: export PILLARBOX_LONG = 1
-test-all: test test-kafka test-delta test-cluster test-s3 simulate chaos ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, 10,000 simulated schedules, half an hour of chaos
+test-all: test test-kafka test-delta test-cluster test-s3 test-see simulate chaos ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, a browser, 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate
 simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: PROGRAM=late-data SEED=17

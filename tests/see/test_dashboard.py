@@ -1,0 +1,165 @@
+"""The dashboard of real queries in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import pillarbox
+from pillarbox._dashboard.server import Dashboard
+from pillarbox._runtime.spark.watching.stored import CheckpointQuery
+from tests.see.browser import PHONE, overflows, page
+from tests.see.queries import FIRST, Inbox, counts, slow_sink, started
+
+pytestmark = [
+    pytest.mark.skipif("PILLARBOX_SEE" not in os.environ, reason="takes Chromium: make test-see runs it"),
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Dashboard]]:
+    """Dashboards that a test opens; they are closed, and queries stopped, after it."""
+    found: list[Dashboard] = []
+    yield found
+    for each in found:
+        each.close()
+
+
+def show(query: Any, opened: list[Dashboard]) -> str:
+    dashboard = pillarbox.dashboard(query, port=0)
+    opened.append(dashboard)
+    return f"{dashboard.url}query/{query.id}"
+
+
+def wait_for(opened: Any, selector: str, text: str) -> str:
+    """Wait until an element has a text; return all that it says."""
+    opened.wait_for_function(
+        "([selector, text]) => [...document.querySelectorAll(selector)].some((each) => each.textContent.includes(text))",
+        arg=[selector, text],
+        timeout=120_000,
+    )
+    return str(opened.inner_text(selector.split(" ", maxsplit=1)[0]))
+
+
+def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, opened: list[Dashboard]) -> None:
+    inbox = Inbox(tmp_path / "payments")
+    inbox.put(*((f"c{number % 7}", 1, number) for number in range(700)), *(("test", 1, 1),) * 5)
+    query = started(counts(spark, inbox), tmp_path / "checkpoint", "payments by card")
+    try:
+        query.processAllAvailable()
+        url = show(query, opened)
+        with page(chromium, url) as shown:
+            wait_for(shown, "#plan text", "705 → 700")
+            assert shown.locator("#plan g.vertex").count() == 2
+            # The level that takes most of the epoch is red.
+            most = shown.locator("#plan g.vertex.most")
+            shares = {level: share for level, share in _shares(shown)}
+            assert {int(each.get_attribute("data-level")) for each in most.all()} == {max(shares, key=shares.get)}  # type: ignore[arg-type]
+            # Figures move while the page is open.
+            before = int(shown.evaluate("document.body.dataset.drawn"))
+            inbox.put(*((f"c{number % 7}", 1, 700 + number) for number in range(140)))
+            query.processAllAvailable()
+            wait_for(shown, "#plan text", "140 → 140")
+            assert int(shown.evaluate("document.body.dataset.drawn")) > before
+            assert not overflows(shown)
+            # The life of a key.
+            shown.select_option("#key-uid", "count")
+            shown.fill("#key-text", "c3")
+            shown.press("#key-text", "Enter")
+            life = wait_for(shown, "#key h3", "in subtask")
+            assert "120" in life  # 100 and 20 payments
+            assert "event time, which has to advance by" in life
+        for size, dark in ((PHONE, False), (PHONE, True), ((1280, 900), True)):
+            with page(chromium, url, size, dark=dark) as shown:
+                wait_for(shown, "#plan text", "140 → 140")
+                assert not overflows(shown)
+        # With the keyboard alone: the first stop is the way home, and the plan can be reached.
+        with page(chromium, url) as shown:
+            shown.keyboard.press("Tab")
+            assert shown.evaluate("document.activeElement.className") == "brand"
+            seen = set()
+            for _ in range(40):
+                shown.keyboard.press("Tab")
+                seen.add(shown.evaluate("document.activeElement.getAttribute('class') || document.activeElement.id"))
+            assert "key-text" in seen
+            assert any("vertex" in each for each in seen)
+    finally:
+        query.stop()
+    with page(chromium, url) as shown:
+        wait_for(shown, "#overview dd", "stopped")
+
+
+def _shares(shown: Any) -> list[tuple[int, float]]:
+    """The share of the epoch of each level, as the plan says it."""
+    texts = shown.locator("#plan svg > text").all_inner_texts()
+    found = [re.match(r"level (\d+).*?([\d.]+)% of the epoch", each) for each in texts]
+    return [(int(each[1]), float(each[2])) for each in found if each is not None]
+
+
+def test_a_slow_sink_shows_as_back_pressure(
+    spark: SparkSession, tmp_path: Path, chromium: Any, opened: list[Dashboard]
+) -> None:
+    inbox = Inbox(tmp_path / "payments")
+    # So much that the tasks' output does not fit in what the JVM takes at once.
+    inbox.put(*((f"c{number % 7}", 1, number // 1000) for number in range(60_000)))
+    query = slow_sink(counts(spark, inbox), tmp_path / "checkpoint", 0.0002)
+    try:
+        query.processAllAvailable()
+        with page(chromium, show(query, opened)) as shown:
+            wait_for(shown, "#plan text", "60,000 → 60,000")
+            share = float(shown.get_attribute("#plan g.vertex[data-uid=count]", "data-back-pressured"))
+            assert share > 0.3
+            assert shown.locator("#epochs rect.back").count() > 0
+    finally:
+        query.stop()
+
+
+def test_a_stuck_watermark_names_its_file(
+    spark: SparkSession, tmp_path: Path, chromium: Any, opened: list[Dashboard]
+) -> None:
+    ahead, behind = Inbox(tmp_path / "ahead"), Inbox(tmp_path / "behind")
+    ahead.put(("ann", 1, 7200))
+    behind.put(("bob", 1, 0), ("ann", 1, 60))
+    query = started(counts(spark, ahead, behind), tmp_path / "checkpoint", "two shops")
+    try:
+        query.processAllAvailable()
+        with page(chromium, show(query, opened)) as shown:
+            why = wait_for(shown, "#watermarks td", "behind")
+            assert "behind/000001.json" in why
+            assert "ahead/" not in why
+            assert "22:14:20" in why  # the newest record of the holding file: FIRST and 60 seconds
+            assert FIRST == 1_700_000_000_000
+    finally:
+        query.stop()
+
+
+def test_a_failure_is_shown_with_its_record_and_from_the_checkpoint_alone(
+    spark: SparkSession, tmp_path: Path, chromium: Any, opened: list[Dashboard]
+) -> None:
+    inbox, checkpoint = Inbox(tmp_path / "payments"), tmp_path / "checkpoint"
+    inbox.put(*(("ann", 1, number) for number in range(5)), ("bob", -7, 9))
+    query = started(counts(spark, inbox), checkpoint, "bad payments")
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination()
+    with page(chromium, show(query, opened)) as shown:
+        text = wait_for(shown, "#failures dd", "ValueError")
+        assert "count" in text
+        assert "'bob'" in text
+        assert "amount=-7" in text
+        assert "ValueError: an amount of -7" in text
+        wait_for(shown, "#overview dd", "failed")
+    stored = CheckpointQuery(spark, str(checkpoint))
+    assert stored.snapshot().run.status == "failed"
+    opened[0].show(stored)
+    with page(chromium, f"{opened[0].url}query/{query.id}") as shown:
+        wait_for(shown, "#failures dd", "ValueError")
+        wait_for(shown, "#overview .note", "the driver does not tell it live")
