@@ -43,7 +43,8 @@ def show(query: Any, opened: list[Dashboard]) -> str:
 def wait_for(opened: Any, selector: str, text: str) -> str:
     """Wait until an element has a text; return all that it says."""
     opened.wait_for_function(
-        "([selector, text]) => [...document.querySelectorAll(selector)].some((each) => each.textContent.includes(text))",
+        "([selector, text]) =>"
+        " [...document.querySelectorAll(selector)].some((each) => each.textContent.includes(text))",
         arg=[selector, text],
         timeout=120_000,
     )
@@ -62,8 +63,9 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
             assert shown.locator("#plan g.vertex").count() == 2
             # The level that takes most of the epoch is red.
             most = shown.locator("#plan g.vertex.most")
-            shares = {level: share for level, share in _shares(shown)}
-            assert {int(each.get_attribute("data-level")) for each in most.all()} == {max(shares, key=shares.get)}  # type: ignore[arg-type]
+            shares = _shares(shown)
+            level = max(shares, key=lambda level: shares[level])
+            assert {int(each.get_attribute("data-level")) for each in most.all()} == {level}
             # Figures move while the page is open.
             before = int(shown.evaluate("document.body.dataset.drawn"))
             inbox.put(*((f"c{number % 7}", 1, 700 + number) for number in range(140)))
@@ -98,11 +100,11 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
         wait_for(shown, "#overview dd", "stopped")
 
 
-def _shares(shown: Any) -> list[tuple[int, float]]:
+def _shares(shown: Any) -> dict[int, float]:
     """The share of the epoch of each level, as the plan says it."""
-    texts = shown.locator("#plan svg > text").all_inner_texts()
+    texts = shown.locator("#plan svg > text").all_text_contents()
     found = [re.match(r"level (\d+).*?([\d.]+)% of the epoch", each) for each in texts]
-    return [(int(each[1]), float(each[2])) for each in found if each is not None]
+    return {int(each[1]): float(each[2]) for each in found if each is not None}
 
 
 def test_a_slow_sink_shows_as_back_pressure(
