@@ -225,7 +225,7 @@ def partitions_and_cores(facts: Facts) -> str | None:
 def back_pressure(facts: Facts) -> str | None:
     """Check that the JVM takes what tasks emit."""
     for vertex in _epochs(facts)[-1].vertices:
-        if vertex.back_pressured_ms > max(vertex.busy_ms, 1000) and _is_usual(facts, vertex):
+        if vertex.back_pressured_ms > max(3 * vertex.busy_ms, 2000) and _is_usual(facts, vertex):
             return (
                 f"tasks of {_name(_query(facts), vertex.program, vertex.vertex)} waited"
                 f" {vertex.back_pressured_ms / 1000:.1f} s for their output to be taken, and were busy for"
@@ -242,7 +242,7 @@ def _is_usual(facts: Facts, vertex: VertexRun) -> bool:
         for each in epoch.vertices
         if (each.program, each.vertex) == (vertex.program, vertex.vertex)
     ]
-    return sum(each.back_pressured_ms > each.busy_ms for each in runs) > len(runs) / 2
+    return sum(each.back_pressured_ms > 3 * each.busy_ms for each in runs) > len(runs) / 2
 
 
 def repeated_tasks(facts: Facts) -> str | None:

@@ -303,11 +303,11 @@ class StreamTask(ABC):
                 self._resume()
                 self.processor.run_mailbox_loop()
                 while self._phase is not EpochPhase.DONE:
-                    self.metrics.back_pressured.mark_start()
                     yield from self._hand_over()
-                    self.metrics.back_pressured.mark_end()
                     self._resume()
                     self.processor.run_mailbox_loop()
+                yield from self._hand_over()
+                # The report comes last: it tells how long all that is before it took to be taken.
                 channel = channel_code(self.vertex.number, self.subtask)
                 self.writer.send(REPORT_TARGET, channel, 0, self._report())
                 yield from self._hand_over()
@@ -322,9 +322,13 @@ class StreamTask(ABC):
     def _hand_over(self) -> Iterator[list[Buffer]]:
         """Yield the output; nobody works in the operators meanwhile."""
         taken = self.writer.take()
+        if not taken:
+            return
         self.life.enter(TaskEvent.PAUSE)
         self._stop_working()
+        self.metrics.back_pressured.mark_start()
         yield taken
+        self.metrics.back_pressured.mark_end()
         self.life.begin(TaskEvent.RESUME)
         self.life.check()
 
