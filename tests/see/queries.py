@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,18 @@ def started(stream: DataStream, checkpoint: Path, name: str, **options: Any) -> 
 
 
 def slow_sink(stream: DataStream, checkpoint: Path, seconds: float) -> Any:
-    """The query of a stream whose sink takes this long for each row."""
+    """The query of a stream that is written by a function, which takes this long for each of Arrow's batches.
 
-    def wait(row: Any) -> None:
-        time.sleep(seconds)
+    (Spark's ``foreach`` would not do: it takes all rows at once, and keeps them on disk.)
+    """
 
-    writer = stream.to_dataframe("card STRING, seen LONG").writeStream.foreach(wait).queryName("slow sink")
+    def slowly(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            time.sleep(seconds)
+            yield batch
+
+    def write(rows: DataFrame, number: int) -> None:
+        rows.mapInArrow(slowly, rows.schema).write.format("noop").mode("overwrite").save()
+
+    writer = stream.to_dataframe("card STRING, seen LONG").writeStream.foreachBatch(write).queryName("slow sink")
     return pillarbox.start(writer.option("checkpointLocation", str(checkpoint)))
