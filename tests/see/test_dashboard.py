@@ -113,7 +113,7 @@ def test_a_slow_sink_shows_as_back_pressure(
     inbox = Inbox(tmp_path / "payments")
     # So much that the tasks' output does not fit in what lies in the sockets between the processes.
     inbox.put(*((f"c{number % 7}".ljust(500, "-"), 1, number // 1000) for number in range(60_000)))
-    query = slow_sink(counts(spark, inbox), tmp_path / "checkpoint", 0.5)
+    query = slow_sink(counts(spark, inbox), tmp_path / "checkpoint", 4.0)
     try:
         query.processAllAvailable()
         with page(chromium, show(query, opened)) as shown:
