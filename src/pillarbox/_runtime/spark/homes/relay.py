@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import time
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pillarbox._elements import Buffer
+from pillarbox._elements import Buffer, TaskReport, decode, encode
 from pillarbox._errors import OperatorError
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import spark_hash
@@ -25,6 +26,7 @@ from pillarbox._runtime.spark.homes.sockets import connect
 from pillarbox._runtime.spark.homes.wire import Channel, Kind, LostError, Visit
 from pillarbox._runtime.spark.tasks.level_tasks import SparkChunks
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
+from pillarbox._task.vertex import REPORT_TARGET
 
 # How long a home may take to begin with an attempt: it may be searching its memory for garbage. Then another home is
 # asked for, so many times.
@@ -155,6 +157,7 @@ class Relay:
     def _relayed(
         self, request: tuple[Any, ...], buffers: Iterable[list[Buffer]], chunks: SparkChunks
     ) -> Generator[list[Buffer], None, int | None]:
+        began, taking = time.monotonic(), 0.0
         self._channel.send(request)
         answers = _Answers(buffers)
         while True:
@@ -170,7 +173,10 @@ class Relay:
             elif kind is Kind.REMOVE:
                 chunks.remove(*told)
             elif kind is Kind.OUT:
-                yield told[0]
+                out = _with_time_here(told[0], time.monotonic() - began, taking)
+                handed_on = time.monotonic()
+                yield out
+                taking += time.monotonic() - handed_on
             elif kind is Kind.DONE:
                 wakes_up, added = told
                 surroundings.add(added)
@@ -183,6 +189,26 @@ class Relay:
     def close(self) -> None:
         """Let the home go; it keeps its tasks."""
         self._channel.close()
+
+
+def _with_time_here(buffers: list[Buffer], elapsed: float, taking: float) -> list[Buffer]:
+    """Return a task's output; if its report is a part, the time that Spark took for the output is added to the report.
+
+    The home sends its output to this worker, which has it before Spark takes it. So of the time of the epoch the home
+    does not know what was spent here after the home was done.
+
+    Args:
+        elapsed: how long the epoch has taken here (seconds).
+        taking: in how much of it Spark took output.
+    """
+    if not buffers or buffers[-1].target != REPORT_TARGET:
+        return buffers
+    report = decode(buffers[-1].payload)
+    assert isinstance(report, TaskReport)
+    known = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
+    unknown = max(0, min(round(taking * 1000), round(elapsed * 1000) - known))
+    told = replace(report, back_pressured_ms=report.back_pressured_ms + unknown)
+    return [*buffers[:-1], buffers[-1]._replace(payload=encode(told))]
 
 
 class _Answers:
