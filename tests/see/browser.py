@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 WIDE, PHONE = (1280, 900), (390, 844)
@@ -13,9 +14,9 @@ WIDE, PHONE = (1280, 900), (390, 844)
 @contextmanager
 def browser() -> Iterator[Any]:
     """Start Chromium, and end it."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
+    # (Only `make test-see` installs it.)
+    playwright_api = import_module("playwright.sync_api")
+    with playwright_api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         try:
             yield chromium

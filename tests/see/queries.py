@@ -96,7 +96,8 @@ def started(stream: DataStream, checkpoint: Path, name: str, **options: Any) -> 
 def slow_sink(stream: DataStream, checkpoint: Path, seconds: float) -> Any:
     """The query of a stream that is written by a function, which takes this long for each of Arrow's batches.
 
-    (Spark's ``foreach`` would not do: it takes all rows at once, and keeps them on disk.)
+    The rows are wide: what lies in sockets between the processes holds some megabytes. (Spark's ``foreach`` would not
+    do: it takes all rows at once, and keeps them on disk.)
     """
 
     def slowly(batches: Iterator[Any]) -> Iterator[Any]:
@@ -105,7 +106,9 @@ def slow_sink(stream: DataStream, checkpoint: Path, seconds: float) -> Any:
             yield batch
 
     def write(rows: DataFrame, number: int) -> None:
+        rows.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
         rows.mapInArrow(slowly, rows.schema).write.format("noop").mode("overwrite").save()
 
-    writer = stream.to_dataframe("card STRING, seen LONG").writeStream.foreachBatch(write).queryName("slow sink")
+    wide = stream.map(lambda counted: (counted[0].ljust(2000), counted[1])).name("wide")
+    writer = wide.to_dataframe("card STRING, seen LONG").writeStream.foreachBatch(write).queryName("slow sink")
     return pillarbox.start(writer.option("checkpointLocation", str(checkpoint)))
