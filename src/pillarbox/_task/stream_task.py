@@ -317,7 +317,7 @@ class StreamTask(ABC):
     def _reader_of(self, items: Iterable[Any]) -> AnyReader:
         if self._threaded_input:
             return ThreadedReader(items, self.processor.get_main_mailbox_executor(), self.handle_async_exception)
-        return IteratorReader(items)
+        return IteratorReader(items, self.metrics.idle)
 
     def _hand_over(self) -> Iterator[list[Buffer]]:
         """Yield the output; nobody works in the operators meanwhile."""

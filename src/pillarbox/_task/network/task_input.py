@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar
 
-from pillarbox.mailbox import MailboxExecutor
+from pillarbox.mailbox import MailboxExecutor, PeriodTimer
 
 T = TypeVar("T")
 
@@ -51,14 +51,25 @@ class Reader(ABC, Generic[T]):
 
 
 class IteratorReader(Reader[T]):
-    """Pulls from an iterator, in line."""
+    """Pulls from an iterator, in line.
 
-    def __init__(self, items: Iterable[T]) -> None:
+    Args:
+        waiting: measures how long an item is waited for; None: nobody does.
+    """
+
+    def __init__(self, items: Iterable[T], waiting: PeriodTimer | None = None) -> None:
         self._items = iter(items)
+        self._waiting = waiting
 
     def poll(self) -> T | _Exhausted | None:
         """Return the next item, waiting for it."""
-        return next(self._items, EXHAUSTED)
+        waiting = self._waiting
+        if waiting is None:
+            return next(self._items, EXHAUSTED)
+        waiting.mark_start()
+        item = next(self._items, EXHAUSTED)
+        waiting.mark_end()
+        return item
 
 
 class ThreadedReader(Reader[T]):

@@ -194,8 +194,8 @@ class Relay:
 def _with_time_here(buffers: list[Buffer], elapsed: float, taking: float) -> list[Buffer]:
     """Return a task's output; if its report is a part, the time that Spark took for the output is added to the report.
 
-    The home sends its output to this worker, which has it before Spark takes it. So of the time of the epoch the home
-    does not know what was spent here after the home was done.
+    The home sends its output to this worker, which has it before Spark takes it. Meanwhile the home waits for input
+    that this worker cannot bring, or is done. So that is no idle time.
 
     Args:
         elapsed: how long the epoch has taken here (seconds).
@@ -206,8 +206,10 @@ def _with_time_here(buffers: list[Buffer], elapsed: float, taking: float) -> lis
     report = decode(buffers[-1].payload)
     assert isinstance(report, TaskReport)
     known = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
-    unknown = max(0, min(round(taking * 1000), round(elapsed * 1000) - known))
-    told = replace(report, back_pressured_ms=report.back_pressured_ms + unknown)
+    after = max(0, round(elapsed * 1000) - known)
+    taken = max(0, min(round(taking * 1000) - report.back_pressured_ms, report.idle_ms + after))
+    idle = report.idle_ms - max(0, taken - after)
+    told = replace(report, back_pressured_ms=report.back_pressured_ms + taken, idle_ms=idle)
     return [*buffers[:-1], buffers[-1]._replace(payload=encode(told))]
 
 
