@@ -81,7 +81,7 @@ PUBLIC = {
     "ColumnAggregate", "ConfigurationError", "ConnectedStreams", "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger", "CountEvictor", "CountSlidingWindowAssigner", "CountTrigger",
     "CountTumblingWindowAssigner", "CountWindow", "CumulativeEventTimeWindows", "CumulativeProcessingTimeWindows",
-    "DataStream", "DeltaEvictor", "DeltaTrigger", "Duration", "DynamicEventTimeSessionWindows",
+    "Dashboard", "DataStream", "DeltaEvictor", "DeltaTrigger", "Duration", "DynamicEventTimeSessionWindows",
     "DynamicProcessingTimeSessionWindows", "EventTimeSessionWindows", "EventTimeTrigger", "Evictor", "ExchangeError",
     "FilterFunction", "FlatMapFunction", "Function", "GlobalWindow", "GlobalWindows", "KeySelector", "KeyTypeError",
     "KeyedCoProcessFunction", "KeyedProcessFunction", "KeyedStateStore", "KeyedStream", "ListState",

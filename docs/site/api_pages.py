@@ -130,7 +130,7 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
         "Metrics and errors",
         "What tasks report, what functions can count, and the errors that pillarbox raises.",
         [
-            "metrics", "TaskReport", "OperatorReport", "MetricGroup", "Counter", "Meter", "Distribution", "DeadLetter",
+            "dashboard", "Dashboard", "metrics", "TaskReport", "OperatorReport", "MetricGroup", "Counter", "Meter", "Distribution", "DeadLetter",
             "PillarboxError", "ProgramError", "ConfigurationError", "CheckpointMismatchError", "SavepointError",
             "OperatorError", "ExchangeError", "KeyTypeError", "TypeMismatchError",
         ],

@@ -1,5 +1,6 @@
 """The names of the public namespace, ``pillarbox``, and where they come from."""
 
+from pillarbox._dashboard.server import Dashboard
 from pillarbox._datastream.connected.broadcast_stream import BroadcastConnectedStream, BroadcastStream
 from pillarbox._datastream.connected.connected_streams import ConnectedStreams
 from pillarbox._datastream.connected.joined_streams import (
@@ -205,6 +206,7 @@ __all__ = [
     "Counter",
     "CumulativeEventTimeWindows",
     "CumulativeProcessingTimeWindows",
+    "Dashboard",
     "DataStream",
     "DataStreamSink",
     "DeadLetter",

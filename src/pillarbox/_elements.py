@@ -165,7 +165,7 @@ class TaskReport:
         bytes_out: bytes of the buffers that were sent.
         mails: mails that were run.
         busy_ms: time in none of the next three states.
-        idle_ms: time without input.
+        idle_ms: time without input: the task waits for it.
         back_pressured_ms: time in which the output was not taken.
         state_ms: time for bringing the state to the store's version, and for writing it.
         alignment_ms: time from the first barrier to the last.
