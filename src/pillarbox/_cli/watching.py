@@ -30,7 +30,7 @@ _LOOK_EVERY = 0.5
 def dashboard(what: str, port: int, host: str, token: str | None, open_session: Any) -> None:
     """Show the query of CHECKPOINT in a browser: one that runs elsewhere, or has stopped; or a bundle FILE.
 
-    It shows what the driver of the query has written beside the checkpoint, at most once a minute, and says how old
+    It shows what the driver of the query has written into the checkpoint, at most once a minute, and says how old
     that is. In the driver itself, pillarbox.dashboard(query) shows it as it happens. For a bundle, no Spark is started.
     Ctrl-C ends the command.
     """
@@ -66,7 +66,7 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
     """Say what is wrong with this machine, or with the query of CHECKPOINT, and what to do.
 
     Without CHECKPOINT it looks at Java, Python and the packages here and in a worker of --master. With it, also at what
-    the driver of the query has written beside the checkpoint: memory, keys, event time, epochs, timers, state, calls.
+    the driver of the query has written into the checkpoint: memory, keys, event time, epochs, timers, state, calls.
 
     The exit code is 1 if something is wrong.
     """

@@ -110,7 +110,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 _lock = threading.Lock()
-# The one that is open; there is one at most.
+# The open dashboard; there is one at most.
 _open: list[Dashboard] = []
 
 

@@ -1,4 +1,4 @@
-"""The rules of the doctor. Each is a function of facts, which returns what is wrong, as one sentence, or None.
+"""The rules of the doctor. Each is a function of facts, which returns what is wrong, as one message, or None.
 
 A rule that lacks facts raises :class:`UnknownFactsError`, which says what is not known.
 """

@@ -29,7 +29,7 @@ _NAMES_KEYS = ("largest",)
 def write_bundle(
     path: Path, snapshot: Snapshot, notes: Sequence[str], state: dict[str, Any] | None, *, with_records: bool
 ) -> None:
-    """Write a bundle; what is there is overwritten when the new one is complete.
+    """Write a bundle; a former file is overwritten when the new one is complete.
 
     Args:
         notes: lines of JSON that describe the programs of the checkpoint.

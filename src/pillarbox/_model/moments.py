@@ -8,7 +8,7 @@ from pillarbox._model.plan import Plan
 from pillarbox._model.snapshot import EpochRun, Moment, VertexRun
 
 _MINUTE = 60_000
-# There are up to this many: those of a day, or of four hours and, in less detail, of all the time before.
+# There are up to this many moments: the last four hours by the minute and, in less detail, all the time before.
 _MOST = 480
 # Counters whose values at the end are no sums.
 _LARGEST = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms", "in_flight")
@@ -77,7 +77,7 @@ def together(one: Moment, other: Moment) -> Moment:
         name: getattr(one, name) + getattr(other, name)
         for name in ("epochs", "rows", "duration", "busy_ms", "back_pressured_ms", "repeated")
     }
-    # What is left is as it was at the end. (In an epoch, only those tasks run that have something to do.)
+    # The other fields are as they were at the end. (In an epoch, only those tasks run that have something to do.)
     end = {each.name: getattr(other, each.name) for each in fields(Moment)}
     end |= {"state_bytes": {**one.state_bytes, **other.state_bytes}, "keys": {**one.keys, **other.keys}}
     return Moment(

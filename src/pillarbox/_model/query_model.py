@@ -128,7 +128,7 @@ class QueryModel:
         """Return what is known now.
 
         Args:
-            stages: those of the running epoch; None: nobody has looked.
+            stages: the stages of the running epoch; None: nobody has looked.
         """
         with self._changed:
             run = replace(self._run, moments=self._moments.all())

@@ -37,7 +37,7 @@ def records_by_operator(nodes: Sequence[ChainNode], outputs: Sequence[Outputs], 
     """Return for each operator of a chain how many records came in, and how many went out.
 
     Args:
-        outputs: those of each operator.
+        outputs: the outputs of each operator.
         records_in: how many records came to the head.
     """
     counts = [[0, sum(output.count for output in each.values())] for each in outputs]

@@ -24,7 +24,7 @@ _NAMED = 5
 class KeySample:
     """Draws one record of every so many, at random, and keeps its key. Only the mailbox thread may touch it.
 
-    Its keys are asked for once more than the operator does: those of at most a few thousand records.
+    The keys of at most a few thousand records are asked for once more than the operator asks for them.
 
     Args:
         seed: makes the draws: a task that is retried draws the same.

@@ -160,7 +160,8 @@ def new_progress(query: Any, seen: int | None) -> list[Any]:
         for index in range(len(kept) - 1, -1, -1):
             if seen is not None and kept[index].batchId() <= seen:
                 break
-            found.append(json.loads(kept[index].json()))
+            # (JSON leaves out what is empty.)
+            found.append({"observedMetrics": {}, **json.loads(kept[index].json())})
         return found[::-1]
     last = query.lastProgress
     if last is None or last["batchId"] == seen:

@@ -111,7 +111,7 @@ def add_file(spark: SparkSession, folder: str, name: str, text: str) -> None:
 
 
 def remove_file(spark: SparkSession, folder: str, name: str) -> None:
-    """Remove a file from a folder, if it is there. The session is a classic one."""
+    """Remove a file from a folder; a missing one is no error. The session is a classic one."""
     _Folder(spark, folder).remove(name)
 
 
@@ -160,7 +160,7 @@ class _Folder:
         return bool(self._files.exists(self._path(name)))
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file; a missing one is no error."""
         self._files.delete(self._path(name), False)
 
     def add(self, name: str, text: str) -> None:

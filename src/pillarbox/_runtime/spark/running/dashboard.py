@@ -28,8 +28,8 @@ def dashboard(
     a query to it. It needs the extra ``pillarbox[dashboard]``, and ends with the process. Under Spark Connect it runs
     in the client.
 
-    Only this machine can ask, by default. Whoever may ask sees keys and records: see docs/security.md before you listen
-    on another address.
+    Only this machine can ask, by default. Everybody who may ask sees keys and records: see docs/security.md before you
+    listen on another address.
 
     Args:
         query: as :func:`pillarbox.start` has returned it, or the ``start()`` of its writer.
