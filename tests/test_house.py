@@ -60,6 +60,7 @@ PACKAGES = {
         ("plan", "reading"),
         ("starting",),
         ("watching",),
+        ("recording",),
         ("running",),
     ],
     "_datastream": [("",), ("checks",), ("streams",), ("windows", "environment"), ("connected",)],
@@ -97,7 +98,8 @@ PUBLIC = {
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
     "approx_count_distinct_", "avg_", "count_", "dashboard", "first_", "last_", "local_session", "max_", "metrics",
-    "min_", "read_state", "rescale", "run", "savepoint", "start", "stop_with_savepoint", "sum_", "write_state",
+    "min_", "read_state", "record", "rescale", "run", "savepoint", "start", "stop_with_savepoint", "sum_",
+    "write_state",
 }  # fmt: skip
 
 

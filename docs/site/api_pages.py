@@ -124,6 +124,7 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
         "Start and end a query, and read or write its state.",
         [
             "local_session", "start", "run", "stop_with_savepoint", "savepoint", "rescale", "read_state", "write_state",
+            "record",
         ],
     ),
     "metrics": (

@@ -137,6 +137,7 @@ from pillarbox._operators.windowing.api.windows import CountWindow, GlobalWindow
 from pillarbox._rows import Row
 from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.spark.reading.state_reader import read_state
+from pillarbox._runtime.spark.recording.record import record
 from pillarbox._runtime.spark.running.dashboard import dashboard
 from pillarbox._runtime.spark.running.query import start
 from pillarbox._runtime.spark.running.run import run
@@ -314,6 +315,7 @@ __all__ = [
     "metrics",
     "min_",
     "read_state",
+    "record",
     "rescale",
     "run",
     "savepoint",

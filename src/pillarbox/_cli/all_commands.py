@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from pillarbox._cli.commands import pillarbox
+from pillarbox._cli.recordings import record, replay
 from pillarbox._cli.watching import bundle, dashboard, doctor
 
 commands: click.Group = pillarbox
-for _command in (dashboard, doctor, bundle):
+for _command in (dashboard, doctor, bundle, record, replay):
     commands.add_command(_command)

@@ -289,3 +289,21 @@ def findings(console: Console, found: Sequence[Finding], *, every: bool) -> None
     counts = {status: sum(each.status == status for each in found) for status in ("wrong", "fine", "unknown")}
     wrong, fine, unknown = counts.values()
     console.print(f"{counted(len(found), 'rule')}: {wrong} wrong, {fine} fine, {unknown} without facts")
+
+
+def replayed(console: Console, found: dict[str, Any], error: str | None) -> None:
+    """Print what a replay did."""
+    console.print(_text(f"{found['uid'] or 'source'}, subtask {found['subtask']}, epoch {found['epoch']}", "bold"))
+    number = None if found["failure"] is None else found["failure"]["number"]
+    how = "stopped before the record that was asked for" if found["stopped"] else "ended"
+    how = how if error is None else "failed" if number is None else f"failed at record {number:,}"
+    console.print(f"{counted(found['records'], 'record')} in, {counted(found['sent'], 'record')} out; it {how}")
+    if error is not None:
+        console.print(_text(error, "red"), soft_wrap=True)
+    for each in found["differs"]:
+        console.print(_text(each, "red"), soft_wrap=True)
+    if found["state"] is not None:
+        console.print(f"{counted(len(found['state']), 'entry').replace('entrys', 'entries')} of state differ")
+        for each in found["state"]:
+            line = f"  {each['owner']}, {each['state']}: {each['then']} in the checkpoint, {each['now']} in the replay"
+            console.print(_text(line, "red"), soft_wrap=True)

@@ -284,7 +284,7 @@ def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, Struc
     taken = {field.name.lower() for field in fields}
     report = next(name for name in _report_names() if name not in taken)
     schema = StructType([*fields, StructField(report, StringType(), True)])
-    alias = register(program, plan.secret)
+    alias = register(program, plan.secret, plan.shipped)
     for name in metrics_names(spark):
         try:
             rows = plan.rows(ColumnOutput(outputs, report), schema, _Metrics(name, report, alias))

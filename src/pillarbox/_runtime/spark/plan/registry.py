@@ -21,6 +21,7 @@ from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
 from pillarbox._model.plan import Plan, plan_of
+from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.plan.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.rows.buffer_rows import has_narrow_rows
 
@@ -40,6 +41,9 @@ _unstarted: WeakKeyDictionary[SparkSession, list[_TakenName]] = WeakKeyDictionar
 _taking = threading.Lock()  # held by whoever reads or changes them
 
 _REMEMBERED = 256
+# The vertices of the newest programs, as they travel to workers: a recording takes one along. They may be large.
+_SHIPPED = 8
+_shipped: OrderedDict[str, Sequence[ShippedVertex]] = OrderedDict()
 _programs: OrderedDict[str, tuple[ProgramFacts, str]] = OrderedDict()
 
 
@@ -119,11 +123,23 @@ def facts_of(programs: Iterable[PlannedProgram]) -> list[ProgramFacts]:
     return [one.facts for one in programs if one.facts is not None]
 
 
-def register(program: Program, secret: str) -> str:
-    """Return the alias for a program's rows in a streaming plan, and remember what its start takes."""
+def shipped_vertex(program: str, number: int) -> ShippedVertex | None:
+    """Return a vertex of a program as it travels to workers; None: the program was planned many programs ago."""
+    return next((each for each in _shipped.get(program, ()) if each.number == number), None)
+
+
+def register(program: Program, secret: str, shipped: Sequence[ShippedVertex] = ()) -> str:
+    """Return the alias for a program's rows in a streaming plan, and remember what its start takes.
+
+    Args:
+        shipped: its vertices, as they travel to workers.
+    """
     planned = PlannedProgram.of(program)
     assert planned.facts is not None
     _programs[program.id] = (planned.facts, secret)
+    _shipped[program.id] = shipped
+    while len(_shipped) > _SHIPPED:
+        _shipped.popitem(last=False)
     while len(_programs) > _REMEMBERED:
         _programs.popitem(last=False)
     subtasks, key_groups, _ = planned.layout

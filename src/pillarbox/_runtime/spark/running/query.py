@@ -11,8 +11,10 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pillarbox._dashboard.server import open_dashboard
 from pillarbox._elements import TaskReport
@@ -91,6 +93,9 @@ def start(
             " a query without a program of pillarbox by its writer's own start()"
         )
     how = Start(writer, "start", path, **options) if table is None else Start(writer, "toTable", table, **options)
+    instead = _instead.get()
+    if instead is not None:
+        instead(how)
     _adapt(how, planned)
     with changes_refused():
         query = how.run()
@@ -105,6 +110,19 @@ def start(
             where = open_dashboard([watch.watched], *facts.dashboard)
             tell(f"query {query.id}: its dashboard is at {where.url}")
     return query
+
+
+_instead: ContextVar[Callable[[Start], NoReturn] | None] = ContextVar("pillarbox_instead_of_start", default=None)
+
+
+@contextmanager
+def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
+    """Let :func:`start` call something else in this thread: ``pillarbox record`` runs the user's program with that."""
+    token = _instead.set(call)
+    try:
+        yield
+    finally:
+        _instead.reset(token)
 
 
 # -- another parallelism --

@@ -1,0 +1,100 @@
+"""The driver's side of a recording: takes what the recorded task sends, from one connection that knows the token."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import pickle
+import secrets
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+from pillarbox._errors import ConfigurationError, describe
+from pillarbox._runtime.spark.tasks.recorded import CHUNK, END, FACTS, PORTION, read_exactly, receive
+
+_HELLO_SECONDS = 30.0
+
+
+class Receiver:
+    """Waits for the task in a thread of its own.
+
+    Args:
+        host: the address to listen on, which workers can reach.
+        place: the file for the input.
+        limit: how large the input may be (bytes).
+
+    Attributes:
+        port: where it listens, and ``token``: what a worker has to say.
+        facts: what the task told of itself; ``state``: the chunks of its log; ``bytes``: the size of its input.
+        error: what went wrong; None: nothing did.
+    """
+
+    def __init__(self, host: str, place: Path, limit: int) -> None:
+        self._socket = socket.create_server((host, 0))
+        self.port: int = self._socket.getsockname()[1]
+        self.token: str = secrets.token_hex(16)
+        self._place = place
+        self._limit = limit
+        self.facts: dict[str, Any] = {}
+        self.state: dict[int, bytes] = {}
+        self.bytes: int = 0
+        self.error: Exception | None = None
+        self._done = threading.Event()
+        self._connections: list[socket.socket] = []
+        threading.Thread(target=self._serve, name="pillarbox recording", daemon=True).start()
+
+    def is_done(self, timeout: float) -> bool:
+        """Return whether it has all, or something went wrong; wait for that for a time (seconds)."""
+        return self._done.wait(timeout)
+
+    def close(self) -> None:
+        """Let the worker go, and listen no more."""
+        self._socket.close()
+        for each in self._connections:
+            each.close()
+
+    def _serve(self) -> None:
+        while not self._done.is_set():
+            try:
+                worker, _ = self._socket.accept()
+            except OSError:  # it was closed
+                return
+            self._connections.append(worker)
+            try:
+                worker.settimeout(_HELLO_SECONDS)
+                if not hmac.compare_digest(read_exactly(worker, len(self.token)), self.token.encode()):
+                    worker.close()
+                    continue
+                worker.settimeout(None)
+                self._take(worker)
+            except EOFError:
+                continue  # the attempt failed; Spark may try again
+            except Exception as error:
+                self.error = error
+                self._done.set()
+
+    def _take(self, worker: socket.socket) -> None:
+        self.facts, self.state, self.bytes = {}, {}, 0
+        with self._place.open("wb") as file:
+            while True:
+                kind, payload = receive(worker)
+                if kind == FACTS:
+                    self.facts = json.loads(payload)
+                elif kind == CHUNK:
+                    number, chunk = pickle.loads(payload)
+                    self.state[number] = chunk
+                elif kind == PORTION:
+                    self.bytes += len(payload)
+                    if self.bytes > self._limit:
+                        raise ConfigurationError(
+                            f"the input of the task has more than {self._limit:,} bytes, and a recording is never cut:"
+                            " raise the limit, as in record(..., limit=...)"
+                        )
+                    file.write(payload)
+                elif kind == END:
+                    break
+                else:
+                    raise AssertionError(f"a worker has sent a frame of kind {describe(ValueError(kind))}")
+        self._done.set()

@@ -1,0 +1,294 @@
+"""``record``: brings one task of an epoch home, with its input, its state and its program."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import uuid
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pillarbox._errors import ConfigurationError, ProgramError, check_count, is_count, listed, shorten
+from pillarbox._model.failure import Failure
+from pillarbox._model.plan import Plan, PlanVertex
+from pillarbox._model.snapshot import Snapshot
+from pillarbox._runtime.recording.recording import RecordingFacts, input_of, write_recording
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState
+from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped_vertex
+from pillarbox._runtime.spark.reading.key_life import keys_of_text
+from pillarbox._runtime.spark.reading.state_reader import operator_with
+from pillarbox._runtime.spark.recording.copy import copied_checkpoint
+from pillarbox._runtime.spark.recording.receiver import Receiver
+from pillarbox._runtime.spark.settings.session_settings import session_settings
+from pillarbox._runtime.spark.settings.writer import Start
+from pillarbox._runtime.spark.tasks.recorded import RECORD, RecordedTask
+from pillarbox._runtime.spark.watching.history import read_history
+from pillarbox._state.keys.key_groups import key_group, subtask_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_LIMIT = 1 << 30
+_LOOK_EVERY = 0.1
+
+
+class _Target(NamedTuple):
+    program: PlannedProgram
+    vertex: PlanVertex
+    subtask: int
+    epoch: int
+    failure: Failure | None
+
+
+def record(
+    writer: DataStreamWriter,
+    directory: str,
+    *,
+    epoch: int | None = None,
+    uid: str | None = None,
+    subtask: int | None = None,
+    key: str | None = None,
+    allow_calls: bool = False,
+    limit: int = _LIMIT,
+    **options: Any,
+) -> str:
+    """Record one task of an epoch of a stopped query: its input, its state before the epoch, and its program.
+
+    ``pillarbox replay DIRECTORY`` runs the task again on your desk, without Spark and Java, and stops where it failed.
+    By default the task is recorded that made the query fail.
+
+    The sources are read again between the offsets of the epoch, and earlier levels run again from the state that they
+    had before it, on a copy of the checkpoint: nothing is written to the sink or to the checkpoint. The recording holds
+    the records of the task: protect it as the data. It takes a classic session.
+
+    Args:
+        writer: the writer that :func:`pillarbox.start` takes: the checkpoint holds no program.
+        directory: a folder on the driver's machine for the recording, which must not exist.
+        epoch: Spark's number of the micro-batch; None: the one that failed, or else the last one.
+        uid: the operator whose task to record; None: the one that failed.
+        subtask: which of its subtasks; of a source, the partition.
+        key: instead of ``subtask``, the subtask that has this key: as text, a number, or JSON for several columns.
+        allow_calls: make the calls of asynchronous operators of earlier levels again; else an epoch with such is
+            refused.
+        limit: how large the input of the task may be, and the state that is copied (bytes each); never is one cut.
+        options: as of the writer's ``start``, such as ``checkpointLocation``.
+
+    Returns:
+        The folder.
+
+    Raises:
+        CheckpointMismatchError: the epoch or its state no longer exists.
+        ConfigurationError: an earlier level would make calls, a limit is exceeded, the folder exists, or the session is
+            one of Spark Connect.
+        ProgramError: there is no such task, or none has failed and none is named.
+
+    Example:
+        >>> pillarbox.record(writer, "failed")  # doctest: +SKIP
+        'failed'
+    """
+    check_count(limit, "record(): limit")
+    start = Start(writer, "start", **options)
+    spark = start.spark
+    if not is_classic(spark):
+        raise ConfigurationError("record() takes a classic session: under Spark Connect the driver cannot be reached")
+    if start.checkpoint is None:
+        raise ProgramError("record() takes a writer with a checkpointLocation, whose epochs it records")
+    folder = Path(directory)
+    if folder.exists():
+        raise ConfigurationError(f"{directory} exists: give a folder that does not")
+    checkpoint = start.checkpoint
+    planned = programs_of(writer)
+    target = _target(spark, checkpoint, planned, epoch, uid, subtask, key)
+    _check_calls(planned, target, allow_calls=allow_calls)
+    folder.mkdir(parents=True)
+    try:
+        _record(start, checkpoint, target, folder, limit)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    return directory
+
+
+def _target(
+    spark: SparkSession,
+    checkpoint: str,
+    planned: Sequence[PlannedProgram],
+    epoch: int | None,
+    uid: str | None,
+    subtask: int | None,
+    key: str | None,
+) -> _Target:
+    """Return the task to record.
+
+    Raises:
+        ProgramError: there is no such task.
+    """
+    notes = Checkpoint(spark, checkpoint)
+    history = read_history(spark, checkpoint)
+    failure = _failure(history, uid)
+    if epoch is None:
+        known = None if failure is None else failure.epoch
+        epoch = notes.last_committed + 1 if known is None and notes.is_interrupted else known
+        epoch = notes.last_committed if epoch is None else epoch
+    elif not is_count(epoch, 0):
+        raise ProgramError(f"record(): an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
+    of_failure = failure if failure is not None and failure.epoch == epoch else None
+    if uid is None and of_failure is not None:
+        uid = of_failure.uid
+    if uid is None:
+        raise ProgramError(
+            f"checkpoint {checkpoint}: no failure of epoch {epoch} is known, so say which task to record: uid, and"
+            " subtask or key"
+        )
+    program, vertex = _vertex(planned, uid)
+    if key is not None:
+        subtask = _subtask_of(spark, checkpoint, vertex.uid, key)
+    elif subtask is None and of_failure is not None and of_failure.uid in [each.uid for each in vertex.operators]:
+        subtask = of_failure.subtask
+    if subtask is None:
+        raise ProgramError(f"record(): say which subtask of {uid!r} to record: subtask=..., or key=...")
+    if of_failure is not None and of_failure.subtask != subtask:
+        of_failure = None
+    return _Target(program, vertex, subtask, epoch, of_failure)
+
+
+def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
+    if not history or not history[0].run.failures:
+        return None
+    newest = history[0].run.failures[-1]
+    return newest if uid is None or newest.uid == uid else None
+
+
+def _vertex(planned: Sequence[PlannedProgram], uid: str) -> tuple[PlannedProgram, PlanVertex]:
+    uids: list[str] = []
+    for program in planned:
+        plan: Plan | None = None if program.facts is None else program.facts.plan
+        for vertex in () if plan is None else plan.vertices:
+            own = [each.uid for each in vertex.operators]
+            if uid in own:
+                return program, vertex
+            uids += filter(None, own)
+    raise ProgramError(f"the program has no operator with the uid {uid!r}; it has {listed(uids)}")
+
+
+def _subtask_of(spark: SparkSession, checkpoint: str, uid: str, text: str) -> int:
+    files = CheckpointState(spark, checkpoint)
+    _, heads = operator_with(files, uid)
+    head = next(iter(heads.values()))
+    key = keys_of_text(text)[-1]
+    return subtask_of(key_group(key, head.max_parallelism), head.max_parallelism, head.parallelism)
+
+
+def _check_calls(planned: Sequence[PlannedProgram], target: _Target, *, allow_calls: bool) -> None:
+    plan = None if target.program.facts is None else target.program.facts.plan
+    for vertex in () if plan is None else plan.vertices:
+        if vertex.level < target.vertex.level and vertex.calls and not allow_calls:
+            raise ConfigurationError(
+                f"operator {vertex.calls[0]!r} runs before {target.vertex.uid!r} and calls a service, which would get"
+                " the requests of the epoch again: pass allow_calls=True (--allow-calls) to make them"
+            )
+
+
+def _record(start: Start, checkpoint: str, target: _Target, folder: Path, limit: int) -> None:
+    spark = start.spark
+    if target.epoch > 0:
+        _ = CheckpointState(spark, checkpoint, target.epoch - 1).stateful  # or it says that the state no longer exists
+    host = spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
+    receiver = Receiver(host, input_of(folder), limit)
+    task = RecordedTask(target.program.id, target.vertex.number, target.subtask, host, receiver.port, receiver.token)
+    try:
+        with copied_checkpoint(spark, checkpoint, target.epoch, limit) as copy:
+            _run_again(start, copy, task, receiver)
+    finally:
+        receiver.close()
+    if receiver.error is not None:
+        raise receiver.error
+    if not receiver.facts:
+        of = target.vertex.uid or target.vertex.name
+        raise ProgramError(
+            f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input, and nothing was due"
+        )
+    after = _state_after(spark, checkpoint, target)
+    facts = RecordingFacts(
+        checkpoint=checkpoint,
+        epoch=target.epoch,
+        number=target.vertex.number,
+        uid=target.vertex.uid,
+        name=target.vertex.name,
+        subtask=target.subtask,
+        level=target.vertex.level,
+        layout=receiver.facts["layout"],
+        time=receiver.facts["time"],
+        clock=_clock(spark, checkpoint, target) or receiver.facts["time"],
+        is_last=receiver.facts["is_last"],
+        failure=None if target.failure is None else asdict(target.failure),
+        calls=target.vertex.calls,
+        bytes=receiver.bytes,
+    )
+    write_recording(folder, facts, _shipped(target), receiver.state, after)
+
+
+def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver) -> None:
+    """Run the epoch again on the copy, until the task has sent all, or the epoch has ended."""
+    again = Start(
+        start.writer, "start", checkpointLocation=copy, queryName=f"pillarbox recording {uuid.uuid4().hex[:8]}"
+    )
+    with _once(again), session_settings(start.spark, {RECORD: task.setting()}):
+        query: Any = again.run()
+    try:
+        while not receiver.is_done(_LOOK_EVERY) and query.isActive:
+            pass
+        failure = None if receiver.is_done(0) else query.exception()
+        if failure is not None:
+            raise failure
+    finally:
+        query.stop()
+
+
+@contextmanager
+def _once(start: Start) -> Iterator[None]:
+    with start.without_sink(), start.one_batch():
+        yield
+
+
+def _shipped(target: _Target) -> bytes:
+    shipped = shipped_vertex(target.program.id, target.vertex.number)
+    if shipped is None:
+        raise ProgramError("the program was planned too long ago: call to_dataframe(...) again, then record()")
+    return pickle.dumps(shipped)
+
+
+def _clock(spark: SparkSession, checkpoint: str, target: _Target) -> int | None:
+    """Return what the clock showed when the task began the epoch; None: the history does not tell."""
+    return next(
+        (
+            task.started
+            for snapshot in read_history(spark, checkpoint)
+            for run in snapshot.epochs
+            if run.number == target.epoch
+            for task in run.tasks
+            if (task.vertex, task.subtask) == (target.vertex.number, target.subtask)
+        ),
+        None,
+    )
+
+
+def _state_after(spark: SparkSession, checkpoint: str, target: _Target) -> dict[int, bytes] | None:
+    """Return the log of the task after the epoch; None: it was not committed, or the task has no state."""
+    if target.vertex.level == 0 or target.epoch > Checkpoint(spark, checkpoint).last_committed:
+        return None
+    files = CheckpointState(spark, checkpoint, target.epoch)
+    operator, heads = operator_with(files, target.vertex.uid)
+    codes = [code for code, head in heads.items() if head.subtask == target.subtask]
+    if not codes:
+        return None
+    rows = files.logs(operator).where(f"code = {codes[0]}").collect()
+    return {row["number"]: bytes(row["payload"]) for row in rows}

@@ -1,0 +1,142 @@
+"""A task is recorded on Spark, and replayed by a process without Java: the same failure, the same state."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import pillarbox
+from pillarbox import ConfigurationError, ProgramError, StreamExecutionEnvironment, WatermarkStrategy
+from pillarbox._runtime.recording.recording import read_recording
+from pillarbox._runtime.recording.replay import replay
+from tests.spark.recording.program import Inbox, Seen, Totals
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow("four queries, and processes without Java")]
+FIRST = 1_700_000_000_000
+
+
+def program(spark: SparkSession, inbox: Inbox, *, calls: bool = False) -> Any:
+    """Payments, counted by card; then the counts, added up by their last digit: two levels."""
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
+    payments = env.from_dataframe(inbox.read(spark)).assign_timestamps_and_watermarks(times)
+    if calls:
+        payments = payments.map_async(_ask, capacity=5, timeout="5 seconds").uid("ask")
+    seen = payments.key_by("card").process(Seen()).uid("seen")
+    totals = seen.key_by(lambda count: count[1] % 3).process(Totals()).uid("totals")
+    return totals.to_dataframe("digit LONG, total LONG").writeStream.format("noop")
+
+
+async def _ask(payment: Any) -> Any:
+    return payment
+
+
+@pytest.fixture(scope="module")
+def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Inbox, str]]:
+    """A query with three epochs that were committed, and a fourth one that fails."""
+    folder = tmp_path_factory.mktemp("recorded")
+    inbox, checkpoint = Inbox(folder / "payments"), str(folder / "checkpoint")
+    for epoch in range(3):
+        inbox.put(*((f"c{number % 7}", 1, FIRST + 60_000 * epoch + number) for number in range(300)))
+    query = pillarbox.start(program(spark, inbox).option("checkpointLocation", checkpoint))
+    query.processAllAvailable()
+    inbox.put(*((f"c{number % 7}", 1, FIRST + 200_000 + number) for number in range(300)), ("c3", -5, FIRST + 210_000))
+    with pytest.raises(StreamingQueryException, match="an amount of -5"):
+        query.awaitTermination()
+    yield inbox, checkpoint
+
+
+def replayed(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    """What the command tells of a recording, in a process that finds no Java."""
+    without = {**os.environ, "JAVA_HOME": "/none", "PATH": "/none"}
+    command = [sys.executable, "-m", "pillarbox", "replay", str(folder), "--json", *options]
+    done = subprocess.run(command, env=without, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_the_task_that_failed(spark: SparkSession, ran: tuple[Inbox, str], tmp_path: Path) -> None:
+    inbox, checkpoint = ran
+    before = sorted(each for each in Path(checkpoint).rglob("*") if each.is_file())
+    folder = pillarbox.record(program(spark, inbox), str(tmp_path / "failed"), checkpointLocation=checkpoint)
+    # Nothing was written to the checkpoint, and the copy is gone.
+    assert sorted(each for each in Path(checkpoint).rglob("*") if each.is_file()) == before
+    assert not list(Path(checkpoint).parent.glob("checkpoint-recording-*"))
+    code, told = replayed(Path(folder), "--diff")
+    failure = told["failure"]
+    assert (code, told["uid"], told["epoch"], told["differs"]) == (0, "seen", 3, [])
+    assert (failure["cause"], failure["key"]) == ("ValueError", "'c3'")
+    assert "an amount of -5" in failure["message"] or "amount=-5" in failure["record"]
+    # It stops where it is told to; the number is the one that the failure names.
+    code, told = replayed(Path(folder), "--at", str(failure["number"]))
+    assert (code, told["stopped"], told["failure"]) == (0, True, None)
+    with pytest.raises(ConfigurationError, match="exists: give a folder that does not"):
+        pillarbox.record(program(spark, inbox), folder, checkpointLocation=checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("uid", "where"),
+    [("seen", {"key": "c3"}), ("totals", {"subtask": 0}), ("totals", {"key": "1"}), ("timestamps-2", {"subtask": 0})],
+)
+def test_a_task_of_a_committed_epoch(
+    spark: SparkSession, ran: tuple[Inbox, str], tmp_path: Path, uid: str, where: dict[str, Any]
+) -> None:
+    inbox, checkpoint = ran
+    folder = tmp_path / "recording"
+    try:
+        pillarbox.record(program(spark, inbox), str(folder), epoch=2, uid=uid, checkpointLocation=checkpoint, **where)
+    except ProgramError as error:
+        assert "did not run in epoch 2" in str(error)  # noqa: PT017: no key of that subtask had records
+        assert where == {"subtask": 0}
+        assert not folder.exists()
+        return
+    code, told = replayed(folder, "--diff")
+    assert (code, told["failure"], told["differs"]) == (0, None, [])
+    assert told["records"] > 0
+    assert told["state"] == ([] if uid != "timestamps-2" else None)
+
+
+def test_another_state_is_seen(spark: SparkSession, ran: tuple[Inbox, str], tmp_path: Path) -> None:
+    inbox, checkpoint = ran
+    options: dict[str, Any] = {"epoch": 2, "uid": "seen", "key": "c3", "checkpointLocation": checkpoint}
+    folder = Path(pillarbox.record(program(spark, inbox), str(tmp_path / "recording"), **options))
+    # As if the program had been another one: an epoch's state is missing before it.
+    (folder / "state").write_bytes(b"\x80\x05}\x94.")
+    found = replay(read_recording(folder), diff=True)
+    assert found.state
+    assert {each.owner for each in found.state} >= {"'c3'"}
+
+
+def test_what_cannot_be_recorded(spark: SparkSession, ran: tuple[Inbox, str], tmp_path: Path) -> None:
+    inbox, checkpoint = ran
+
+    def record(**options: Any) -> Any:
+        return pillarbox.record(program(spark, inbox), str(tmp_path / "none"), checkpointLocation=checkpoint, **options)
+
+    with pytest.raises(ProgramError, match="no operator with the uid 'sene'; it has .*'seen'"):
+        record(epoch=2, uid="sene", subtask=0)
+    with pytest.raises(ProgramError, match="say which subtask of 'seen'"):
+        record(epoch=2, uid="seen")
+    with pytest.raises(pillarbox.CheckpointMismatchError, match="offsets of epoch 9 do not exist|there is no 8 yet"):
+        record(epoch=9, uid="seen", subtask=0)
+    with pytest.raises(ConfigurationError, match="its state files have .* bytes.*raise the limit"):
+        record(epoch=2, uid="seen", key="c3", limit=10)
+    with pytest.raises(ConfigurationError, match="operator 'ask' runs before 'seen' and calls a service"):
+        pillarbox.record(
+            program(spark, inbox, calls=True),
+            str(tmp_path / "none"),
+            checkpointLocation=checkpoint,
+            epoch=2,
+            uid="seen",
+            subtask=0,
+        )
+    assert not (tmp_path / "none").exists()
