@@ -102,7 +102,7 @@ test-s3: setup ## A program whose files are all in an object store: a gateway th
 .PHONY: test-all
 test-all: MINUTES ?= 30
 test-all: export PILLARBOX_LONG = 1
-test-all: test test-kafka test-delta test-cluster test-s3 test-see simulate chaos ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, a browser, 10,000 simulated schedules, half an hour of chaos
+test-all: test test-kafka test-delta test-cluster test-s3 test-see notebooks simulate chaos ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, a browser, notebooks, 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate
 simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: PROGRAM=late-data SEED=17
@@ -140,6 +140,11 @@ docs: setup ## Make the site of docs/, with the API from the docstrings: build/s
 	@scripts/setup.sh docs
 	@PYTHONPATH=.venvs/docs $(BIN)/python -m sphinx -b html -a -c docs/site -W --keep-going -q -d build/doctrees $(ARGS) docs build/site
 	@echo "build/site/index.html"
+
+.PHONY: notebooks
+notebooks: setup ## Run the notebooks of docs/notebooks, whose output `make docs` shows then (some minutes)
+	@scripts/setup.sh docs
+	@$(RUN) PYTHONPATH=.venvs/docs $(BIN)/python -m scripts.notebooks $(ARGS)
 
 .PHONY: dist
 dist: setup ## Build the wheel and the source distribution of the last commit: build/dist, the same bytes each time

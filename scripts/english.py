@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import sys
 import tokenize
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 INTENDED = ROOT / "docs" / "site" / "english.txt"
-CHECKED = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "changes/*.md", "src/**/*.py")
+CHECKED = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/**/*.ipynb", "changes/*.md", "src/**/*.py")
 # Other programs write these pages, and their words come from the code.
 GENERATED = ("docs/error-index.md", "docs/api/", "docs/benchmarks/")
 
@@ -66,7 +67,13 @@ class Place(NamedTuple):
 
 
 def prose(file: str, text: str) -> Iterator[tuple[int, str]]:
-    """Return the lines of a file that people read, with their numbers: of Python, the docstrings and comments."""
+    """Return the lines of a file that people read, with their numbers.
+
+    Of Python, these are the docstrings and comments; of a notebook, the cells of text, whose lines are counted alone.
+    """
+    if file.endswith(".ipynb"):
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        text = "\n\n".join("".join(cell["source"]) for cell in cells)
     lines = _of_python(text) if file.endswith(".py") else _of_markdown(text)
     return ((number, _CODE_SPAN.sub("`", line)) for number, line in lines)
 

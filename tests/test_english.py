@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from scripts.english import INTENDED, PATTERNS, Place, check, find
@@ -128,3 +130,13 @@ def test_each_entry_is_of_a_file_that_exists():
     entries = [line for line in INTENDED.read_text().splitlines() if line and not line.startswith("#")]
     assert entries
     assert [entry for entry in entries if not (root / entry.partition(": ")[0]).is_file()] == []
+
+
+def test_of_a_notebook_the_cells_of_text_are_read():
+    cells = [
+        {"cell_type": "markdown", "source": ["# A title\n", "Words"]},
+        {"cell_type": "code", "source": ["# It goes on here"]},
+        {"cell_type": "markdown", "source": ["It goes on there.\n", "```\n", "It goes on.\n", "```"]},
+    ]
+    (place,) = find("docs/notebooks/x.ipynb", json.dumps({"cells": cells}))
+    assert (place.line, place.phrase) == (4, "goes on")

@@ -78,6 +78,15 @@ def test_links_to_files_that_are_no_page_lead_to_the_repository(api_pages, link,
     assert api_pages.absolute_links(link, ROOT / "docs", ROOT, "HERE", {"state"}) == wanted
 
 
+def test_pictures_that_are_built_are_part_of_the_site(api_pages, tmp_path):
+    for folder in ("build", "tests", "docs"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.png").touch()
+    text = "![a](../build/x.png) ![b](../tests/x.png)"
+    mended = api_pages.absolute_links(text, tmp_path / "docs", tmp_path, "HERE", set())
+    assert mended == "![a](../build/x.png) ![b](HERE/tests/x.png)"
+
+
 # -- versions --
 
 

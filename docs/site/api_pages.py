@@ -252,7 +252,8 @@ def absolute_links(text: str, folder: Path, root: Path, repository: str, pages: 
         inside = path.is_relative_to(docs) and (
             path.suffix != ".md" or str(path.relative_to(docs).with_suffix("")) in pages
         )
-        if not path.exists() or (inside and path.is_file()):
+        # What is built belongs to the site: pictures of notebooks.
+        if not path.exists() or (inside and path.is_file()) or path.is_relative_to(root / "build"):
             return found[0]
         return f"{found[1]}{repository}/{path.relative_to(root)}{found[3] or ''}{found[4]}"
 

@@ -15,9 +15,11 @@ from typing import Any
 HERE = Path(__file__).parent
 DOCS = HERE.parent
 ROOT = DOCS.parent
-sys.path[:0] = [str(ROOT / "src"), str(HERE)]
+sys.path[:0] = [str(ROOT / "src"), str(HERE), str(ROOT)]
 
 import api_pages  # noqa: E402
+
+from scripts import notebooks  # noqa: E402
 
 project = "pillarbox"
 _package = metadata("pillarbox")
@@ -35,7 +37,7 @@ extensions = [
     "sphinx_copybutton",
     "translator",
 ]
-source_suffix = {".md": "markdown"}
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}  # _outside makes Markdown of notebooks
 exclude_patterns = ["benchmarks/*", "images/*", "site/*"]
 
 # The anchors that links within pages use are those that GitHub makes of headings.
@@ -79,8 +81,20 @@ html_sidebars = {
 }
 
 
+def _as_markdown(docname: str) -> str:
+    """Return a page as Markdown: with their output if they were run, that is also what notebooks are."""
+    if docname == "index":
+        return (ROOT / "README.md").read_text()
+    notebook = DOCS / f"{docname}.ipynb"
+    return notebooks.page(notebook, notebooks.BUILT) if notebook.exists() else (DOCS / f"{docname}.md").read_text()
+
+
 def _outside(app: Any, docname: str, source: list[str]) -> None:
     """Files of the repository that are no page become links to where the repository is."""
+    if (DOCS / f"{docname}.ipynb").exists():
+        app.env.note_dependency(str(notebooks.BUILT / f"{Path(docname).name}.ipynb"))
+        title, _, rest = _as_markdown(docname).partition("\n")
+        source[0] = f"{title}\n\n{{download}}`Download this notebook <{Path(docname).name}.ipynb>`\n{rest}"
     folder, blob = (DOCS / docname).parent, f"{repository}/blob/{branch}"
     if docname == "index":  # the site begins with README, and adds a table of contents
         app.env.note_dependency(str(ROOT / "README.md"))
@@ -107,7 +121,7 @@ def _write_markdown(app: Any, error: Exception | None) -> None:
     for docname in sorted(app.env.found_docs):
         if not docname.startswith("api/"):
             target = site / f"{docname}.md"
-            target.write_text((ROOT / "README.md" if docname == "index" else DOCS / f"{docname}.md").read_text())
+            target.write_text(_as_markdown(docname).replace("(../../build/notebooks/", "(../_images/"))
             lines.append(f"- [{app.env.titles[docname].astext()}]({docname}.md)")
     (site / "llms.txt").write_text("\n".join([*lines, ""]))
 

@@ -1,4 +1,4 @@
-"""The programs in README and docs: ``python -m tests.support.docs FOLDER`` writes them there, for type checkers.
+"""Programs in README, docs and notebooks: ``python -m tests.support.docs FOLDER`` writes them there, for type checkers.
 
 They are the code blocks marked ``python``. A fragment that cannot run by itself is marked ``py``: it becomes a function
 whose parameters are the names that the fragment takes for granted. The tutorial has modules, which import
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pillarbox
+from scripts import notebooks
 
 __all__ = [
     "HOME",
@@ -22,6 +23,7 @@ __all__ = [
     "blocks",
     "fragments",
     "modules",
+    "notebook_program",
     "outputs",
     "programs",
     "shown_errors",
@@ -132,6 +134,18 @@ def fragments() -> dict[str, list[str]]:
     }
 
 
+def notebook_program(notebook: Path) -> str:
+    """Return the code of a notebook as a module, which imports the model of its example from the package.
+
+    A DataFrame of pandas is of any type.
+    """
+    source = "\n".join(notebooks.code(notebook))
+    package = f"pillarbox.examples._programs.{notebook.stem}"
+    source = re.sub(r"^from model import", f"from {package}.model import", source, flags=re.MULTILINE)
+    source = re.sub(r"^(\w+) = (.+\.toPandas\(\))$", r"\1: Any = \2", source, flags=re.MULTILINE)
+    return f"from typing import Any\n\n{source}\n"
+
+
 def _as_function(name: str, source: str) -> str:
     source = source.replace("(...)", "()")  # "and so on"
     body = "".join(f"    {line}\n" for line in source.splitlines())
@@ -160,3 +174,5 @@ if __name__ == "__main__":
     own = re.compile(rf"^from ({'|'.join(written)}) import", re.MULTILINE)
     for name, source in written.items():
         (folder / f"{name}.py").write_text(own.sub(r"from build.programs.\1 import", source))
+    for notebook in notebooks.FOLDER.glob("*.ipynb"):
+        (folder / f"notebook_{notebook.stem}.py").write_text(notebook_program(notebook))
