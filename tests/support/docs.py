@@ -79,6 +79,7 @@ TAKEN = {
     "scores": "DataStream[Any]",
     "spark": "SparkSession",
     "unpaid": "DataStream[Any]",
+    "writer": "DataStreamWriter",
 }
 
 

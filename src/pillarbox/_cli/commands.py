@@ -131,6 +131,7 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
 
 
 def say(found: dict[str, Any], sentence: str, *, as_json: bool) -> None:
+    """Print what a command did: as a JSON object, or as a message."""
     click.echo(json.dumps(found) if as_json else sentence)
 
 
@@ -142,6 +143,11 @@ def _show(found: dict[str, Any], table: Callable[[Console, dict[str, Any]], None
 
 
 def place(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Return a path that was given as an argument, without a slash at its end.
+
+    Raises:
+        BadParameter: it is empty.
+    """
     if not value:
         raise click.BadParameter("it is empty")
     return value.rstrip("/") or value

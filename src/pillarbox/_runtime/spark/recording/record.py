@@ -214,7 +214,8 @@ def _record(start: Start, checkpoint: str, target: _Target, folder: Path, limit:
     if not receiver.facts:
         of = target.vertex.uid or target.vertex.name
         raise ProgramError(
-            f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input, and nothing was due"
+            f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input, and nothing was"
+            " due"
         )
     after = _state_after(spark, checkpoint, target)
     facts = RecordingFacts(
