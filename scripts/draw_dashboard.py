@@ -16,7 +16,7 @@ from tests.see.browser import PHONE, browser, page
 from tests.see.queries import Inbox, counts, started
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
-_EPOCHS, _PAYMENTS = 12, 4000
+_EPOCHS, _PAYMENTS = 8, 3000
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from pillarbox._errors import PillarboxError, describe
 
 
 class _RecordedError(Exception):
-    """The program has come to its start, and the recording is made."""
+    """The program has called start(), and the recording is made."""
 
 
 @click.command()

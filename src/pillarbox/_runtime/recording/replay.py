@@ -60,7 +60,7 @@ def replay(
 
     Args:
         at: stop before this record of the input, counted from 1.
-        debug: open Python's debugger at that record, or at the one that failed.
+        debug: open Python's debugger at that record, or at the record that failed.
         diff: compare the state after it with the state that the checkpoint had, or the failure with the noted one.
         allow_calls: make the calls of asynchronous operators; else a task that has some is refused.
 

@@ -72,8 +72,8 @@ def record(
     Args:
         writer: the writer that :func:`pillarbox.start` takes: the checkpoint holds no program.
         directory: a folder on the driver's machine for the recording, which must not exist.
-        epoch: Spark's number of the micro-batch; None: the one that failed, or else the last one.
-        uid: the operator whose task to record; None: the one that failed.
+        epoch: Spark's number of the micro-batch; None: the micro-batch that failed, or else the last one.
+        uid: the operator whose task to record; None: the operator that failed.
         subtask: which of its subtasks; of a source, the partition.
         key: instead of ``subtask``, the subtask that has this key: as text, a number, or JSON for several columns.
         allow_calls: make the calls of asynchronous operators of earlier levels again; else an epoch with such is
