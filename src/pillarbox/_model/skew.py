@@ -45,7 +45,8 @@ class Skew:
     heavy: list[HeavyKey] = field(default_factory=list)
 
 
-# So many keys of a vertex are named.
+# So many keys of a vertex are named, each with at least this share of its records.
+_LEAST = 0.02
 _NAMED = 5
 
 
@@ -61,7 +62,7 @@ def _skew(program: str, vertex: int, tasks: list[TaskRun]) -> Skew:
     busiest = max(tasks, key=lambda task: (task.busy_ms, -task.subtask))
     mean = sum(task.busy_ms for task in tasks) / len(tasks)
     records = sum(task.records_in for task in tasks)
-    heavy = [each for task in tasks for each in _heavy_keys(task, records)]
+    heavy = [each for task in tasks for each in _heavy_keys(task, records) if each.share >= _LEAST]
     heavy.sort(key=lambda each: -each.share)
     return Skew(program, vertex, busiest.subtask, busiest.busy_ms / mean if mean else 1.0, len(tasks), heavy[:_NAMED])
 

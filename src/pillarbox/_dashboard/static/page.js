@@ -161,9 +161,13 @@ function epochs(view) {
     shown ? el("p", { class: "legend" }, key("spark", "Spark’s parts"), key("busy", "tasks"), key("back", "their back-pressured part"), key("bad-bar", "repeated by Spark")) : null,
     shown && shown.sources.length ? table(shown.sources, [
       ["Source", (each) => cut(each.description, 60)], ["Rows", (each) => number(each.rows), "number"],
-      ["Read up to", (each) => cut(JSON.stringify(each.end) || "–", 60)], ["Newest", (each) => cut(JSON.stringify(each.latest) || "–", 60)],
+      ["Read up to", (each) => offsets(each.end)], ["Newest", (each) => offsets(each.latest)],
     ]) : null,
   ];
+}
+
+function offsets(value) {
+  return value === null || value === undefined ? "–" : cut(JSON.stringify(value), 60);
 }
 
 function nameOf(view, program, vertex) {
