@@ -175,7 +175,7 @@ PLANTED = {
     ),
     "streams that meet begin anew": PlantedBug(_streams_that_meet_begin_anew, "parts-that-meet", 60),
     "whether a channel has caught up is a race": PlantedBug(
-        _whether_a_channel_has_caught_up_is_a_race, "windows-of-idle-subtasks", 60, 8
+        _whether_a_channel_has_caught_up_is_a_race, "windows-of-idle-subtasks", 60, 143
     ),
     "removed keys live on": PlantedBug(_removed_keys_live_on, "sessions", 60),
     "restored timers are lost": PlantedBug(_restored_timers_are_lost, "windows", 20),
