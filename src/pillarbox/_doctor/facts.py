@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from pillarbox._model.snapshot import Snapshot
+from pillarbox._model.trigger import trigger_interval
 
 # Spark keeps so many epochs unless it is told otherwise.
 _RETAINED = 100
@@ -41,11 +42,7 @@ class Facts:
     @property
     def trigger_ms(self) -> int | None:
         """The interval of the query's trigger; 0: an epoch follows the other; None: it is not known."""
-        said = self.settings.get("trigger")
-        found = re.search(r"ProcessingTimeTrigger\((\d+)\)", said or "")
-        if found is None:
-            return None if said is None else 0
-        return int(found[1])
+        return trigger_interval(self.settings)
 
     @property
     def retained(self) -> int:

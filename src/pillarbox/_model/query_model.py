@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from pillarbox._model.failure import Failure, message_of
 from pillarbox._model.moments import Moments
@@ -25,6 +25,16 @@ _FAILURES = 20
 def now_ms() -> int:
     """Return the time (epoch ms)."""
     return time.time_ns() // 1_000_000
+
+
+class Follower(Protocol):
+    """Whoever gets each epoch of a model once. The thread that feeds the model calls it, and waits for it meanwhile."""
+
+    def progressed(self, epoch: EpochRun) -> None:
+        """Take an epoch, which has its tasks."""
+
+    def ended(self, status: str) -> None:
+        """Note that the query has ended: ``stopped`` or ``failed``."""
 
 
 class QueryModel:
@@ -59,6 +69,7 @@ class QueryModel:
         self._clock = clock
         self._epochs: deque[EpochRun] = deque(maxlen=EPOCHS)
         self._moments = Moments()
+        self._followers: list[Follower] = []
         self._changed = threading.Condition()
         self._version = 0
 
@@ -78,6 +89,8 @@ class QueryModel:
                 self._epochs[-1 - _WITH_TASKS] = replace(self._epochs[-1 - _WITH_TASKS], tasks=[])
             self._moments.add(epoch, self._plan)
             self._tell()
+            for follower in self._followers:
+                follower.progressed(epoch)
 
     def failed(self, text: str) -> None:
         """Note that the query has failed with an error, which Spark told as text."""
@@ -95,6 +108,8 @@ class QueryModel:
     def _end(self, status: str) -> None:
         if self._run.ended is None:
             self._run = replace(self._run, status=status, ended=self._clock())
+            for follower in self._followers:
+                follower.ended(status)
         self._tell()
 
     def _tell(self) -> None:
@@ -117,6 +132,15 @@ class QueryModel:
     def version(self) -> int:
         """A number that grows with each change."""
         return self._version
+
+    def follow(self, follower: Follower) -> None:
+        """Let a follower have each epoch once from now on; those that the model still has, it gets at once."""
+        with self._changed:
+            for epoch in self._epochs:
+                follower.progressed(epoch)
+            if self._run.ended is not None:
+                follower.ended(self._run.status)
+            self._followers.append(follower)
 
     def wait(self, seen: int, timeout: float) -> int:
         """Wait until the version is above one that was seen, or a time is over (seconds); return the version."""

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pillarbox._dashboard.server import Dashboard, open_dashboard
-from pillarbox._errors import ProgramError, describe, shorten
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_port
-from pillarbox._runtime.spark.starting.started import StartedQuery, find
-from pillarbox._runtime.spark.watching.watched import WatchedQuery
+from pillarbox._runtime.spark.running.following import watched_query
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
-
-# How often the progress of a query is looked at that nobody else watches (seconds).
-_LOOK_EVERY = 1.0
 
 
 def dashboard(
@@ -50,41 +44,5 @@ def dashboard(
         http://127.0.0.1:8082/
     """
     checked_port(port, "dashboard()")
-    if not hasattr(query, "awaitTermination"):
-        raise ProgramError(f"dashboard() takes a query, as start() returned it, not {shorten(query)}")
-    started = find(query)
-    if started is None:
-        raise ProgramError(
-            f"dashboard() takes a query with a program of pillarbox, as start() returned it, and query {query.id} is"
-            " none, or another process has started it: 'pillarbox dashboard CHECKPOINT' shows what its checkpoint has"
-        )
-    return open_dashboard([watched(started)], host, port, token)
-
-
-def watched(started: StartedQuery) -> WatchedQuery:
-    """Return a query as it is watched; where nobody does, a thread does from now on."""
-    if started.watched is None:
-        started.watched = WatchedQuery(started)
-        _Follower(started, started.watched).start()
-    return started.watched
-
-
-class _Follower(threading.Thread):
-    """Follows a query that its writer's own ``start()`` has started, which nobody looks after."""
-
-    def __init__(self, started: StartedQuery, watched: WatchedQuery) -> None:
-        super().__init__(name=f"pillarbox dashboard of query {started.query.id}", daemon=True)
-        self._query: Any = started.query
-        self._watched = watched
-
-    def run(self) -> None:
-        failure: Exception | None = None
-        try:
-            while not self._query.awaitTermination(_LOOK_EVERY):
-                self._watched.look()
-        except Exception as error:
-            failure = error
-        try:
-            self._watched.end(failure)
-        except Exception as error:  # its Spark is gone
-            self._watched.tell_unknown(describe(error))
+    shown = watched_query(query, "dashboard()", ": 'pillarbox dashboard CHECKPOINT' shows what its checkpoint has")
+    return open_dashboard([shown], host, port, token)
