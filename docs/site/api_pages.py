@@ -131,8 +131,8 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
         "Metrics and errors",
         "What tasks report, what functions can count, and the errors that pillarbox raises.",
         [
-            "dashboard", "Dashboard", "metrics", "TaskReport", "OperatorReport", "MetricGroup", "Counter", "Meter",
-            "Distribution", "DeadLetter",
+            "dashboard", "Dashboard", "serve_metrics", "MetricsServer", "QueryCollector", "export_otel", "metrics",
+            "TaskReport", "OperatorReport", "MetricGroup", "Counter", "Meter", "Distribution", "DeadLetter",
             "PillarboxError", "ProgramError", "ConfigurationError", "CheckpointMismatchError", "SavepointError",
             "OperatorError", "ExchangeError", "KeyTypeError", "TypeMismatchError",
         ],

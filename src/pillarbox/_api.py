@@ -139,6 +139,7 @@ from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.spark.reading.state_reader import read_state
 from pillarbox._runtime.spark.recording.record import record
 from pillarbox._runtime.spark.running.dashboard import dashboard
+from pillarbox._runtime.spark.running.exporting import QueryCollector, export_otel, serve_metrics
 from pillarbox._runtime.spark.running.query import start
 from pillarbox._runtime.spark.running.run import run
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
@@ -266,6 +267,7 @@ __all__ = [
     "Program",
     "ProgramError",
     "PurgingTrigger",
+    "QueryCollector",
     "ReadOnlyBroadcastState",
     "ReduceFunction",
     "ReducingState",
@@ -307,6 +309,7 @@ __all__ = [
     "avg_",
     "count_",
     "dashboard",
+    "export_otel",
     "fallback",
     "first_",
     "last_",
@@ -319,6 +322,7 @@ __all__ = [
     "rescale",
     "run",
     "savepoint",
+    "serve_metrics",
     "start",
     "stop_with_savepoint",
     "sum_",

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import describe
+from pillarbox._export.ledger import Ledger
 from pillarbox._model.plan import Plan
 from pillarbox._model.query_model import QueryModel, now_ms
 from pillarbox._model.snapshot import Run, Snapshot, Stage
@@ -31,6 +32,7 @@ class WatchedQuery:
 
     Attributes:
         model: of the query.
+        ledger: what exporters tell of it.
     """
 
     def __init__(self, started: StartedQuery) -> None:
@@ -49,6 +51,7 @@ class WatchedQuery:
         self.model = QueryModel(
             str(query.id), query.name or "", started.checkpoint or "", plan_in(started.programs), run
         )
+        self.ledger = Ledger(self.model)
         self._history = (
             None if started.checkpoint is None else HistoryWriter(self._spark, started.checkpoint, self.model)
         )

@@ -1,0 +1,103 @@
+"""Which queries an exporter tells of, and under which names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pillarbox._export import metric as m
+from pillarbox._export.exported import Exported
+from pillarbox._export.ledger import Ledger
+from pillarbox._model.query_model import QueryModel
+from pillarbox._model.snapshot import Run
+from tests.model.made import START, keyed, plan, progress
+
+
+def started(id: str = "q", name: str = "counts", run: str = "r") -> tuple[QueryModel, Ledger]:
+    query = QueryModel(id, name, "", plan(), Run(run, START), clock=lambda: START)
+    return query, Ledger(query)
+
+
+def busy(exported: Exported) -> dict[Any, float]:
+    return {labels[0]: value for labels, value in exported.samples().get(m.BUSY, {}).items()}
+
+
+def test_values_are_in_the_unit_of_the_metric() -> None:
+    query, ledger = started()
+    query.progressed(progress(1, keyed(busy_ms=1500, counters={"map-3.x": 2}, state_bytes=70)))
+    exported = Exported()
+    exported.add(ledger)
+    samples = exported.samples()
+    assert samples[m.BUSY] == {("counts", "count"): 1.5}
+    assert samples[m.STATE_SIZE] == {("counts", "count"): 70}
+    assert samples[m.USER_COUNT] == {("counts", "map-3", "x"): 2}
+    assert samples[m.EPOCHS] == {("counts",): 1}
+
+
+def test_a_query_is_told_of_once() -> None:
+    query, ledger = started()
+    query.progressed(progress(1, keyed(busy_ms=1000)))
+    exported = Exported()
+    exported.add(ledger)
+    exported.add(ledger)
+    assert busy(exported) == {"counts": 1}
+
+
+def test_a_query_that_is_started_again_goes_on_with_its_counters() -> None:
+    exported = Exported()
+    for run in range(5):
+        query, ledger = started(run=f"r{run}")
+        exported.add(ledger)
+        before = busy(exported).get("counts", 0)
+        query.progressed(progress(run, keyed(busy_ms=2000, keys=run)))
+        assert busy(exported) == {"counts": before + 2}
+        assert exported.samples()[m.KEYS] == {("counts", "count"): run}
+        assert exported.samples()[m.STARTS] == {("counts",): run + 1}
+        assert exported.samples()[m.UP] == {("counts",): 1}
+        query.failed("no") if run % 2 else query.ended()
+    assert exported.samples()[m.FAILURES] == {("counts",): 2}
+    assert exported.samples()[m.UP] == {("counts",): 0}
+    assert busy(exported) == {"counts": 10}
+
+
+def test_the_run_before_may_still_tell_of_an_epoch() -> None:
+    exported = Exported()
+    query, ledger = started()
+    exported.add(ledger)
+    exported.add(started(run="r2")[1])
+    query.progressed(progress(1, keyed(busy_ms=3000)))
+    assert busy(exported) == {"counts": 3}
+    query.progressed(progress(2, keyed(busy_ms=4000)))
+    query.ended()
+    assert busy(exported) == busy(exported) == {"counts": 7}
+
+
+def test_queries_have_names_of_their_own() -> None:
+    exported = Exported()
+    first, ledger = started("a", "counts")
+    exported.add(ledger)
+    other, ledger = started("b", "counts")
+    exported.add(ledger)
+    exported.add(started("c", "")[1])
+    labels = {labels[0] for labels in exported.samples()[m.UP]}
+    assert labels == {"counts", "counts b", "c"}
+    # Each keeps the name that it has while this process lives.
+    first.ended()
+    exported.add(started("b", "counts", "r2")[1])
+    assert exported.samples()[m.STARTS] == {("counts",): 1, ("counts b",): 2, ("c",): 1}
+    # A query that has ended lends its name to the next one of that name, which goes on with its counters.
+    exported.add(started("d", "counts")[1])
+    assert exported.samples()[m.STARTS] == {("counts",): 2, ("counts b",): 2, ("c",): 1}
+    other.ended()
+
+
+def test_queries_that_ended_long_ago_are_forgotten() -> None:
+    exported = Exported()
+    _, running = started("running", "running")
+    exported.add(running)
+    for number in range(100):
+        query, ledger = started(f"q{number}", "")
+        exported.add(ledger)
+        query.ended()
+    labels = {labels[0] for labels in exported.samples()[m.UP]}
+    assert {"running", "q99", "q98"} <= labels
+    assert len(labels) <= 25

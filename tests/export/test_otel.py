@@ -1,0 +1,102 @@
+"""What a meter provider of OpenTelemetry observes of queries."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from opentelemetry.metrics import set_meter_provider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Sum
+
+import pillarbox
+from pillarbox._errors import ConfigurationError, ProgramError
+from pillarbox._export.exported import Exported
+from pillarbox._export.ledger import Ledger
+from pillarbox._export.metric import METRICS
+from pillarbox._export.otel import observe
+from pillarbox._model.query_model import QueryModel
+from pillarbox._model.snapshot import Run
+from tests.model.made import START, keyed, model, plan, progress, source
+
+
+def read(reader: InMemoryMetricReader) -> dict[str, Any]:
+    data = reader.get_metrics_data()
+    if data is None:
+        return {}
+    [scope] = data.resource_metrics[0].scope_metrics
+    assert (scope.scope.name, scope.scope.version) == ("pillarbox", pillarbox.__version__)
+    return {each.name: each for each in scope.metrics}
+
+
+def test_a_provider_observes_a_query() -> None:
+    query, reader = model(), InMemoryMetricReader()
+    ledger = Ledger(query)
+    observe(ledger, MeterProvider(metric_readers=[reader]))
+    query.progressed(progress(1, source(records_in=5), keyed(busy_ms=250, state_bytes=9, gauges={"map-3.g": 2.5})))
+    found = read(reader)
+    busy = found["pillarbox.busy.time"]
+    assert (busy.unit, type(busy.data), busy.data.is_monotonic) == ("s", Sum, True)
+    points = {point.attributes["operator"]: point.value for point in busy.data.data_points}
+    assert points == {"count": 0.25, "payments": 0}
+    assert (found["pillarbox.state.size"].unit, type(found["pillarbox.state.size"].data)) == ("By", Gauge)
+    [gauge] = found["pillarbox.user.gauge.max"].data.data_points
+    assert (gauge.value, gauge.attributes) == (2.5, {"query": "counts", "operator": "map-3", "name": "g"})
+    query.progressed(progress(2, keyed(busy_ms=500)))
+    points = {
+        point.attributes["operator"]: point.value for point in read(reader)["pillarbox.busy.time"].data.data_points
+    }
+    assert points == {"count": 0.75, "payments": 0}
+
+
+def test_it_has_the_samples_of_prometheus() -> None:
+    query, reader = model(), InMemoryMetricReader()
+    ledger = Ledger(query)
+    observe(ledger, MeterProvider(metric_readers=[reader]))
+    query.progressed(progress(1, source(), keyed(watermark=START, counters={"map-3.x": 1, "count.dead_letters": 2})))
+    exported = Exported()
+    exported.add(ledger)
+    expected = {
+        (metric.otel_name, tuple(zip(("query", *metric.labels), labels))): value
+        for metric, samples in exported.samples().items()
+        for labels, value in samples.items()
+    }
+    found = {
+        (name, tuple(point.attributes.items())): point.value
+        for name, metric in read(reader).items()
+        for point in metric.data.data_points
+    }
+    assert found == expected
+    assert {name for name, _ in found} < {each.otel_name for each in METRICS}
+
+
+def test_one_provider_observes_several_queries(caplog: pytest.LogCaptureFixture) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    for name in ("one", "two"):
+        query = QueryModel(name, name, "", plan(), Run("r", START), clock=lambda: START)
+        observe(Ledger(query), provider)
+    ups = {point.attributes["query"]: point.value for point in read(reader)["pillarbox.query.up"].data.data_points}
+    assert ups == {"one": 1, "two": 1}
+    assert caplog.messages == []  # such as that an instrument is there already
+
+
+def test_the_global_provider_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    observe(Ledger(model()), None)
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    set_meter_provider(provider)
+    observe(Ledger(model(clock=lambda: START)), provider)  # which is the global one
+    assert len(read(reader)["pillarbox.query.up"].data.data_points) == 1
+
+
+def test_what_is_no_provider() -> None:
+    with pytest.raises(ProgramError, match=r"^export_otel\(\): meter_provider is a MeterProvider .*, not 'otel'$"):
+        observe(Ledger(model()), "otel")  # type: ignore[arg-type]
+
+
+def test_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ConfigurationError, match=r"needs OpenTelemetry .*: pip install 'pillarbox\[otel\]'$"):
+        observe(Ledger(model()), None)
