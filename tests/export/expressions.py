@@ -1,0 +1,52 @@
+"""The expressions of the Grafana board and of the alert rules in docs/monitoring."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = Path(__file__).parents[2] / "docs" / "monitoring"
+ALERTS = FOLDER / "alerts.yml"
+BOARD = FOLDER / "grafana.json"
+
+
+class Expression(NamedTuple):
+    """An expression of PromQL, where it is, and the text that is shown with its result."""
+
+    place: str
+    text: str
+    shown: str
+
+
+def of_alerts() -> list[Expression]:
+    """Those of the alert rules. (What reads YAML is no dependency of tests: promtool checks that it is YAML.)"""
+    found = []
+    for rule in ALERTS.read_text().split("- alert: ")[1:]:
+        [(expression, rest)] = re.findall(r"\n        expr: (?:>-\n)?(.*?)\n        (?=\w)(.*)", rule, re.DOTALL)
+        found.append(Expression(rule.split("\n")[0], " ".join(expression.split()), rest))
+    return found
+
+
+def of_board() -> list[Expression]:
+    """Those of the board's panels."""
+    return [
+        Expression(panel["title"], target["expr"], target["legendFormat"])
+        for panel in panels()
+        for target in panel.get("targets", [])
+    ]
+
+
+def panels() -> list[dict[str, Any]]:
+    """The panels of the board."""
+    return json.loads(BOARD.read_text())["panels"]  # type: ignore[no-any-return]
+
+
+def variables() -> Iterator[tuple[str, str]]:
+    """The metric and the label of each variable of the board that is asked for."""
+    for each in json.loads(BOARD.read_text())["templating"]["list"]:
+        if each["type"] == "query":
+            [found] = re.findall(r"^label_values\((\w+)(?:\{.*\})?, (\w+)\)$", each["query"]["query"])
+            yield found

@@ -1,0 +1,97 @@
+"""The Grafana board and the alert rules ask for metrics that there are, with labels that these have."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from pillarbox._export.metric import METRICS
+from tests.export.expressions import ALERTS, FOLDER, Expression, of_alerts, of_board, panels, variables
+
+LABELS = {each.prometheus_name: {"query", *each.labels} for each in METRICS}
+# Prometheus adds these to what it scrapes.
+SCRAPED = {"job", "instance"}
+ALL = [*of_alerts(), *of_board()]
+# Known by their labels, or for those who look up one value.
+NOT_ON_THE_BOARD = {
+    "pillarbox_query_info",
+    "pillarbox_operator_info",
+    "pillarbox_epoch_number",
+    "pillarbox_watermark_timestamp_seconds",
+    "pillarbox_metrics_left_out",
+}
+
+
+def asked(text: str) -> set[str]:
+    return set(re.findall(r"\bpillarbox_\w+", text))
+
+
+@pytest.mark.parametrize("expression", ALL, ids=[each.place for each in ALL])
+def test_metrics_and_labels_are_there(expression: Expression) -> None:
+    text = expression.text
+    assert asked(text)
+    for metric, matchers in re.findall(r"\b(pillarbox_\w+)(?:\{(.*?)\})?", text):
+        assert metric in LABELS
+        for label in re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers):
+            assert label in LABELS[metric], f"{metric} has no label {label}"
+    labels = set.union(*(LABELS[metric] for metric in asked(text)), SCRAPED)
+    grouped = re.findall(r"\b(?:by|on|ignoring|without|group_left|group_right) ?\((.*?)\)", text)
+    shown = re.findall(r"\{\{ ?\$labels\.(\w+) ?\}\}", expression.shown) + re.findall(
+        r"\{\{(\w+)\}\}", expression.shown
+    )
+    assert {*shown, *(label.strip() for each in grouped for label in each.split(","))} <= labels
+    # Whoever sees it knows which query it is about.
+    assert "query" in shown
+
+
+@pytest.mark.parametrize("expression", of_alerts(), ids=lambda each: each.place)
+def test_a_rule_is_of_one_series_each(expression: Expression) -> None:
+    """What a rule joins has the same labels: else it would match nothing, and never fire."""
+    if " on (" in expression.text:
+        return
+    one, *others = (LABELS[metric] for metric in asked(expression.text))
+    assert all(each == one for each in others)
+
+
+def test_variables_of_the_board_are_there() -> None:
+    found = list(variables())
+    assert {label for _, label in found} == {"query", "operator"}
+    for metric, label in found:
+        assert label in LABELS[metric]
+
+
+def test_each_metric_is_on_the_board() -> None:
+    found = set.union(*(asked(each.text) for each in of_board()))
+    assert LABELS.keys() - found == NOT_ON_THE_BOARD
+
+
+def test_counters_are_asked_for_as_such() -> None:
+    counters = {each.prometheus_name for each in METRICS if each.kind == "counter"}
+    for expression in ALL:
+        inside = set(re.findall(r"\b(?:rate|increase)\((pillarbox_\w+)", expression.text))
+        # A rule may also look whether a counter is new.
+        bare = asked(re.sub(r"\b(?:rate|increase)\(.*?\]\)", "", expression.text)) & counters
+        assert inside <= counters
+        assert not bare or "unless" in expression.text, expression
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in panels():
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken
+        taken |= cells
+    assert len({panel["id"] for panel in panels()}) == len(panels())
+    assert all(one["gridPos"]["y"] <= other["gridPos"]["y"] for one, other in pairwise(panels()))
+
+
+def test_what_rules_refer_to_is_there() -> None:
+    found = re.findall(r"docs/([\w/-]+\.md)(?:, '(.*?)')?", ALERTS.read_text())
+    assert found
+    for page, heading in found:
+        text = (FOLDER.parent / page).read_text()
+        assert not heading or f"## {heading}\n" in text, heading
