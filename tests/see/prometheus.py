@@ -1,0 +1,101 @@
+"""A real Prometheus, Debian's, which scrapes a server and evaluates rules each second."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+from urllib.request import urlopen
+
+# How long a test waits for what is to come (seconds): a busy machine may take minutes for an epoch.
+_PATIENCE = 300
+_CONFIG = """
+global:
+  scrape_interval: 1s
+  evaluation_interval: 1s
+rule_files: [{rules}]
+scrape_configs:
+  - job_name: queries
+    static_configs:
+      - targets: ["{target}"]
+"""
+
+
+class Prometheus:
+    """A Prometheus that runs."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def _ask(self, path: str, **parameters: str) -> Any:
+        with urlopen(f"{self._url}/api/v1/{path}?{urlencode(parameters)}", timeout=60) as answer:
+            told = json.load(answer)
+        assert told["status"] == "success", told
+        return told["data"]
+
+    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        """Return the labels and values of an expression.
+
+        Raises:
+            HTTPError: it is none.
+        """
+        result = self._ask("query", query=expression)["result"]
+        return [(each["metric"], float(each["value"][1])) for each in result]
+
+    def rules(self) -> dict[str, dict[str, Any]]:
+        """Return what is known of each rule, by its name."""
+        return {each["name"]: each for group in self._ask("rules")["groups"] for each in group["rules"]}
+
+    def firing(self) -> list[dict[str, str]]:
+        """Return the labels of alerts that fire."""
+        return [each["labels"] for each in self._ask("alerts")["alerts"] if each["state"] == "firing"]
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until something holds; return what it returns."""
+    deadline = time.monotonic() + _PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come"
+        time.sleep(0.2)
+    return found
+
+
+def quick(rules: str) -> str:
+    """Return alert rules whose windows are a minute, and which fire at once."""
+    rules = re.sub(r"\bfor: \w+", "for: 0s", rules)
+    rules = re.sub(r"\[\d+[mhd]\]", "[1m]", rules)
+    return re.sub(r"\boffset \d+[mhd]", "offset 15s", rules)
+
+
+@contextmanager
+def prometheus(folder: Path, scraped: str, rules: Path) -> Iterator[Prometheus]:
+    """Start Prometheus, and end it.
+
+    Args:
+        folder: where its files go.
+        scraped: the address that it scrapes.
+        rules: alert rules.
+    """
+    config, copy, log = folder / "prometheus.yml", folder / "rules.yml", folder / "log"
+    copy.write_text(quick(rules.read_text()))
+    config.write_text(_CONFIG.format(rules=copy, target=urlsplit(scraped).netloc))
+    command = [
+        *("prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"),
+        "--web.listen-address=127.0.0.1:0",
+    ]
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+
+            def listening() -> list[str]:
+                assert process.poll() is None, log.read_text()
+                return re.findall(r'msg="Listening on" address=(\S+)', log.read_text())
+
+            yield Prometheus(f"http://{wait_until(listening, 'Prometheus')[0]}")
+        finally:
+            process.terminate()
