@@ -88,7 +88,7 @@ PUBLIC = {
     "FilterFunction", "FlatMapFunction", "Function", "GlobalWindow", "GlobalWindows", "KeySelector", "KeyTypeError",
     "KeyedCoProcessFunction", "KeyedProcessFunction", "KeyedStateStore", "KeyedStream", "ListState",
     "ListStateDescriptor", "LocalJob", "MapFunction", "MapState", "MapStateDescriptor", "MergeCallback",
-    "MergingWindowAssigner", "NeverTrigger", "OperatorError", "OperatorReport", "OutputTag",
+    "MergingWindowAssigner", "MetricsServer", "NeverTrigger", "OperatorError", "OperatorReport", "OutputTag",
     "PillarboxError",
     "ProcessAllWindowFunction", "ProcessFunction", "ProcessWindowFunction", "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger", "Program", "ProgramError", "PurgingTrigger", "QueryCollector", "SavepointError",

@@ -30,6 +30,7 @@ from pillarbox._errors import (
     SavepointError,
     TypeMismatchError,
 )
+from pillarbox._export.prometheus import MetricsServer
 from pillarbox._graph.program import Program
 from pillarbox._model.metrics import metrics
 from pillarbox._model.operator_report import OperatorReport
@@ -251,6 +252,7 @@ __all__ = [
     "MergingWindowAssigner",
     "Meter",
     "MetricGroup",
+    "MetricsServer",
     "NeverTrigger",
     "OperatorError",
     "OperatorReport",

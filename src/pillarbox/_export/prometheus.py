@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,7 @@ class MetricsServer:
 
     Attributes:
         url: what to scrape.
+        port: the port that it listens on.
 
     Raises:
         ConfigurationError: the port is taken, or prometheus-client is missing.
@@ -92,16 +94,14 @@ class MetricsServer:
                 " port, as in pillarbox.serve_metrics(query, port=0), which takes any that is free"
             ) from error
         self.port: int = self._server.server_port
-        self.url: str = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
+        shown = f"[{host}]" if ":" in host else host
+        named = socket.gethostname() if host in ("0.0.0.0", "::") else shown
+        self.url: str = f"http://{named}:{self.port}/metrics"
 
     @property
     def is_open(self) -> bool:
         """Whether it answers."""
         return self._thread.is_alive()
-
-    def add(self, ledger: Ledger) -> None:
-        """Tell of a query, too. Any thread."""
-        self._exported.add(ledger)
 
     def close(self) -> None:
         """Close the server."""
@@ -137,5 +137,5 @@ def open_server(ledger: Ledger, host: str, port: int) -> MetricsServer:
                 f"the server of metrics of this process is open on port {server.port}, so it cannot open on port"
                 f" {port}: one server tells of all queries of a process"
             )
-        server.add(ledger)
+        server._exported.add(ledger)
         return server
