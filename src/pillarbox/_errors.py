@@ -53,6 +53,16 @@ class PillarboxError(Exception):
 _PLACE = ("operator", "subtask", "key", "record")
 
 
+def place_of_task(operator: str, subtask: int | None = None, epoch: int | None = None) -> str:
+    """Return where a task was, which lines of the log end with: ``(operator 'x', subtask 3, epoch 12)``.
+
+    None is left out: it is not known there.
+    """
+    parts = [f"operator {operator!r}"]
+    parts += [f"{name} {value}" for name, value in (("subtask", subtask), ("epoch", epoch)) if value is not None]
+    return f"({', '.join(parts)})"
+
+
 class ProgramError(PillarboxError, ValueError):
     """The program cannot run as it is written; raised while it is being built."""
 

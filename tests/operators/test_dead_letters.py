@@ -733,8 +733,8 @@ def test_letters_that_nobody_takes_are_said_and_counted(caplog):
     env = StreamExecutionEnvironment()
     assert env.from_collection(["1", "x", "y"]).map(int, on_error=BAD).execute_and_collect() == [1]
     assert [record.message for record in caplog.records if "is dropped" in record.message] == [
-        "operator 'map: int': a record whose function raised ValueError is dropped, as no output takes the side output"
-        " 'bad': make an output of get_side_output(...) of it. Further ones are only counted"
+        "a record whose function raised ValueError is dropped, as no output takes the side output 'bad': make an output"
+        " of get_side_output(...) of it. Further ones are only counted (operator 'map: int', subtask 0, epoch 0)"
     ]
 
 

@@ -31,8 +31,8 @@ def test_each_line_says_where_and_when(caplog):
     got = [record for record in records if "got" in record.message]
     subtasks = [record.__dict__["subtask"] for record in got]
     assert [record.message for record in got] == [
-        f"[50% of it ({subtasks[0] + 1}/2), epoch 1] got a at 100%",
-        f"[50% of it ({subtasks[1] + 1}/2), epoch 2] got be at 100%",
+        f"got a at 100% (operator '50% of it', subtask {subtasks[0]}, epoch 1)",
+        f"got be at 100% (operator '50% of it', subtask {subtasks[1]}, epoch 2)",
     ]
     assert {record.__dict__["operator"] for record in records} == {"50% of it"}
     # Fields of the call's own go before.
@@ -68,8 +68,8 @@ def test_in_a_harness_and_in_an_event_loop(caplog):
             harness.snapshot()
     name = [record.message for record in caplog.records if record.name == "pillarbox.functions"]
     assert name == [
-        "[LogsToo (2/3), epoch 1] at 5",
-        "[LogsToo (2/3), epoch 2] at 6",
-        "[Asks (2/3), epoch 1] at 5",
-        "[Asks (2/3), epoch 2] at 6",
+        "at 5 (operator 'LogsToo', subtask 1, epoch 1)",
+        "at 6 (operator 'LogsToo', subtask 1, epoch 2)",
+        "at 5 (operator 'Asks', subtask 1, epoch 1)",
+        "at 6 (operator 'Asks', subtask 1, epoch 2)",
     ]

@@ -48,7 +48,8 @@ def test_a_task_warns_once_when_memory_becomes_scarce(caplog):
         memory[0] = Memory(used * MIB, 1000 * MIB)
         run_shuffled(task, store, Records([("b", 1)]))
     (warning,) = caplog.messages
-    assert "operator 'gather', subtask 0: the worker uses 700 MiB of the 1000 MiB" in warning and "of 2 keys" in warning
+    assert "the worker uses 700 MiB of the 1000 MiB" in warning and "of 2 keys" in warning
+    assert warning.endswith(" (operator 'gather', subtask 0, epoch 2)")
     task.close()
 
 

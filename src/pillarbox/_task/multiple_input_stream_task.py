@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pillarbox._elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
-from pillarbox._errors import OperatorError, causes_of, shorten
+from pillarbox._errors import OperatorError, causes_of, place_of_task, shorten
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._state.heap.backend import KeyedStateBackend
@@ -125,7 +125,7 @@ class MultipleInputStreamTask(StreamTask):
         reason = self.log.reason_for_pickles
         if self.subtask == 0:
             said = "plain data, of the declared types" if reason is None else f"pickles: {reason}"
-            _log.info("operator %r: the state in the checkpoint is %s", self.chain.head.name, said)
+            _log.info("the state in the checkpoint is %s %s", said, place_of_task(self.chain.head.name))
         return "plain" if reason is None else f"pickle: {reason}"
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
@@ -301,14 +301,13 @@ class MultipleInputStreamTask(StreamTask):
                 f" {readable(memory.share)}"
             )
         _log.warning(
-            "operator %r, subtask %d: %s; the state of %d keys takes about %s when it is written, and several times"
-            " that in memory: raise %s, or keep less for each key",
-            self.chain.head.name,
-            self.subtask,
+            "%s; the state of %d keys takes about %s when it is written, and several times that in memory: raise %s, or"
+            " keep less for each key %s",
             told,
             self.backend.num_keys,
             readable(self.log.state_bytes),
             _setting_of(memory),
+            self.place,
         )
 
     def _out_of_memory(self, memory: Memory | None) -> OperatorError:

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import Any
 
 from pillarbox._elements import Barrier, Buffer, EndOfData, TaskReport, channel_code
-from pillarbox._errors import PillarboxError, TaskCanceledError
+from pillarbox._errors import PillarboxError, TaskCanceledError, place_of_task
 from pillarbox._operators.frame.rates import RATE_LIMITED
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._task.collector import rare_collections
@@ -185,13 +185,19 @@ class StreamTask(ABC):
             # The record's place in the run is known, and the run was the latest.
             error.at(number=self.metrics.records_in - self.metrics.run + int(place["position"]) + 1)
 
+    @property
+    def place(self) -> str:
+        """Where and when the task is, for lines of the log."""
+        head = self.chain.head
+        return place_of_task(head.name, self.subtask, head.context.epoch)
+
     def _end_for_its_cause(self) -> BaseException:
         cause = self.life.cause
         assert cause is not None
         failures = self._end(TaskEvent.CANCEL if isinstance(cause, TaskCanceledError) else TaskEvent.FAIL)
         for failure in failures:
             if isinstance(cause, TaskCanceledError):  # nobody looks at that: it is no error of the program's
-                _log.warning("task %r was cancelled, and closing it failed: %s", self.vertex.name, failure)
+                _log.warning("the task was cancelled %s, and closing it failed: %s", self.place, failure)
             else:
                 suppress(cause, failure, "closing the operators failed as well")
         self.life.tell_others()

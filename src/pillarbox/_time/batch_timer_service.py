@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from pillarbox._errors import shorten
+from pillarbox._errors import place_of_task, shorten
 from pillarbox._time.internal_timer_service import (
     VOID_NAMESPACE,
     InternalTimerService,
@@ -46,11 +46,11 @@ class _UsersTimers:
         elif not self._warned:
             self._warned = True
             _log.warning(
-                "operator %r, key %s: the timer at %s is set by a timer at the end of its key, and is dropped, as are"
-                " others like it: in batch mode no time is left for it",
-                self._keys.operator,
+                "key %s: the timer at %s is set by a timer at the end of its key, and is dropped, as are others like"
+                " it: in batch mode no time is left for it %s",
                 shorten(self._keys.key),
                 timestamp,
+                place_of_task(self._keys.operator),
             )
 
 

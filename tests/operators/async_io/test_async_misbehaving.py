@@ -415,7 +415,8 @@ def test_a_coroutine_that_blocks_the_loop_is_reported_once(monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, "pillarbox"):
         assert collect(ask, range(3), capacity=1) == [0, 1, 2]
     (record,) = [record for record in caplog.records if "event loop was blocked" in record.message]
-    assert record.message.startswith("operator 'map_async: ask': its event loop was blocked for ")
+    assert record.message.startswith("the event loop was blocked for ")
+    assert record.message.endswith(" (operator 'map_async: ask')")
 
 
 # -- what belongs to a request alone --

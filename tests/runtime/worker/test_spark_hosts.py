@@ -297,7 +297,7 @@ def test_an_error_in_close_is_logged(worker, caplog):
     query = Query(env, env.from_collection([]).map(Fails()).map(lambda row: row.value))
     assert query.run_batch([1, 2]) == [1, 2]
     worker.close_all()
-    assert "closing the operators of" in caplog.text and "cannot close" in caplog.text
+    assert "closing the operators failed (operator " in caplog.text and "cannot close" in caplog.text
 
 
 class Opened(MapFunction):

@@ -161,7 +161,8 @@ def test_a_key_that_may_be_another_is_warned_of(caplog):
     log(written(function_note(first)), function_note(second))
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert f"operator 'op': the key was made by {__name__}.first, and is made by {__name__}.second" in record.message
+    assert f"the key was made by {__name__}.first, and is made by {__name__}.second: if it" in record.message
+    assert record.message.endswith(" (operator 'op')")
 
 
 def test_a_log_of_before_has_no_note():

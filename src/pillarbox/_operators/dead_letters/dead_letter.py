@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pillarbox._elements import Records
-from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe, shorten
+from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe, place_of_task, shorten
 from pillarbox._operators.frame.collector import settled
 from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.basic import OutputTag, TimeDomain
@@ -96,7 +96,7 @@ class DeadLetters:
     def __init__(
         self, context: OperatorContext, tag: OutputTag[Any], outputs: Mapping[str, Input], *, has_key: bool = True
     ) -> None:
-        self._operator = context.name
+        self._context = context
         self._has_key = has_key
         self._tag_id = tag.tag_id
         self._outputs = outputs
@@ -109,17 +109,17 @@ class DeadLetters:
         self._count.inc()
         if self._tag_id in self._outputs:
             key = key if self._has_key else None
-            letter = DeadLetter(value, key, stamp, self._operator, describe(cause), formatted(cause), timer)
+            letter = DeadLetter(value, key, stamp, self._context.name, describe(cause), formatted(cause), timer)
             emitted = None if timer is TimeDomain.PROCESSING_TIME else stamp
             self._outputs[self._tag_id].process_records(Records([letter], [emitted]))
         elif not self._warned:
             self._warned = True
             _log.warning(
-                "operator %r: a record whose function raised %s is dropped, as no output takes the side output %r:"
-                " make an output of get_side_output(...) of it. Further ones are only counted",
-                self._operator,
+                "a record whose function raised %s is dropped, as no output takes the side output %r: make an output of"
+                " get_side_output(...) of it. Further ones are only counted %s",
                 type(cause).__name__,
                 self._tag_id,
+                place_of_task(self._context.name, self._context.subtask, self._context.epoch),
             )
 
 

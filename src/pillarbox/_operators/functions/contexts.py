@@ -80,9 +80,9 @@ class RuntimeContext:
         return MetricGroup(self._context.metrics)
 
     def get_logger(self, name: str = "pillarbox.functions") -> logging.LoggerAdapter[logging.Logger]:
-        """Return a logger whose lines begin with the operator, the subtask (counted from 1) and the epoch.
+        """Return a logger whose lines end with the operator, the subtask (counted from 0) and the epoch.
 
-        The same stands in the fields ``operator``, ``subtask`` (from 0) and ``epoch`` of the log records, for
+        The same stands in the fields ``operator``, ``subtask`` and ``epoch`` of the log records, for
         formatters.
 
         Args:
@@ -95,7 +95,7 @@ class RuntimeContext:
             ...
             ...     def map(self, amount):
             ...         if amount < 0:
-            ...             self.log.warning("a negative amount: %d", amount)  # [check (1/?), epoch 0] a negative ...
+            ...             self.log.warning("a negative amount: %d", amount)  # ... (operator 'check', subtask 0, ...)
             ...         return amount
             >>> env.from_collection([5, 9]).map(Check()).name("check").execute_and_collect()
             [5, 9]

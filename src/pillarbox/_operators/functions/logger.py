@@ -1,10 +1,12 @@
-"""The logger of functions: each line says of which operator, subtask and epoch it is."""
+"""The logger of a task: each line says of which operator, subtask and epoch it is."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import place_of_task
 
 if TYPE_CHECKING:
     from pillarbox._operators.frame.operator import OperatorContext
@@ -22,11 +24,10 @@ class TaskLogger(_Adapter):
         self._context = context
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Put the place before the message, and into fields of the record; fields of the call's own stay."""
+        """Put the place after the message, and into fields of the record; fields of the call's own stay."""
         context = self._context
-        # The message may be a format: what a name has of it is not meant.
-        name = context.name.replace("%", "%%")
-        lead = f"[{name} ({context.subtask + 1}/{context.parallelism or '?'}), epoch {context.epoch}]"
         place = {"operator": context.name, "subtask": context.subtask, "epoch": context.epoch}
         kwargs["extra"] = {**place, **(kwargs.get("extra") or {})}
-        return f"{lead} {msg}", kwargs
+        # The message may be a format: what a name has of it is not meant.
+        said = place_of_task(context.name, context.subtask, context.epoch).replace("%", "%%")
+        return f"{msg} {said}", kwargs

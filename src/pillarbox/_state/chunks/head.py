@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from pillarbox._errors import CheckpointMismatchError, advice_on_version, describe, shorten
+from pillarbox._errors import CheckpointMismatchError, advice_on_version, describe, place_of_task, shorten
 from pillarbox._state.keys.key_note import KeyNote, key_change
 from pillarbox._state.keys.state_note import StateNote, state_change
 from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError, loads_plain
@@ -341,7 +341,7 @@ def _check_change(change: tuple[bool, str] | None, mine: LogIdentity, refusal: s
     if surely:
         raise CheckpointMismatchError(f"operator {mine.operator!r}: {what}{refusal}")
     if mine.subtask == 0:  # (It is the same for all.)
-        _log.warning("operator %r: %s%s", mine.operator, what, doubt)
+        _log.warning("%s%s %s", what, doubt, place_of_task(mine.operator))
 
 
 def check_classes_of_keys(keys: Iterable[Any], classes: tuple[type, ...], mine: LogIdentity) -> None:

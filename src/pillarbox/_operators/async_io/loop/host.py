@@ -12,7 +12,7 @@ from contextvars import Context, copy_context
 from typing import Any
 from weakref import WeakSet
 
-from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe
+from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe, place_of_task
 from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.loop.event_loop import (
@@ -196,11 +196,10 @@ class _Loop:
 
     def _warn(self, seconds: float) -> None:
         _log.warning(
-            "operator %r: its event loop was blocked for %.1f s, in which no request could proceed; if a coroutine did"
-            " it: %s",
-            self._operator,
+            "the event loop was blocked for %.1f s, in which no request could proceed; if a coroutine did it: %s %s",
             seconds,
             _BLOCKING,
+            place_of_task(self._operator),
         )
 
     def close(self) -> None:

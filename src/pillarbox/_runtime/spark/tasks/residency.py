@@ -153,7 +153,7 @@ class Residency:
         try:
             task.close()
         except Exception:
-            _log.exception("closing the operators of %s failed", task.vertex.name)
+            _log.exception("closing the operators failed %s", task.place)
 
     def end(self, task: StreamTask) -> None:
         """Close a task whose work is done; what ``close()`` raises is raised."""
