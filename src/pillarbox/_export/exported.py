@@ -16,7 +16,7 @@ Samples = Mapping[Metric, Mapping[tuple[str, ...], float]]
 
 
 class _Told:
-    """What is told under one name: a query, and the runs of it before, whose counters go on."""
+    """What is told under one name: a query, and the runs of it before, whose counters continue."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -52,7 +52,7 @@ class Exported:
         self._told: dict[str, _Told] = {}
 
     def add(self, ledger: Ledger) -> None:
-        """Tell of a query, if it is not told of. Another run of a query goes on with the counters of the one before.
+        """Tell of a query, if it is not told of. Another run of a query continues the counters of the run before.
 
         Its label is its name, or its id if it has none; where another query that runs has that name, both.
         """

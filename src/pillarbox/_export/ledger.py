@@ -29,7 +29,7 @@ class Standing:
 
     Attributes:
         counters: the sums.
-        gauges: the values after the newest epoch that told them; those of a query that has ended are gone.
+        gauges: the values after the newest epoch that told them; a query that has ended has none.
     """
 
     counters: Values = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """The metrics that exporters tell of, each with its names in Prometheus and in OpenTelemetry.
 
-The name in Prometheus is the one that OpenTelemetry's exporters and Prometheus itself make of the name in OpenTelemetry
-and its unit, so that a board reads both.
+OpenTelemetry's exporters, and Prometheus itself, make the same name in Prometheus of the name in OpenTelemetry and its
+unit, so that a board reads both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Metric(NamedTuple):
         name: in OpenTelemetry, after ``pillarbox.``.
         kind: a ``counter`` never falls while its query runs in this process.
         unit: by UCUM; those in braces are words for people.
-        help: what it is, in a sentence.
+        help: what it is.
         labels: besides ``query``, which all metrics have.
         divisor: the number by which values are divided to be in the unit.
     """
@@ -143,7 +143,7 @@ RATE_LIMITED = Metric(
     "rate_limited.time",
     "counter",
     "s",
-    "The time in which the next request of a task waited for a rate limit; of each epoch that of the longest wait.",
+    "The time in which the next request of a task waited for a rate limit; of each epoch, the longest wait.",
     OPERATOR,
     1000,
 )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 # The queries that each provider is told of: an instrument can be made once.
 _of_providers: WeakKeyDictionary[Any, Exported] = WeakKeyDictionary()
-# Those of the global provider, which a program may set later on.
+# The queries that the global provider is told of; a program may set that provider later.
 _of_global: list[Exported] = []
 
 

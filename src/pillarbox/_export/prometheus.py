@@ -40,7 +40,7 @@ def _family(metric: Metric) -> Any:
 
 
 def check_client(what: str) -> None:
-    """Check that prometheus-client is there.
+    """Check that prometheus-client is installed.
 
     Raises:
         ConfigurationError: it is not.
@@ -117,7 +117,7 @@ class MetricsServer:
 
 
 _lock = threading.Lock()
-# The one that is open; there is one at most.
+# The server that is open; there is one at most.
 _open: list[MetricsServer] = []
 
 

@@ -72,7 +72,7 @@ def _of_vertex(vertex: VertexRun, names: Names, end: int) -> Iterator[Reading]:
     yield m.WATERMARK, head, watermark
     yield m.WATERMARK_LAG, head, None if watermark is None else end - watermark
     for place, (operator, (came, went)) in enumerate(zip(chain, vertex.operators)):
-        # A record that is broadcast comes to each task, and counts once.
+        # A record that is broadcast counts once, although each task gets it.
         yield m.RECORDS_IN, (operator,), came if place else vertex.records_in
         yield m.RECORDS_OUT, (operator,), went
     for name, count in vertex.counters.items():

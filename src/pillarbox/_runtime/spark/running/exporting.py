@@ -26,10 +26,10 @@ DEFAULT_PORT = 9250
 def serve_metrics(query: StreamingQuery, port: int = DEFAULT_PORT, *, host: str = "127.0.0.1") -> MetricsServer:
     """Serve the metrics of a query at ``/metrics``, for Prometheus to scrape.
 
-    They are sums over the subtasks of an operator, so their number does not depend on subtasks and keys; counters count
-    from the start of the query, and go on when this process starts the query again. One server tells of all queries of
-    a process: a second call adds a query to it. It needs the extra ``pillarbox[metrics]``, and ends with the process.
-    Under Spark Connect it runs in the client. See docs/monitoring.md for a Grafana board and alert rules.
+    They are sums over the subtasks of an operator, so their number does not depend on subtasks and keys. Counters count
+    from the start of the query, and continue when this process starts the query again. One server has the metrics of
+    all queries of a process: a second call adds a query to it. It needs the extra ``pillarbox[metrics]``, and ends with
+    the process. Under Spark Connect it runs in the client. See docs/monitoring.md for a Grafana board and alert rules.
 
     Args:
         query: as :func:`pillarbox.start` has returned it, or the ``start()`` of its writer.
@@ -76,7 +76,7 @@ class QueryCollector(Collector):
             self.add(query)
 
     def add(self, query: StreamingQuery) -> None:
-        """Tell of a query, too; a query that was started again goes on with its counters.
+        """Tell of a query, too; a query that was started again continues its counters.
 
         Raises:
             ProgramError: it is no query with a program of pillarbox, or another process has started it.
