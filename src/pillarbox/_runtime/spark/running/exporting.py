@@ -14,10 +14,7 @@ from pillarbox._runtime.spark.running.following import watched_query
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from prometheus_client.metrics_core import Metric
-    from prometheus_client.registry import Collector
     from pyspark.sql.streaming.query import StreamingQuery
-else:
-    Collector = object  # a registry asks for the methods alone
 
 #: Flink's reporter has 9249.
 DEFAULT_PORT = 9250
@@ -52,7 +49,7 @@ def serve_metrics(query: StreamingQuery, port: int = DEFAULT_PORT, *, host: str 
     return open_server(watched_query(query, "serve_metrics()").ledger, host, port)
 
 
-class QueryCollector(Collector):
+class QueryCollector:
     """A collector for a registry of ``prometheus_client``, where the process serves metrics of its own already.
 
     It has the metrics of :func:`pillarbox.serve_metrics`. A registry takes one collector: ``add`` adds queries to it.
