@@ -109,9 +109,9 @@ def test_dead_letters_of_a_streaming_query(spark, tmp_path):
     assert max(task.gauges["counts.rows.largest"] for task in mine) == max(seen)
     assert any(task.gauges["counts.rows.rate.rate"] > 0 for task in mine)
     lines = [line for path in tmp_path.glob("*.log") for line in path.read_text().splitlines()]
-    form = r"\[process: Counts \((\d)/2\), epoch (\d)\] got (\d) process: Counts (\d) (\d)"
+    form = r"got (\d) \(operator 'process: Counts', subtask (\d), epoch (\d)\) process: Counts (\d) (\d)"
     found = [re.fullmatch(form, line) for line in lines]
     assert all(found), lines
     parts = [tuple(map(int, each.groups())) for each in found if each is not None]
-    assert sorted(number for _, _, number, _, _ in parts) == [0, 1, 2]
-    assert all(place == subtask + 1 and epoch == again for place, epoch, _, subtask, again in parts)
+    assert sorted(number for number, *_ in parts) == [0, 1, 2]
+    assert all((subtask, epoch) == (its, again) for _, subtask, epoch, its, again in parts)
