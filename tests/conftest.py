@@ -14,7 +14,7 @@ from tests.support.connect import ConnectClient
 from tests.support.forked_python import forked_python
 from tests.support.sessions import active_session, only_session
 
-pytest_plugins = ["tests.support.budgets"]
+pytest_plugins = ["tests.support.budgets", "tests.support.collector"]
 
 # Profiles of hypothesis. "ci": the same examples in every run. "dev": new ones each time; failures in .hypothesis/.
 # Tests set no number of their own: each has 10 examples, and 300 in `make test-all`. None has a deadline: on a busy

@@ -44,6 +44,7 @@ def names(**more: Any) -> dict[str, Any]:
     public = {name: getattr(pillarbox, name) for name in pillarbox.__all__}
     return {
         **public,
+        "__name__": "__main__",  # so functions and classes are pickled as those of a program
         "asyncio": asyncio,
         "env": StreamExecutionEnvironment(),
         "harness_for": harness_for,

@@ -21,6 +21,7 @@ SOURCE = Path(pillarbox.__file__).parent
 TESTS = Path(__file__).parent
 HOME = TESTS.parent
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Place = tuple[Path, str, int]  # of a function: its folder, file and line
 LONGEST = 500
 # From the lowest to the highest, as docs/architecture.md has them. Those of one layer may know each other.
 LAYERS = [
@@ -136,16 +137,24 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements in a module, a class or a function, those in other statements, too. Only they have such."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child
+            yield from statements(child)
+
+
 @cache
 def imported(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [node for node in statements(parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) -> Iterator[str]:
     """The modules of pillarbox that a file imports; unless told otherwise, also in functions and for type checkers."""
     tree = parsed(path)
     tested = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    typing = {each for node in tested for each in ast.walk(node)}
+    typing = {each for node in tested for each in statements(node)}
     for node in imported(path):
         if node in typing and not for_types:
             continue
@@ -368,48 +377,40 @@ def test_commands_for_contributors_exist():
     assert len(asked) > 8 and asked - targets == set()
 
 
-def functions(node: ast.AST) -> Iterator[Function]:
-    """Yield the functions in a module, a class or a function. Only statements have such in them."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield child
-            yield from functions(child)
-
-
-def asserts(function: Function) -> tuple[bool, set[str]]:
+def asserts(function: Function, lines: list[str]) -> tuple[bool, set[str]]:
     """Return whether a function asserts something by itself, and the last names of what it calls.
 
     One that is no test may also raise.
     """
     wanted = ast.Assert if function.name.startswith("test_") else ast.Assert | ast.Raise
-    nodes = [*ast.walk(function)]
-    called = [each.func for each in nodes if isinstance(each, ast.Call)]
-    names = {str(getattr(each, "attr", getattr(each, "id", ""))) for each in called}
-    does = any(isinstance(each, wanted) for each in nodes) or not names.isdisjoint(("raises", "fail", "assert_type"))
-    return does, names
+    names = set(re.findall(r"(\w+)\(", "\n".join(lines[function.lineno : function.end_lineno])))
+    does = any(isinstance(each, wanted) for each in statements(function))
+    return does or not names.isdisjoint(("raises", "fail", "assert_type")), names
 
 
 def test_every_test_asserts_something():
     """By itself; or by what it calls of its own file or of the folder's `conftest.py`, or else by what asserts under
     its name wherever it is defined in the tests and in `pillarbox.testing`."""
-    named: defaultdict[str, list[tuple[Path, Function]]] = defaultdict(list)
-    asserting: set[tuple[Path, Function]] = set()
-    others: dict[tuple[Path, Function], set[str]] = {}
+    named: defaultdict[str, list[Place]] = defaultdict(list)
+    asserting: set[Place] = set()
+    others: dict[Place, tuple[str, set[str]]] = {}
     for path in sorted([*TESTS.rglob("*.py"), *(SOURCE / "testing").rglob("*.py")]):
-        for node in functions(ast.parse(path.read_text())):
-            named[node.name].append((path, node))
-            does, names = asserts(node)
-            if does:
-                asserting.add((path, node))
-            else:
-                others[path, node] = names
+        lines = path.read_text().splitlines()
+        for node in statements(ast.parse("\n".join(lines))):
+            if isinstance(node, Function):
+                place = path.parent, path.name, node.lineno
+                named[node.name].append(place)
+                does, names = asserts(node, lines)
+                if does:
+                    asserting.add(place)
+                else:
+                    others[place] = node.name, names
 
-    def is_asserting(path: Path, name: str) -> bool:
-        near = [each for each in named[name] if each[0] in (path, path.with_name("conftest.py"))]
+    def is_asserting(folder: Path, file: str, name: str) -> bool:
+        near = [each for each in named[name] if each[0] == folder and each[1] in (file, "conftest.py")]
         return not asserting.isdisjoint(near) or bool(named[name] and asserting.issuperset(named[name]))
 
-    while more := {each for each, names in others.items() if any(is_asserting(each[0], name) for name in names)}:
+    while more := {each for each, (_, names) in others.items() if any(is_asserting(*each[:2], name) for name in names)}:
         asserting |= more
-        others = {each: names for each, names in others.items() if each not in more}
-    assert sorted(f"{path.name}: {node.name}" for path, node in others if node.name.startswith("test_")) == []
+        others = {each: said for each, said in others.items() if each not in more}
+    assert sorted(f"{place[1]}: {name}" for place, (name, _) in others.items() if name.startswith("test_")) == []

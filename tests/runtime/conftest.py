@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from pillarbox._runtime.spark.tasks import residency
@@ -10,3 +12,9 @@ from pillarbox._runtime.spark.tasks import residency
 @pytest.fixture(autouse=True)
 def _tasks_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residency.here, "_stay", True)
+
+
+@pytest.fixture(autouse=True)
+def _collections_leave_other_tests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker looks at all objects where a task was discarded; here those of all tests would be among them."""
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)

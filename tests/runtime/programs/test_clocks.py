@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import time
 from typing import Any
@@ -17,6 +16,7 @@ from pillarbox._time import system_clock
 from tests.runtime.spark_of_dicts import Query
 
 NOON = 1_800_000_000_000
+MINUTE = 60_000
 ANSWER = threading.Event()
 
 
@@ -43,7 +43,6 @@ def clock(monkeypatch):
     yield wall
     ANSWER.set()
     mine.close_all()
-    gc.unfreeze()
 
 
 class Remind(KeyedProcessFunction):
@@ -103,14 +102,14 @@ def test_a_timer_that_is_set_for_the_batch_s_own_time_or_before_fires_in_the_nex
 def test_a_timer_for_which_spark_calls_is_deleted_once(clock):
     """Spark deletes it after the call, and logs a warning where it is gone already."""
     query = reminding()
-    query.run_batch([NOON + 10, NOON + 20, NOON + 30], now=NOON)
-    clock.now = NOON + 15
-    assert query.run_batch(now=NOON + 15) == [NOON + 10]
-    assert timers(query) == [NOON + 20]
+    query.run_batch([NOON + 10 * MINUTE, NOON + 20 * MINUTE, NOON + 30 * MINUTE], now=NOON)
+    clock.now = NOON + 15 * MINUTE
+    assert query.run_batch(now=NOON + 15 * MINUTE) == [NOON + 10 * MINUTE]
+    assert timers(query) == [NOON + 20 * MINUTE]
     # With input: Spark has not called for the timer yet.
-    clock.now = NOON + 25
-    assert query.run_batch([NOON + 40], now=NOON + 25) == [NOON + 20]
-    assert timers(query) == [NOON + 30]
+    clock.now = NOON + 25 * MINUTE
+    assert query.run_batch([NOON + 40 * MINUTE], now=NOON + 25 * MINUTE) == [NOON + 20 * MINUTE]
+    assert timers(query) == [NOON + 30 * MINUTE]
 
 
 def test_a_driver_whose_clock_is_set_back_finds_the_timer_again(clock):

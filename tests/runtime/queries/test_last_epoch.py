@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 
 import pytest
@@ -23,7 +22,6 @@ def worker(monkeypatch):
     monkeypatch.setattr(residency, "here", mine)
     yield mine
     mine.close_all()
-    gc.unfreeze()
 
 
 class Due(KeyedProcessFunction):
