@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+import pyarrow as pa
 import pytest
 
 from examples.delays.chart import draw
@@ -11,6 +12,9 @@ from examples.delays.data import slices, tables
 from examples.delays.job import Hour
 from examples.delays.oracle import expected
 from examples.delays.run import read_hours, run_local, start_streaming
+
+
+_LONG = pytest.mark.long("the same in other batches")
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +45,13 @@ def test_slices_have_each_row_once(streams):
         parts = [*slices(streams, count)]
         assert len(parts) == count + 1
         for name, table in streams.items():
-            assert [row for part in parts[:-1] for row in part[name].to_pylist()] == table.to_pylist()
+            assert pa.concat_tables([part[name] for part in parts[:-1]]).equals(table)
             assert parts[-1][name].num_rows == 1
 
 
-@pytest.mark.parametrize(("batches", "parallelism"), [(1, 1), (5, 2), (3, 4)])
+@pytest.mark.parametrize(
+    ("batches", "parallelism"), [pytest.param(1, 1, marks=_LONG), pytest.param(5, 2, marks=_LONG), (3, 4)]
+)
 def test_equal_to_the_oracle_on_the_local_runtime(streams, wanted, batches, parallelism):
     assert run_local(streams, batches, parallelism) == wanted
 

@@ -139,7 +139,7 @@ def test_local_runtime(days, parallelism, batches):
 
 
 def test_local_runtime_when_all_tasks_die_after_every_epoch():
-    assert run_local(first(30), 11, 3, forget=True) == result(30)
+    assert run_local(first(16), 6, 3, forget=True) == result(16)
 
 
 @pytest.mark.long("the streaming query gives the same results, and spark/test_execution.py has batch mode")

@@ -17,7 +17,7 @@ from pillarbox import StreamExecutionEnvironment
 from pillarbox._elements import ArrowRecords
 from tests.examples.test_flights import first
 
-DAYS, EVERY = 40, 90
+DAYS, EVERY = 20, 60
 
 
 @pytest.mark.parametrize("changed_after", [pytest.param(1, marks=pytest.mark.long("the same earlier")), 4])

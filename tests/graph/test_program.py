@@ -423,7 +423,8 @@ def test_subtasks_lie_evenly_over_any_number_of_partitions(vertices, parallelism
 
 
 def test_hashes_at_the_end_of_32_bits_are_consecutive_as_well():
-    near = max(range(1 << 16), key=spark_hash)
+    of_the_last = (value_of_hash((1 << 31) - before, 0) for before in range(1, 1_000))
+    near = next(vertex for vertex in of_the_last if vertex < (1 << 31) - 1)
     many = (1 << 31) - spark_hash(near) + 1_000
     hashes = [spark_hash(code) for code in subtask_codes(near, many)[::-1]]
     assert hashes == list(range(spark_hash(near) - many + 1, spark_hash(near) + 1))

@@ -15,7 +15,7 @@ from pillarbox._state.descriptors import MapState
 from pillarbox._task.vertex import ChainNode
 from pillarbox.testing import KeyedTwoInputStreamOperatorTestHarness
 
-RECORDS = 1_000
+RECORDS = 400
 
 
 class Time(int):

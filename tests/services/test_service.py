@@ -41,16 +41,16 @@ def test_the_tables():
     assert len(aircraft()) == 3_322
     assert aircraft()["N14228"] == {"manufacturer": "BOEING", "model": "737-824", "built": 1999, "seats": 149}
     assert flights(1).num_rows == 843
-    assert flights(31).num_rows < flights(365).num_rows == 336_776
+    assert flights(1).num_rows < flights(2).num_rows
 
 
 def test_its_errors_depend_on_the_seed_alone():
     seen = []
     for seed in (1, 1, 2):
         with running_service(errors=0.3, seed=seed) as service:
-            seen.append([status(service, f"/square/{n % 20}") for n in range(60)])
+            seen.append([status(service, f"/square/{n % 10}") for n in range(25)])
     assert seen[0] == seen[1] != seen[2]
-    assert 5 < seen[0].count(500) < 35
+    assert 2 < seen[0].count(500) < 15
 
 
 def test_it_hangs_and_dies_and_comes_back(service):

@@ -102,7 +102,7 @@ def test_a_right_program_passes_and_agrees_with_an_oracle():
         counted: Counter[str] = Counter()
         return {"output": [(card, counted.update([card]) or counted[card]) for card in inputs["cards"]]}
 
-    simulate(by_card(Count), CARDS, seeds=8, oracle=oracle)
+    simulate(by_card(Count), CARDS, seeds=4, oracle=oracle)
 
 
 def test_an_oracle_that_says_something_else_is_told():
@@ -138,7 +138,7 @@ def test_state_that_is_changed_in_place_is_found():
 
 
 def test_without_faults_these_bugs_do_not_show():
-    simulate(by_card(CountInField), CARDS, seeds=10, faults=())
+    simulate(by_card(CountInField), CARDS, seeds=4, faults=())
 
 
 @pytest.mark.usefixtures("shrinks_little")
@@ -151,7 +151,7 @@ def test_each_kind_of_fault_alone_loses_what_is_in_a_field(fault):
 
 @pytest.mark.parametrize("fault", ["move", "fail", "retry", "kill", "restart", "rescale", "reorder", "delay"])
 def test_each_kind_of_fault_alone_leaves_state_as_it_is(fault):
-    simulate(by_card(Count), CARDS, seeds=8, faults=[fault])
+    simulate(by_card(Count), CARDS, seeds=3, faults=[fault])
 
 
 @pytest.mark.usefixtures("shrinks_little")
@@ -162,8 +162,8 @@ def test_what_depends_on_the_order_of_arrival_is_found_unless_a_key_keeps_it():
     events = {"events": [row(card=f"c{n % 3}", n=n) for n in range(12)]}
     with pytest.raises(SimulationError):
         simulate(build, events, seeds=50)
-    simulate(build, events, seeds=10, key_by="card")
-    simulate(build, events, seeds=10, key_by={"events": "card"}, ordered_by=lambda result: result[0]["card"])
+    simulate(build, events, seeds=5, key_by="card")
+    simulate(build, events, seeds=5, key_by={"events": "card"}, ordered_by=lambda result: result[0]["card"])
 
 
 @pytest.mark.usefixtures("shrinks_little")
@@ -202,7 +202,7 @@ def test_windows_fire_at_the_end_of_the_input():
         return {"output": [(card, sorted(each)) for card, each in times.items()]}
 
     events = {"events": [row(card=f"c{n % 3}", at=n * 10) for n in range(12)]}
-    simulate(build, events, seeds=8, oracle=oracle)
+    simulate(build, events, seeds=4, oracle=oracle)
     with pytest.raises(SimulationError, match="oracle"):
         simulate(build, events, seeds=1, oracle=oracle, end_input=False)
 
@@ -211,7 +211,7 @@ def test_timers_of_the_clock_fire_after_the_last_record():
     def oracle(inputs):
         return {"output": [(card, "silent") for card in set(inputs["cards"])]}
 
-    simulate(by_card(Timeout), CARDS, seeds=8, time_passes="10 minutes", oracle=oracle)
+    simulate(by_card(Timeout), CARDS, seeds=4, time_passes="10 minutes", oracle=oracle)
 
 
 def test_asynchronous_functions_take_turns_with_the_task():
@@ -226,7 +226,7 @@ def test_asynchronous_functions_take_turns_with_the_task():
         def process_element(self, pair, ctx):
             yield pair
 
-    simulate(build, CARDS, seeds=8, oracle=lambda inputs: {"output": [(card, "answered") for card in inputs["cards"]]})
+    simulate(build, CARDS, seeds=4, oracle=lambda inputs: {"output": [(card, "answered") for card in inputs["cards"]]})
 
 
 def test_a_function_that_raises_is_told_with_its_error():
@@ -243,7 +243,7 @@ def test_programs_in_batch_mode_are_simulated():
         env.set_runtime_mode(RuntimeExecutionMode.BATCH)
         return cards.key_by(lambda card: card).process(Count()).uid("count")
 
-    simulate(build, CARDS, seeds=10)
+    simulate(build, CARDS, seeds=4)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_the_panes_of_sliding_windows_are_kept_a_few_times(monkeypatch, rare):
         init(self, *args)
 
     monkeypatch.setattr(ColumnStacks, "__init__", noting)
-    size, each, found = 60, 5, []
+    size, each, found = 30, 5, []
     with program(SlidingEventTimeWindows.of(size, 1), "card") as harness:
         for pane in range(4 * size):
             cards = range(each * pane, each * (pane + 1)) if rare else range(each)
@@ -153,7 +153,7 @@ def test_the_panes_of_sliding_windows_are_kept_a_few_times(monkeypatch, rare):
             harness.push("events", *(event(card, pane) for card in cards if pane % 7))
             found += [(each.card, each.window_end, each.n) for each in harness.run_epoch()["output"]]
             assert made[-1].rows <= 2 * each * size + 10
-            if pane == 100:
+            if pane == 50:
                 harness.restore(harness.snapshot())
         found += [(each.card, each.window_end, each.n) for each in harness.end_input()["output"]]
     assert len(found) == len({(card, end) for card, end, _ in found})

@@ -93,7 +93,7 @@ def test_restored_timers_that_move_leave_nothing_behind():
     """Keys whose timers are put off with each record: neither the old timers nor the keys are kept."""
     for first in ("discard", "look"):
         queue = TimerQueue()
-        count = 50_000
+        count = 20_000
         load(queue, [10**9 + owner for owner in range(count)], [Owner(owner) for owner in range(count)])
         if first == "look":
             assert queue.next_timestamp() == 10**9
@@ -101,7 +101,7 @@ def test_restored_timers_that_move_leave_nothing_behind():
             queue.discard(10**9 + owner, Owner(owner))
             queue.add(2 * 10**9 + owner, owner)
         assert len(queue) == count
-        assert sum(isinstance(each, Owner) for each in gc.get_objects()) < 5_000
+        assert sum(isinstance(each, Owner) for each in gc.get_objects()) < 3_000
         assert queue.next_timestamp() == 10**9
         assert take(queue, 10**9) == [Owner(0)]
         assert queue.next_timestamp() == 2 * 10**9 + 1
@@ -120,7 +120,7 @@ def test_sweeping_changes_nothing(swept, monkeypatch):
     monkeypatch.setattr(timer_queue, "_SWEPT", swept)
     test_against_a_set()
     test_loaded_timers_come_in_portions_and_in_order()
-    test_a_hundred_thousand_timers()
+    test_many_timers()
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,10 @@ class Owner:
     number: int
 
 
-def test_a_hundred_thousand_timers():
+def test_many_timers():
     queue = TimerQueue()
     order = random.Random(1)
-    timers = {(order.randrange(50_000), order.randrange(1_000)) for _ in range(100_000)}
+    timers = {(order.randrange(50_000), order.randrange(1_000)) for _ in range(30_000)}
     for timestamp, owner in timers:
         queue.add(timestamp, owner)
     gone = [timer for timer in timers if timer[1] % 3 == 0]

@@ -55,6 +55,7 @@ from pillarbox._state.savepoint.own_state import OwnState, own_states, redistrib
 from pillarbox._state.savepoint.table import Table
 from pillarbox._state.types.opaque import AnyNames, Opaque, name_of_class, pickled
 from pillarbox._unpickle import loads_allowed
+from tests.support.budgets import LONG
 from tests.support.savepoints import restore_logs
 
 Logs = dict[int, MemoryChunkStore]
@@ -668,7 +669,7 @@ def test_a_manifest_that_was_damaged_is_refused(tmp_path):
         Manifest.from_json(text.replace('\\"logOffset\\":2', '\\"logOffset\\":0'))
     content = text.encode()
     for place in range(len(content)):
-        for bit in range(8):
+        for bit in range(8) if LONG else (place % 8,):
             damaged = bytes([*content[:place], content[place] ^ 1 << bit, *content[place + 1 :]])
             try:
                 read = damaged.decode()
