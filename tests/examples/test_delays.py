@@ -13,7 +13,6 @@ from examples.delays.job import Hour
 from examples.delays.oracle import expected
 from examples.delays.run import read_hours, run_local, start_streaming
 
-
 _LONG = pytest.mark.long("the same in other batches")
 
 

@@ -26,7 +26,7 @@ EXAMPLES = examples()
 LONGEST_PROGRAM = 80  # lines
 LARGEST = 1_000_000  # bytes
 MEASURED = re.compile(r"\b\d\d:\d\d:\d\d(?=, SILENT)|\d+(?= retries)|(?<=epochs without rows: )\d+")
-IN_MAKE_TEST = {"orders_and_payments", "dedupe_and_backfill"}
+IN_MAKE_TEST = {"orders_and_payments"}
 
 
 def comparable(output: str) -> list[str]:
@@ -126,7 +126,7 @@ def test_the_script_makes_the_same_data():
 
 
 @pytest.mark.spark
-@pytest.mark.slow("a session of its own")
+@pytest.mark.long("a session of its own, for the same program in another folder")
 def test_a_copy_runs_from_its_new_folder(tmp_path: Path):
     target = tmp_path / "mine"
     run("-m", "pillarbox.examples", "orders_and_payments", "--copy", str(target), cwd=tmp_path)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.fault
     [
         # The mark of the end: no record is lost.
         pytest.param(1, {}, None, marks=pytest.mark.long("nothing is lost")),
-        (22, {}, "(?s)."),
+        pytest.param(22, {}, "(?s).", marks=pytest.mark.long("with checksums it is named")),
         (1, {FILES: "true"}, "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"),
     ],
     ids=["the mark of the end", "a record", "checksums switched on"],

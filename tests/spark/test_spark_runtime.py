@@ -75,14 +75,16 @@ def events(spark, count=1000, keys=17):
 BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
 
 
-def run(df, folder: Path):
-    """Run a streaming DataFrame to the end of what there is; give its rows and the query."""
+def run(df, folder: Path, look=lambda: None):
+    """Run a streaming DataFrame to the end of what there is, and look at each batch; give its rows and the query."""
     rows = []
+
+    def take(batch, number):
+        rows.extend(batch.collect())
+        look()
+
     query = (
-        df.writeStream.foreachBatch(lambda batch, number: rows.extend(batch.collect()))
-        .option("checkpointLocation", str(folder))
-        .trigger(availableNow=True)
-        .start()
+        df.writeStream.foreachBatch(take).option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
     )
     query.awaitTermination()
     return rows, query
@@ -155,6 +157,14 @@ def test_batch_program_ends_with_the_maximum_watermark(spark):
 
 
 def test_streaming_with_two_levels_equals_batch_and_keeps_state_over_epochs(spark, tmp_path):
+    """Code that Spark generates is the same in each epoch: the time of an epoch, say, is not in it."""
+    # All of Spark's code counts, also that of the jobs which close the functions of queries that have ended.
+    for thread in threading.enumerate():
+        if thread.name.startswith("pillarbox query "):
+            thread.join(300)
+    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    so_far: list[int] = []
+
     def program(df):
         stream = environment(spark).from_dataframe(df).assign_timestamps_and_watermarks(BY_AT)
         counts = stream.key_by("key").process(CountPerKey()).uid("counts")
@@ -163,7 +173,12 @@ def test_streaming_with_two_levels_equals_batch_and_keeps_state_over_epochs(spar
 
     # The end of a stream: a last file with an event far ahead, so that all timers before it fire.
     data = events(spark).union(spark.createDataFrame([(0, 10**9, "end")], "key long, at long, name string"))
-    rows, query = run(program(stream_of(spark, data, tmp_path / "in", 5)), tmp_path / "checkpoint")
+    rows, query = run(
+        program(stream_of(spark, data, tmp_path / "in", 5)),
+        tmp_path / "checkpoint",
+        lambda: so_far.append(compiled.getCount()),
+    )
+    assert len(so_far) >= 5 and len(set(so_far[2:])) == 1
     last = {row.group: row.total for row in rows}
     keys = [i % 17 for i in range(1000)] + [0]  # the end's event counts as well
     assert last == {0: sum(key % 2 == 0 for key in keys), 1: sum(key % 2 for key in keys)}
@@ -179,28 +194,6 @@ def test_streaming_with_two_levels_equals_batch_and_keeps_state_over_epochs(spar
     stream = spark.readStream.schema(data.schema).parquet(str(tmp_path / "in"))
     rows, _ = run(program(stream), tmp_path / "checkpoint")
     assert [(row.group, row.total) for row in rows] == [(0, last[0] + 1)]
-
-
-def test_later_epochs_compile_nothing(spark, tmp_path):
-    """Code that Spark generates is the same in each epoch: the time of an epoch, say, is not in it."""
-    # All of Spark's code counts, also that of the jobs which close the functions of queries that have ended.
-    for thread in threading.enumerate():
-        if thread.name.startswith("pillarbox query "):
-            thread.join(300)
-    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
-    stream = environment(spark).from_dataframe(stream_of(spark, events(spark), tmp_path / "in", 6))
-    counts = stream.assign_timestamps_and_watermarks(BY_AT).key_by("key").process(CountPerKey()).uid("counts")
-    sums = counts.key_by(lambda value: value[0] % 2).process(SumOfCounts()).uid("sums")
-    so_far = []
-
-    def take(batch, number):
-        batch.collect()
-        so_far.append(compiled.getCount())
-
-    writer = sums.to_dataframe("group LONG, total LONG").writeStream.foreachBatch(take).trigger(availableNow=True)
-    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
-    assert len(so_far) >= 6
-    assert so_far[2:] == so_far[2:3] * len(so_far[2:])
 
 
 def test_a_program_without_shuffle_is_one_pass(spark):
@@ -249,53 +242,6 @@ def test_execute_and_collect_gives_python_objects(spark):
     assert sorted(results, key=str) == sorted(({f"v{i}": i} for i in range(10)), key=str)
 
 
-class Alarm(KeyedProcessFunction):
-    """Gives what it has seen when a file is there: a timer looks for it, again and again."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def open(self, runtime_context):
-        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
-
-    def process_element(self, value, ctx):
-        self.seen.update(value.name)
-        self._look_soon(ctx)
-
-    def _look_soon(self, ctx):
-        timers = ctx.timer_service()
-        timers.register_processing_time_timer(timers.current_processing_time() + 100)
-
-    def on_timer(self, timestamp, ctx):
-        if self.file.exists():
-            yield ctx.get_current_key(), self.seen.value(), ctx.time_domain().name
-        else:
-            self._look_soon(ctx)
-
-
-def test_processing_time_timers_fire_while_the_source_is_idle(spark, tmp_path):
-    stream = stream_of(spark, events(spark, 5, keys=5), tmp_path / "in", 1)
-    input_is_over = tmp_path / "input is over"
-    out = environment(spark).from_dataframe(stream).key_by("key").process(Alarm(input_is_over))
-    frame = out.to_dataframe("key LONG, name STRING, domain STRING")
-    rows = Rows()
-
-    def take(batch, number):
-        rows(batch, number)
-        input_is_over.touch()  # it is the first batch's
-
-    query = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    try:
-        deadline = time.monotonic() + 300
-        while len(rows) < 5 and time.monotonic() < deadline and query.isActive:
-            time.sleep(0.2)
-    finally:
-        query.stop()
-    assert query.exception() is None
-    assert sorted(rows) == [(i, f"v{i}", "PROCESSING_TIME") for i in range(5)]
-    assert rows.of(0) == []
-
-
 class Pass(KeyedProcessFunction):
     def process_element(self, value, ctx):
         yield value
@@ -306,6 +252,7 @@ class Count(WindowFunction):
         yield window.start, len(list(inputs))
 
 
+@pytest.mark.long("tests/simulation has such a program")
 def test_a_subtask_without_records_is_idle_and_stays_so_over_a_restart(spark, tmp_path):
     """All records have one key, so of two subtasks behind the first shuffle one is silent: windows wait for it."""
     (tmp_path / "in").mkdir()

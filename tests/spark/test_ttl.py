@@ -76,8 +76,3 @@ def test_the_time_is_that_of_the_batch(spark, tmp_path):
     again(1, time_of(0) + 3_600_001)
     run("1 hour")
     assert seen == {0: counts(1), 1: counts(1)}
-    # In batches whose time nobody has changed, time goes on.
-    again(1, time_of(0))
-    arrive()
-    run(1)
-    assert seen == {0: counts(1), 1: counts(2), 2: counts(1)}

@@ -116,7 +116,7 @@ def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
     def query() -> Any:
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
         source = env.from_dataframe(spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in")))
-        timed = source.assign_timestamps_and_watermarks(BY_AT.with_wall_clock_progress("5 seconds"))
+        timed = source.assign_timestamps_and_watermarks(BY_AT.with_wall_clock_progress("2 seconds"))
         keyed = timed.key_by("key").window(TumblingEventTimeWindows.of("5 seconds"))
         windows = keyed.aggregate(CountAndSum(), WithWindow()).uid("windows")
         totals = windows.key_by(lambda _: 0).window(TumblingEventTimeWindows.of("10 seconds"))

@@ -136,9 +136,13 @@ def test_windows_of_another_kind_or_size(how: str, then: str) -> None:
         assert found == wanted
 
 
-@pytest.mark.parametrize("kind", ["tumbling 10", "sliding 20/5", pytest.param("cumulating 20/5", marks=_LONG), "sessions 5"])
+@pytest.mark.parametrize(
+    "kind", ["tumbling 10", "sliding 20/5", pytest.param("cumulating 20/5", marks=_LONG), "sessions 5"]
+)
 @pytest.mark.parametrize("how", ["elements", "folded", "columns"])
-@pytest.mark.parametrize(("then", "now"), [(0, 20), (20, 0), pytest.param(20, 40, marks=_LONG), pytest.param(40, 20, marks=_LONG)])
+@pytest.mark.parametrize(
+    ("then", "now"), [(0, 20), (20, 0), pytest.param(20, 40, marks=_LONG), pytest.param(40, 20, marks=_LONG)]
+)
 def test_another_allowed_lateness(how: str, kind: str, then: int, now: int) -> None:
     """What has not ended fires as before, and once; nothing is kept for good. What is late is so by the new one."""
     # By the second epoch, event time is 11: the first session, and windows up to 10, have fired.

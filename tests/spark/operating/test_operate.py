@@ -243,6 +243,7 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     assert sorted({*out, *again}) == undisturbed(home)
 
 
+@pytest.mark.long("runtime/changes has such versions without Spark")
 def test_a_later_version_with_other_state_goes_on(home):
     """What it renames goes on under the new name, and the older version is refused."""
     home.run(2)

@@ -430,6 +430,7 @@ def stopped_and_drained(spark, folder: Path):
     return found, sorted(map(tuple, rows)), said
 
 
+@pytest.mark.long("starting/test_stop.py has it in a classic session, and test_files.py the files")
 def test_stopped_with_a_savepoint_and_drained(connect, tmp_path):
     found, rows, said = connect.run(stopped_and_drained, tmp_path)
     assert found == [False, 0]

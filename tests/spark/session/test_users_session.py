@@ -202,49 +202,27 @@ def test_spark_s_own_state_behind_a_program(user, files, tmp_path):
 
 
 def test_each_query_starts_with_its_own_settings(user, files, tmp_path):
+    """And what the user has set is put back."""
     user.conf.set("spark.sql.shuffle.partitions", "6")
+    user.conf.set(_PROVIDER, _HDFS)
+    user.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", "1000000")
+    settings = dict(user.conf.getAll)
 
     def own(name):
         to_the_end(files.groupBy("key").count().writeStream.outputMode("complete").format("noop"), tmp_path / name)
 
-    own("before")
     two, four = counts(files, 2), counts(files, 4)
     own("between")
     to_the_end(four.writeStream.format("noop"), tmp_path / "four")
-    to_the_end(files.dropDuplicates(["key"]).writeStream.format("noop"), tmp_path / "amid")
+    with pytest.raises(Exception, match="nowhere"):
+        four.writeStream.format("nowhere").start()
     to_the_end(two.where("n > 1").writeStream.format("noop"), tmp_path / "two")
     own("after")
-    for name in ("before", "between", "amid", "after"):
+    assert dict(user.conf.getAll) == settings
+    for name in ("between", "after"):
         assert started_with(tmp_path / name) == ("6", _HDFS)
     assert started_with(tmp_path / "two") == ("2", _ROCKSDB)
     assert started_with(tmp_path / "four") == ("4", _ROCKSDB)
-
-
-def test_what_the_user_set_is_put_back(user, files, tmp_path):
-    user.conf.set(_PROVIDER, _HDFS)
-    user.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", "1000000")
-    settings = dict(user.conf.getAll)
-    result = counts(files)
-    to_the_end(result.writeStream.format("noop"), tmp_path / "checkpoint")
-    assert started_with(tmp_path / "checkpoint") == ("2", _ROCKSDB)
-    with pytest.raises(Exception, match="nowhere"):
-        result.writeStream.format("nowhere").start()
-    assert dict(user.conf.getAll) == settings
-
-
-def test_a_restart_goes_on_where_the_query_stopped(user, files, tmp_path):
-    rows = []
-    user.conf.set("spark.sql.shuffle.partitions", "5")
-
-    def run():
-        writer = counts(files).writeStream.foreachBatch(lambda batch, number: rows.extend(batch.collect()))
-        to_the_end(writer, tmp_path / "checkpoint")
-
-    run()
-    assert finals(rows) == EXPECTED
-    numbers(user, 7).write.mode("append").parquet(str(tmp_path / "numbers"))
-    run()
-    assert finals(rows) == {key: n + 1 for key, n in EXPECTED.items()}
 
 
 def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):

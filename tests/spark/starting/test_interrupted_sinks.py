@@ -112,7 +112,11 @@ def test_a_file_sink_whose_checkpoint_has_format_2(query: Query, epochs: int) ->
     assert rows_in(query) == EXPECTED
 
 
-@pytest.mark.parametrize("reads", [True, False], ids=["skips the writing", "returns early"])
+@pytest.mark.parametrize(
+    "reads",
+    [pytest.param(True, marks=pytest.mark.long("it reads more than the other")), False],
+    ids=["skips the writing", "returns early"],
+)
 def test_a_function_that_knows_its_batches(query: Query, reads: bool) -> None:
     known: dict[int, list[tuple[str, int]]] = {}
 

@@ -63,6 +63,18 @@ def stopped(spark, tmp_path):
 
 
 def test_a_savepoint_is_written_while_another_thread_starts_from_one(spark, stopped, monkeypatch):
+    """Nothing else starts while the settings of the first epoch are on the session."""
+    free: list[bool] = []
+
+    @contextmanager
+    def looked_at(*args: Any) -> Iterator[None]:
+        trying = threading.Thread(target=lambda: free.append(session_settings._starting.acquire(blocking=False)))
+        trying.start()
+        trying.join()
+        with session_settings.session_settings(*args):
+            yield
+
+    monkeypatch.setattr(first_epoch, "session_settings", looked_at)
     savepoint(spark, str(stopped / "checkpoint"), str(stopped / "first"))
     writing, planning = threading.Event(), threading.Event()
     begin = savepoint_module.begin
@@ -91,6 +103,7 @@ def test_a_savepoint_is_written_while_another_thread_starts_from_one(spark, stop
     for thread in both:
         thread.join(DEADLOCKED)
     assert not any(thread.is_alive() for thread in both), "each waits for a lock that the other one has"
+    assert free == [False]
     assert (stopped / "second" / "manifest").is_dir() and (stopped / "other" / "commits" / "0").exists()
 
 
@@ -131,20 +144,3 @@ def test_the_lock_of_starts_is_free_while_jobs_run(spark, stopped, monkeypatch):
         assert rescale(spark, checkpoint, 1)
         assert "repartition" in looks
     assert {"write_table", "complete"} <= {*looks}
-
-
-def test_settings_of_the_first_epoch_are_on_the_session_while_nothing_else_starts(spark, stopped, monkeypatch):
-    savepoint(spark, str(stopped / "checkpoint"), str(stopped / "first"))
-    free: list[bool] = []
-
-    @contextmanager
-    def looked_at(*args: Any) -> Iterator[None]:
-        trying = threading.Thread(target=lambda: free.append(session_settings._starting.acquire(blocking=False)))
-        trying.start()
-        trying.join()
-        with session_settings.session_settings(*args):
-            yield
-
-    monkeypatch.setattr(first_epoch, "session_settings", looked_at)
-    run(spark, stopped, "other", str(stopped / "first"))
-    assert free == [False]

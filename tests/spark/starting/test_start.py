@@ -158,6 +158,7 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     assert home.rows == [("a", 1), ("a", 3)]
 
 
+@pytest.mark.long("the query of a plain start is the mended one in another test")
 @pytest.mark.usefixtures("one_attempt")
 def test_what_was_never_committed_binds_nothing(home: Home) -> None:
     """A program that failed in its first batch may be mended in any way."""
@@ -238,30 +239,6 @@ def test_available_now_ends_with_timers_that_are_due(home: Home) -> None:
     assert home.rows == [("b", 7), ("timer of b", 7)]
 
 
-def test_available_now_ends_with_carried_requests_answered(home: Home) -> None:
-    home.put(*({"card": f"c{n}", "amount": n} for n in range(20)))
-    first = home.path / "the first micro-batch is done"
-
-    async def ask(row: Any) -> Any:
-        import asyncio
-
-        while not first.exists():
-            await asyncio.sleep(0.01)
-        return row.card, row.amount
-
-    env = StreamExecutionEnvironment.get_execution_environment(home.spark).set_parallelism(2).set_max_parallelism(2)
-    asking = env.from_dataframe(home.read()).key_by("card")
-    answers = asking.map_async(ask, on_barrier="carry", capacity=20, timeout="1 hour")
-    df = answers.to_dataframe("card STRING, n LONG")
-    query = run(home.writer(df, done=first.touch))
-    assert home.rows == sorted((f"c{n}", n) for n in range(20))
-    assert len(home.out) > 1, "nothing was carried"
-    last = {
-        report.subtask: report.unfinished for each in query.recentProgress for report in metrics(each) if report.level
-    }
-    assert last and not any(last.values())
-
-
 class Closed(MapFunction):
     def __init__(self, log: Path) -> None:
         self.log = log
@@ -282,7 +259,9 @@ class Closed(MapFunction):
             file.write(f"{what} {os.getpid()}\n")
 
 
-@pytest.mark.parametrize("end", ["availableNow", "stop"])
+@pytest.mark.parametrize(
+    "end", [pytest.param("availableNow", marks=pytest.mark.long("spark/test_homes.py looks at it")), "stop"]
+)
 def test_functions_are_closed_when_the_query_has_ended(home: Home, end: str) -> None:
     source, keyed = home.path / "source.log", home.path / "keyed.log"
     home.put({"card": "a", "amount": 1}, {"card": "b", "amount": 2})

@@ -61,6 +61,7 @@ def query(spark: SparkSession, tmp_path: Path) -> Query:
     return Query(spark, tmp_path)
 
 
+@pytest.mark.long("it waits for half a minute, and tests/faults/test_clocks.py has timers without input")
 def test_a_timer_fires_in_a_run_without_input(query: Query) -> None:
     at = int(1000 * time.time()) + 25_000
     query.put(a=at - 3_600_000, b=at)  # one is due at once, the other later
