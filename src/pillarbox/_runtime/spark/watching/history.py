@@ -56,8 +56,12 @@ class HistoryWriter:
         if is_classic(self._spark) and now_ms() >= self._next:
             self.write()
 
-    def write(self) -> None:
-        """Write what is new. It raises nothing."""
+    def write(self, *, is_end: bool = False) -> None:
+        """Write what is new. It raises nothing.
+
+        Args:
+            is_end: whether the query has ended: its session may have ended as well, which is nothing to warn of.
+        """
         self._next = now_ms() + _EVERY
         version = self._model.version
         if version == self._version:
@@ -66,7 +70,8 @@ class HistoryWriter:
             self._write(json.dumps(asdict(condensed(self._model.snapshot())), separators=(",", ":")))
             self._version = version
         except Exception as error:  # the query can do without
-            (_log.debug if self._warned else _log.warning)("history in %s: %s", self._folder, describe(error))
+            is_quiet = self._warned or is_end
+            (_log.debug if is_quiet else _log.warning)("history in %s: %s", self._folder, describe(error))
             self._warned = True
 
     def _write(self, text: str) -> None:

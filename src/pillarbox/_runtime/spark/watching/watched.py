@@ -93,7 +93,7 @@ class WatchedQuery:
             self.model.failed(str(failure))
         self.model.ended()
         if self._history is not None:
-            self._history.write()
+            self._history.write(is_end=True)
 
     def snapshot(self) -> Snapshot:
         """Return what is known of the query now, with the stages that run, and the runs before this one. Any thread."""
