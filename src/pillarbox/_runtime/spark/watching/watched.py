@@ -88,7 +88,10 @@ class WatchedQuery:
 
     def end(self, failure: BaseException | None) -> None:
         """Note that the query has ended; with an error, if it has failed."""
-        self.look()
+        try:
+            self.look()
+        except Exception as error:  # its Spark is gone: the last epochs are not known, and its end is
+            _log.debug("query %s: its last progress is not known: %s", self.id, describe(error))
         if failure is not None:
             self.model.failed(str(failure))
         self.model.ended()
