@@ -44,6 +44,7 @@ tasks = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow("a progress report for each epoch")
 @given(
     st.lists(
         st.tuples(st.integers(0, 20), st.lists(tasks, max_size=4, unique_by=lambda task: task["subtask"])), max_size=6

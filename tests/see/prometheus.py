@@ -92,10 +92,13 @@ def prometheus(folder: Path, scraped: str, rules: Path) -> Iterator[Prometheus]:
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:
 
-            def listening() -> list[str]:
-                assert process.poll() is None, log.read_text()
-                return re.findall(r'msg="Listening on" address=(\S+)', log.read_text())
+            def ready() -> list[str]:
+                said = log.read_text()
+                assert process.poll() is None, said
+                # It listens before it can answer.
+                is_ready = "Server is ready to receive web requests" in said
+                return re.findall(r'msg="Listening on" address=(\S+)', said) if is_ready else []
 
-            yield Prometheus(f"http://{wait_until(listening, 'Prometheus')[0]}")
+            yield Prometheus(f"http://{wait_until(ready, 'Prometheus')[0]}")
         finally:
             process.terminate()
