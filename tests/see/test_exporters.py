@@ -22,6 +22,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import pillarbox
+from pillarbox import ConfigurationError
 from pillarbox._export.metric import METRICS
 from tests.export.expressions import ALERTS, of_alerts, of_board
 from tests.see.everything import everything, some_payments
@@ -60,6 +61,11 @@ def test_the_board_has_data_and_alerts_fire(spark: SparkSession, tmp_path: Path)
     try:
         with pillarbox.serve_metrics(query, port=0) as server:
             _check_text(server.url)
+            assert pillarbox.serve_metrics(query, port=0) is pillarbox.serve_metrics(query, port=server.port) is server
+            with pytest.raises(
+                ConfigurationError, match=f"is open on port {server.port}, so it cannot open on port 1: "
+            ):
+                pillarbox.serve_metrics(query, port=1)
             folder = tmp_path / "prometheus"
             folder.mkdir()
             with prometheus(folder, server.url, ALERTS) as watching:
@@ -156,7 +162,9 @@ def test_a_query_that_fails(spark: SparkSession, tmp_path: Path) -> None:
     assert (value("up"), value("failures_total"), value("starts_total")) == (0, 1, 1)
     (inbox.folder / "000001.json").unlink()
     inbox.put(("ann", 1, 1))
-    query = started(counts(spark, inbox), tmp_path / "another checkpoint", "fails")
+    # Its writer's own start() has nobody look after the query, so the collector does.
+    writer = counts(spark, inbox).to_dataframe("card STRING, seen LONG").writeStream.format("noop").queryName("fails")
+    query = writer.option("checkpointLocation", str(tmp_path / "another checkpoint")).start()
     try:
         collector.add(query)
         query.processAllAvailable()
