@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox._errors import ConfigurationError, ProgramError, check_count, is_count, listed, shorten
+from pillarbox._errors import ConfigurationError, ProgramError, check_count, check_text, is_count, listed, shorten
 from pillarbox._model.failure import Failure
 from pillarbox._model.plan import Plan, PlanVertex
 from pillarbox._model.snapshot import Snapshot
@@ -95,6 +95,11 @@ def record(
         'failed'
     """
     check_count(limit, "record(): limit")
+    check_text(directory, "record(): directory")
+    if not hasattr(writer, "foreachBatch"):
+        raise ProgramError(
+            f"record() takes the writer of a program, such as to_dataframe(...).writeStream, not {shorten(writer)}"
+        )
     start = Start(writer, "start", **options)
     spark = start.spark
     if not is_classic(spark):
