@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.faults.test_driver import kill, wait_for
+from tests.faults.processes import kill, wait_for
 from tests.support.sessions import environment_without_spark
 
 __all__ = ["SPARK_HOME", "Daemon", "StandaloneCluster", "environment", "words_of"]

@@ -17,7 +17,7 @@ import pytest
 from examples.flights.oracle import expected
 from tests.cluster.standalone import SPARK_HOME, StandaloneCluster, environment, words_of
 from tests.examples.test_flights import first
-from tests.faults.test_driver import kill, wait_for
+from tests.faults.processes import kill, wait_for
 
 pytestmark = [
     pytest.mark.spark,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
 
 from pillarbox import (
     AggregateFunction,
@@ -540,16 +539,6 @@ def test_fraud_within_a_minute():
         assert harness.get_output() == [Alert(1), Alert(1)]
         assert harness.num_keyed_state_entries() == 0
         assert harness.num_processing_time_timers() == 0
-
-
-@pytest.mark.long("the local runtime runs the same program")
-def test_fraud_detection_on_spark(spark: SparkSession):
-    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
-    rows = spark.createDataFrame(TRANSACTIONS, "account LONG, at LONG, amount DOUBLE").coalesce(1)
-    transactions = env.from_dataframe(rows).key_by("account")
-    alerts = transactions.process(FraudDetector(), Types.ROW_NAMED(["account"], [Types.LONG()]))
-    found = [row.account for row in alerts.to_dataframe("account LONG").collect()]
-    assert sorted(found) == [1, 1, 2, 2, 3, 3]
 
 
 # -- PyFlink's own examples --

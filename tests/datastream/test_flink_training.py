@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
 
 from pillarbox import (
     CoFlatMapFunction,
@@ -248,17 +247,6 @@ def test_hourly_tips_by_a_rolling_maximum_end_with_the_same(mode):
     assert len(rolling) == (of_all if mode is RuntimeExecutionMode.STREAMING else len(highest_tips(fares)))
     last = {end: (end, driver, tip) for end, driver, tip in rolling}
     assert sorted(last.values()) == highest_tips(fares)
-
-
-@pytest.mark.long("the local runtime runs the same program")
-def test_hourly_tips_on_spark(spark: SparkSession):
-    fares = some_fares()
-    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
-    rows = env.from_dataframe(
-        spark.createDataFrame(fares, "ride_id LONG, driver_id LONG, at LONG, tip DOUBLE").coalesce(1)
-    )
-    highest = hourly_tips(rows).to_dataframe("hour LONG, driver LONG, tip DOUBLE")
-    assert sorted(map(tuple, highest.collect())) == highest_tips(fares)
 
 
 LATE_FARES = OutputTag("late fares")

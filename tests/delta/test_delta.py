@@ -14,7 +14,7 @@ import pytest
 import pillarbox
 from pillarbox import CheckpointMismatchError
 from tests.delta.shop import CARDS, Shop, totals_of
-from tests.faults.test_driver import kill, start_python, wait_for
+from tests.faults.processes import kill, start_python, wait_for
 
 pytestmark = [
     pytest.mark.spark,

@@ -127,11 +127,6 @@ class Locked:
         return "Locked()"
 
 
-class Unprintable:
-    def __str__(self) -> str:
-        return exploding(row(id=3, key="k"))
-
-
 def exploding(value: Any) -> Any:
     return 1 // (value.id - 3)
 

@@ -11,7 +11,7 @@ from examples.delays.chart import draw
 from examples.delays.data import slices, tables
 from examples.delays.job import Hour
 from examples.delays.oracle import expected
-from examples.delays.run import read_hours, run_local, start_streaming
+from examples.delays.run import run_local
 
 _LONG = pytest.mark.long("the same in other batches")
 
@@ -53,14 +53,6 @@ def test_slices_have_each_row_once(streams):
 )
 def test_equal_to_the_oracle_on_the_local_runtime(streams, wanted, batches, parallelism):
     assert run_local(streams, batches, parallelism) == wanted
-
-
-@pytest.mark.long("the local runtime runs the same program; the flights run on Spark")
-def test_equal_to_the_oracle_as_a_streaming_query(spark, streams, wanted, tmp_path):
-    query, plan = start_streaming(spark, streams, tmp_path, batches=1, parallelism=1)
-    query.awaitTermination()
-    assert read_hours(spark, tmp_path) == wanted
-    assert "process: Alarms" in str(plan)
 
 
 def test_the_picture_shows_the_days_with_most_alarms(wanted, tmp_path):

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import pytest
 
 from examples.flights.data import flights
-from examples.flights.run import Job, collected, run_batch, run_local, run_streaming
+from examples.flights.run import Job, collected, run_local
 from examples.flights.windows import Departures, build, by_spark
 
 _LONG = pytest.mark.long("the same with other numbers")
@@ -35,9 +35,3 @@ def wanted(spark, january):
 )
 def test_windows_equal_sparks_own_on_the_local_runtime(january, wanted, batches, parallelism):
     assert run_local(january, batches, parallelism, shuffle=batches, forget=True, job=WINDOWS) == wanted
-
-
-@pytest.mark.long("spark/test_windows.py compares windows with Spark's own")
-def test_windows_equal_sparks_own_in_batch_and_streaming(spark, january, wanted, tmp_path):
-    assert run_batch(spark, january, tmp_path, 4, WINDOWS) == wanted
-    assert run_streaming(spark, january, tmp_path, 5, 2, 11, WINDOWS) == wanted

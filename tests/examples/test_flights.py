@@ -129,15 +129,6 @@ def test_slices_and_deals_keep_every_row():
     assert heartbeat(table)["kind"].to_pylist() == ["heartbeat"]
 
 
-@pytest.mark.parametrize(
-    ("days", "parallelism", "batches"),
-    [(30, 2, 7), (MOST_DAYS, 4, 7), (30, 1, 1), (10, 2, 120)],
-)
-@pytest.mark.long("the test where all tasks die after every epoch shows it")
-def test_local_runtime(days, parallelism, batches):
-    assert run_local(first(days), batches, parallelism, shuffle=batches) == result(days)
-
-
 def test_local_runtime_when_all_tasks_die_after_every_epoch():
     assert run_local(first(16), 6, 3, forget=True) == result(16)
 
@@ -150,9 +141,3 @@ def test_batch_on_spark(spark, tmp_path):
 @pytest.mark.parametrize(("days", "parallelism", "batches"), [pytest.param(MOST_DAYS, 2, 4, marks=_LONG), (30, 3, 3)])
 def test_streaming_on_spark(spark, tmp_path, days, parallelism, batches):
     assert run_streaming(spark, first(days), tmp_path, batches, parallelism, shuffle=batches) == result(days)
-
-
-@pytest.mark.long("the same in four micro-batches")
-def test_streaming_on_spark_in_many_micro_batches(spark, tmp_path):
-    """A slice has about seven hours: most aircraft are in few of them, and their state rests in between."""
-    assert run_streaming(spark, first(4), tmp_path, 14, 2) == result(4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from examples.enrichment.service import RunningService, running_service
-from tests.faults.programs.async_job import MODES, Mode, batches_of, build, check, count_of
+from examples.enrichment.service import running_service
+from tests.faults.processes import START_SECONDS
+from tests.faults.programs.async_job import Mode, batches_of, build, check, count_of
 from tests.faults.programs.job import (
     NO_FAULTS,
     Epoch,
@@ -25,9 +25,7 @@ from tests.faults.programs.job import (
     make_events,
     read_events,
     write_events,
-    write_fixed_epochs,
 )
-from tests.faults.test_driver import START_SECONDS, kill, start_python
 
 pytestmark = pytest.mark.fault
 _OTHER_MODE = pytest.mark.long("the other fault of this file comes in this mode")
@@ -113,51 +111,12 @@ def test_a_worker_is_killed_with_requests_in_flight(spark: SparkSession, tmp_pat
         run.end(run.start(service.url))
 
 
-@pytest.mark.long("chaos shows it, too")
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
-def test_the_driver_is_killed_with_requests_in_flight(tmp_path: Path, seed: int) -> None:
-    """Both programs run in one driver, which is killed when some of their epochs are done and requests are made."""
-    rng = random.Random(seed)
-    epochs = make_events(seed + 2, epochs=5)
-    write_fixed_epochs(epochs, tmp_path / "in.parquet")
-    (tmp_path / "records").write_text(str(count_of(epochs)))
-    sinks = {mode: FileSink(tmp_path / mode) for mode in MODES}
-    log = tmp_path / "log"
-    with running_service(seed=seed, latency=50, errors=0.05) as service:
-        driver = start(tmp_path, log, service)
-        try:
-            until, victim = rng.choice([1, 2]), rng.choice(["all", "jvm", "driver"])
-            watched = sinks[rng.choice(MODES)]
-            wait_for(lambda: len(watched.batches()) >= until and service.stats()["in_flight"] > 0, driver)
-            time.sleep(rng.uniform(0, 0.3))
-            done = {mode: sink.batches() for mode, sink in sinks.items()}
-            print(f"killed: {victim}, {service.stats()['in_flight']} requests in flight, batches done: {done}")
-            kill(driver.pid, victim)
-            driver.wait()
-            driver = start(tmp_path, log, service)
-            driver.wait(timeout=400)
-        finally:
-            kill(driver.pid, "all")
-            driver.wait()
-    assert (tmp_path / "done").exists(), log.read_text()[-4000:]
-    for mode, sink in sinks.items():
-        check(batches_of(sink), epochs, mode)
-
-
-def start(home: Path, log: Path, service: RunningService) -> subprocess.Popen[bytes]:
-    """Start a driver."""
-    return start_python(log, "-m", "tests.faults.programs.async_job", str(home), service.url)
-
-
-def wait_for(condition: Any, busy: StreamingQuery | subprocess.Popen[bytes]) -> None:
-    """Wait for something that happens while a query or driver runs."""
+def wait_for(condition: Any, query: StreamingQuery) -> None:
+    """Wait for something that happens while a query runs."""
     patience = time.monotonic() + START_SECONDS
-    while True:
-        has_ended = busy.poll() is not None if isinstance(busy, subprocess.Popen) else not busy.isActive
-        if condition():
-            return
-        if has_ended and not isinstance(busy, subprocess.Popen):
-            busy.awaitTermination()  # raises what it died of
-        assert not has_ended, "it has ended before"
+    while not condition():
+        if not query.isActive:
+            query.awaitTermination()  # raises what it died of
+            pytest.fail("it has ended before")
         assert time.monotonic() < patience, "it does not happen"
         time.sleep(0.02)

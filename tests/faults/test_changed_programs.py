@@ -19,7 +19,6 @@ from tests.faults.oracles.oracle import answer
 from tests.faults.programs.job import NO_FAULTS, FileSink, Ledger, make_events, write_events
 
 pytestmark = pytest.mark.fault
-_WITHOUT_SPARK = pytest.mark.long("runtime/changes shows it without Spark")
 
 
 @pytest.fixture(scope="module")
@@ -58,20 +57,6 @@ class WithoutMean(Ledger):
         super().open(Spy())  # type: ignore[arg-type]
 
 
-class OtherKind(Ledger):
-    """The state ``recent`` was a list."""
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        class Spy:
-            def get_list_state(self, descriptor: Any) -> Any:
-                return runtime_context.get_state(ValueStateDescriptor(descriptor.name))
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(runtime_context, name)
-
-        super().open(Spy())  # type: ignore[arg-type]
-
-
 class MoreState(Ledger):
     """One state more, before those that there were."""
 
@@ -88,28 +73,9 @@ class MoreState(Ledger):
     ("program", "says"),
     [
         pytest.param(
-            {"uid": "other"},
-            "the checkpoint holds state of operator 'ledger' where the program has 'other': set the operator's uid()",
-            id="uid",
-            marks=_WITHOUT_SPARK,
-        ),
-        pytest.param(
             {"ledger": WithoutMean(NO_FAULTS)},
             "the checkpoint holds aggregating 'mean' of operator ",
             id="state removed",
-        ),
-        pytest.param(
-            {"ledger": OtherKind(NO_FAULTS)},
-            "as list state, the program declares it as value state: give it another name",
-            id="kind of state",
-            marks=_WITHOUT_SPARK,
-        ),
-        pytest.param(
-            {"max_parallelism": 5},
-            "operator 'ledger': the checkpoint was written with 4 subtasks, the program runs with 5: leave"
-            " env.set_max_parallelism() out",
-            id="max parallelism",
-            marks=_WITHOUT_SPARK,
         ),
         pytest.param(
             {"branch": True},
@@ -129,12 +95,6 @@ def test_a_change_is_refused(old: Run, program: dict[str, Any], says: str) -> No
     if "branch" in program:
         old.to_the_end()
         old.check()
-
-
-@pytest.mark.long("spark/operating/test_parallelism.py starts a checkpoint with another parallelism")
-def test_the_parallelism_stays_that_of_the_checkpoint(old: Run) -> None:
-    old.to_the_end(parallelism=3)
-    old.check()
 
 
 def test_state_can_be_added(old: Run) -> None:

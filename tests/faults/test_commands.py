@@ -2,8 +2,7 @@
 leaves the checkpoint as it was, file by file.
 
 One kill of ``state --output`` is for every run; the others, at the beginnings of Spark's jobs all over a command's run,
-are for `make test-all`, which sets ``PILLARBOX_LONG``. That a query starts from a savepoint is in ``test_chain.py``,
-changes of parallelism are in ``test_rescale.py``.
+are for `make test-all`, which sets ``PILLARBOX_LONG``.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ import pytest
 import pillarbox
 from pillarbox import CheckpointMismatchError
 from pillarbox._state.savepoint.files import LocalSavepoint
+from tests.faults.processes import START_SECONDS, kill, start_python, wait_for
 from tests.faults.programs.savepoint_job import writer
-from tests.faults.test_driver import START_SECONDS, kill, start_python, wait_for
 
 pytestmark = [
     pytest.mark.fault,

@@ -1,13 +1,9 @@
-"""A query ends while it takes the state of a savepoint: the same start completes that, and no other does.
-
-It is stopped, or, where ``PILLARBOX_LONG`` is set (by `make test-all`), its driver dies.
-"""
+"""A query ends while it takes the state of a savepoint: the same start completes that, and no other does."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -20,8 +16,8 @@ import pillarbox
 from pillarbox import CheckpointMismatchError, SavepointError
 from pillarbox._state.savepoint.files import write_savepoint
 from pillarbox.testing import ProgramTestHarness, row
+from tests.faults.processes import START_SECONDS
 from tests.faults.programs.savepoint_job import counted, writer
-from tests.faults.test_driver import START_SECONDS, kill, start_python
 
 pytestmark = [
     pytest.mark.fault,
@@ -31,10 +27,6 @@ pytestmark = [
 
 def records(start: int, end: int) -> list[dict[str, int]]:
     return [{"key": number % 7, "at": 100 * number} for number in range(start, end)]
-
-
-def start_driver(home: Path) -> subprocess.Popen[bytes]:
-    return start_python(home / "log", "-m", "tests.faults.programs.savepoint_job", str(home))
 
 
 def reached(home: Path, ends: Callable[[], bool]) -> bool:
@@ -66,20 +58,7 @@ def stop_the_query(spark: Any, home: Path) -> None:
     assert "was stopped before it had the state of the savepoint" in str(error)
 
 
-def kill_the_driver(spark: Any, home: Path) -> None:
-    driver = start_driver(home)
-    try:
-        assert reached(home, lambda: driver.poll() is not None), (home / "log").read_text()[-4000:]
-    finally:
-        kill(driver.pid, "all")
-        driver.wait()
-
-
-long = pytest.mark.long("a driver that dies, where stopping it shows the same")
-
-
-@pytest.mark.parametrize("interrupt", [stop_the_query, pytest.param(kill_the_driver, marks=long)])
-def test_the_query_ends_while_the_state_is_taken(spark: Any, tmp_path: Path, interrupt: Any) -> None:
+def test_the_query_is_stopped_while_the_state_is_taken(spark: Any, tmp_path: Path) -> None:
     with ProgramTestHarness(lambda env, rows: counted(rows), parallelism=2) as right:
         right.push_all("rows", [row(**each) for each in records(0, 40)])
         right.run_epoch()
@@ -93,7 +72,7 @@ def test_the_query_ends_while_the_state_is_taken(spark: Any, tmp_path: Path, int
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "part.json").write_text("\n".join(map(json.dumps, records(40, 90))))
     (tmp_path / "wait").touch()
-    interrupt(spark, tmp_path)
+    stop_the_query(spark, tmp_path)
     (tmp_path / "wait").unlink()
     assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
     for options, says in (

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 from collections import Counter
 
 import pytest
@@ -53,54 +52,3 @@ def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
     run.check()
     redone = [task for task in tasks(query) if task.level == 1 and task.epoch == at + 1]
     assert len(redone) == 2
-
-
-@pytest.mark.long("spark/starting/test_interrupted_sinks.py has sinks with several actions")
-def test_a_sink_with_several_actions(make_run: MakeRun, seed: int) -> None:
-    """Each action on a batch's DataFrame runs the epoch again, some of them only in part: tasks are rolled back."""
-    hosts: dict[int, set[tuple[str, int, int]]] = {}
-
-    def look_first(df: DataFrame, batch: int) -> None:
-        assert not df.isEmpty()
-        if batch % 2:
-            assert df.count() == len(run.right.output[batch])
-        hosts[batch] = {(row.part, row.subtask, row.pid) for row in df.collect()}
-
-    run = make_run(seed + 2, before=look_first, epochs=2)
-    run.to_the_end()
-    run.check()
-    for batch, rows in run.sink.raw().items():
-        assert {(row.part, row.subtask, row.pid) for row in rows} == hosts[batch], "each in its own process"
-
-
-@pytest.mark.long("the same with each fault that is in this file")
-def test_stopped_and_started_as_data_comes(make_run: MakeRun, seed: int) -> None:
-    """Between two starts, the checkpoint may also go back in time."""
-    from tests.faults.programs.job import write_events
-
-    run = make_run(seed + 3, epochs=5, written=2)
-    run.to_the_end()
-    old = run.home / "old checkpoint"
-    shutil.copytree(run.home / "checkpoint", old)
-    for number in (2, 3):
-        write_events(run.epochs[number : number + 1], run.home / "in", first=number)
-    first = run.to_the_end()
-    assert [task.epoch for task in tasks(first) if task.level == 1] == [3, 3, 4, 4]
-    shutil.rmtree(run.home / "checkpoint")
-    old.rename(run.home / "checkpoint")
-    write_events(run.epochs[4:], run.home / "in", first=4)
-    run.to_the_end()
-    run.check()
-    assert {batch for batch, _ in run.sink.earlier()} == {2, 3}
-
-
-@pytest.mark.long("chaos runs queries at once, and homes/test_homes.py has two runs")
-def test_the_same_program_twice_at_once(make_run: MakeRun, seed: int) -> None:
-    runs = [make_run(seed + 4, epochs=4), make_run(seed + 5, epochs=4)]
-    queries = [run.start() for run in runs]
-    for query in queries:
-        query.awaitTermination()
-    for run in runs:
-        run.check()
-    hosts = [{row.pid for rows in run.sink.raw().values() for row in rows} for run in runs]
-    assert not hosts[0] & hosts[1], "each run has homes of its own"

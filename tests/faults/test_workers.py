@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.faults.conftest import MakeRun, tasks
+from tests.faults.conftest import MakeRun
 from tests.faults.oracles.oracle import Answer
 from tests.faults.programs.job import Fault
 
@@ -32,24 +32,6 @@ def anywhere(
     return faults
 
 
-@pytest.mark.long("test_every_operator.py kills workers of this program and of all operators")
-def test_workers_are_killed(make_run: MakeRun, seed: int) -> None:
-    run = make_run(seed, epochs=5)
-    run.plan(anywhere(random.Random(seed), run.right, ["kill"]))
-    query = run.to_the_end()
-    run.check()
-    # A worker that was killed took its resident tasks along.
-    assert "loaded" in {task.state_sync for task in tasks(query)}
-
-
-@pytest.mark.long("the test after it has functions that raise, and workers that are killed")
-def test_functions_raise(make_run: MakeRun, seed: int) -> None:
-    run = make_run(seed + 1, epochs=5)
-    run.plan(anywhere(random.Random(seed + 1), run.right, ["raise"]))
-    run.to_the_end()
-    run.check()
-
-
 def test_a_task_fails_three_times(make_run: MakeRun, seed: int) -> None:
     rng = random.Random(seed)
     run = make_run(seed + 2, epochs=3)
@@ -59,16 +41,3 @@ def test_a_task_fails_three_times(make_run: MakeRun, seed: int) -> None:
     run.plan([Fault("changed", last, actions[0], 3), Fault("snapshot", of_the_second[-1], actions[1], 3)])
     run.to_the_end()
     run.check()
-
-
-@pytest.mark.long("homes/test_homes.py shows it")
-def test_tasks_stay_where_they_are(make_run: MakeRun, seed: int) -> None:
-    """Spark hands a subtask to whichever worker is free: its task lives in one home all the same."""
-    run = make_run(seed + 3, epochs=8)
-    query = run.to_the_end()
-    run.check()
-    keyed = [task for task in tasks(query) if task.level > 0]
-    assert sorted({task.epoch for task in keyed}) == list(range(1, 10))
-    assert len(keyed) == 9 * 4
-    assert {task.state_sync for task in keyed if task.epoch > 1} == {"in step"}
-    assert len({(task.level, task.subtask, task.host, task.process) for task in keyed}) == 4

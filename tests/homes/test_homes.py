@@ -300,28 +300,3 @@ def test_an_older_attempt_that_comes_late_is_not_let_in(
     with pytest.raises(OperatorError, match="newer attempt"):
         list(older)
     assert [row[2] for row in attempts.run(1002, [1])] == [3]
-
-
-@pytest.mark.long("a home that hangs is replaced in another test")
-def test_a_newer_attempt_ends_a_home_whose_function_hangs(
-    executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    query = counting(notes, parallelism=1)
-    query.run_batch([1])
-    attempts = Attempts(query, monkeypatch)
-    hanging_rows, rows = buffers_of(query, [1, 99]), buffers_of(query, [1])
-    _, older = attempts.begin(1000, iter([hanging_rows]))
-    failed: list[OperatorError] = []
-
-    def hang() -> None:
-        with pytest.raises(OperatorError) as raised:
-            list(older)
-        failed.append(raised.value)
-
-    hanging = threading.Thread(target=hang)
-    hanging.start()
-    wait_until(lambda: bool(noted(notes, "hangs")))
-    handle, newer = attempts.begin(1001, iter([rows]))
-    assert list(newer) and handle.state != query.handles[0].state
-    hanging.join()
-    assert "has ended in the middle of an epoch" in str(failed[0])

@@ -19,7 +19,7 @@ import pytest
 
 import pillarbox
 from pillarbox import CheckpointMismatchError
-from tests.faults.test_driver import kill, start_python, wait_for
+from tests.faults.processes import kill, start_python, wait_for
 from tests.kafka.kafka_job import totals
 from tests.kafka.shop import Shop, totals_of
 

@@ -15,7 +15,7 @@ from examples.flights.data import FILES_PER_SLICE, write_files
 from examples.flights.oracle import canonical, expected
 from examples.flights.run import collected
 from tests.examples.test_flights import first
-from tests.faults.test_driver import kill, start_python, wait_for
+from tests.faults.processes import kill, start_python, wait_for
 from tests.s3.gateway import Gateway
 from tests.s3.s3_job import url, writer
 

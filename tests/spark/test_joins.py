@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from pyspark.sql import functions as F
 
 import pillarbox.functions as PF
@@ -14,7 +13,6 @@ from pillarbox import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from tests.spark.streams import run, stream_of
 
 AT = WatermarkStrategy.for_bounded_out_of_orderness("1 second").with_timestamp_assigner("at")
 ROWS = 300
@@ -124,18 +122,3 @@ def test_a_join_of_columns_equals_that_of_spark(spark):
     rows = expected.collect()
     assert sum(row.id_answer is not None for row in rows) > 100
     assert counted(found.collect()) == counted(rows)
-
-
-@pytest.mark.long("faults/test_every_operator.py starts all joins again")
-def test_a_join_of_columns_goes_on_after_a_restart(spark, tmp_path):
-    left = stream_of(spark, orders(spark), tmp_path / "orders", 2)
-    right = stream_of(spark, answers(spark), tmp_path / "answers", 2)
-    expected = counted(tuple(row) for row in columns_by_spark(orders(spark), answers(spark), "left").collect())
-    rows = run(by_columns(left, right, "left"), tmp_path / "checkpoint", batches=1)
-    # A stream has no end: what waits for event time comes out when a row of each side has brought it on.
-    for number, (df, folder) in enumerate(((orders(spark), "orders"), (answers(spark), "answers"))):
-        last = df.where("id = 1").withColumn("at", F.timestamp_millis(F.lit(1_800_000_000_000 + 10_000_000 * number)))
-        last.coalesce(1).write.mode("append").parquet(str(tmp_path / folder))
-    assert 0 < len(rows) < sum(expected.values())
-    rows += run(by_columns(left, right, "left"), tmp_path / "checkpoint")
-    assert counted(rows) == expected

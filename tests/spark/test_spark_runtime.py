@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from pillarbox import (
     ProcessFunction,
     ProgramError,
     StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
@@ -28,8 +26,7 @@ from pillarbox import (
     metrics,
 )
 from pillarbox._graph.targets import spark_hash, subtask_codes
-from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from tests.spark.streams import Rows, stream_of
+from tests.spark.streams import stream_of
 
 
 class CountPerKey(KeyedProcessFunction):
@@ -250,45 +247,6 @@ class Pass(KeyedProcessFunction):
 class Count(WindowFunction):
     def apply(self, key, window, inputs):
         yield window.start, len(list(inputs))
-
-
-@pytest.mark.long("tests/simulation has such a program")
-def test_a_subtask_without_records_is_idle_and_stays_so_over_a_restart(spark, tmp_path):
-    """All records have one key, so of two subtasks behind the first shuffle one is silent: windows wait for it."""
-    (tmp_path / "in").mkdir()
-
-    def put(at):
-        (tmp_path / f"{at}.json").write_text(f'{{"key": 1, "at": {at}}}')
-        (tmp_path / f"{at}.json").rename(tmp_path / "in" / f"{at}.json")
-
-    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at").with_idleness("200 ms")
-    stream = spark.readStream.schema("key LONG, at LONG").json(str(tmp_path / "in"))
-    passed = environment(spark).from_dataframe(stream).key_by("key").process(Pass()).uid("pass")
-    timed = passed.assign_timestamps_and_watermarks(strategy).uid("times")
-    counted = timed.key_by("key").window(TumblingEventTimeWindows.of("1 second")).apply(Count()).uid("windows")
-    out = Rows()
-    writer = counted.to_dataframe("start LONG, n LONG").writeStream.option("checkpointLocation", str(tmp_path / "cp"))
-    writer = writer.foreachBatch(out)
-
-    def one_epoch():
-        writer.trigger(once=True).start().awaitTermination()
-
-    put(1_000)
-    one_epoch()
-    put(5_000)
-    query = writer.trigger(processingTime="0 seconds").start()
-    try:
-        deadline = time.monotonic() + 300
-        while not out and time.monotonic() < deadline and query.isActive:
-            time.sleep(0.05)
-    finally:
-        query.stop()
-    assert list(out) == [(1_000, 1)] and query.exception() is None
-    if Checkpoint(spark, str(tmp_path / "cp")).unfinished is not None:
-        one_epoch()  # the one that the query was stopped in comes again
-    put(9_000)
-    one_epoch()
-    assert list(out) == [(1_000, 1), (5_000, 1)], "one epoch: nothing has become idle in it that was not before"
 
 
 class HiddenAlarm(KeyedProcessFunction):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
 from pyspark.sql import functions as F
 
 from pillarbox import (
@@ -18,7 +17,7 @@ from pillarbox import (
     metrics,
     start,
 )
-from tests.spark.streams import run, stream_of
+from tests.spark.streams import stream_of
 
 UNPAID = OutputTag("unpaid")
 BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
@@ -84,18 +83,6 @@ def test_connected_streams_in_batch(spark):
     _, both = joined(spark, orders(spark), payments(spark))
     unpaid = both.get_side_output(UNPAID).execute_and_collect()
     assert Counter(unpaid) == Counter(range(0, ORDERS, 10))
-
-
-@pytest.mark.long("joins are restarted in test_joins.py")
-def test_connected_streams_go_on_after_a_restart(spark, tmp_path):
-    """State that one stream left is there for the other one, in another start of the query."""
-    left = stream_of(spark, orders(spark), tmp_path / "orders", 4)
-    right = stream_of(spark, payments(spark), tmp_path / "payments", 4)
-    columns = "id LONG, customer STRING, amount DOUBLE"
-    rows = run(joined(spark, left, right)[1].to_dataframe(columns), tmp_path / "checkpoint", batches=3)
-    assert len(rows) < len(EXPECTED)
-    rows += run(joined(spark, left, right)[1].to_dataframe(columns), tmp_path / "checkpoint")
-    assert Counter(rows) == Counter(EXPECTED)
 
 
 def test_rebalance_spreads_one_partition_over_all_subtasks(spark, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +11,12 @@ from pyspark.sql import functions as F
 
 from pillarbox import (
     AggregateFunction,
-    ContinuousEventTimeTrigger,
     EventTimeSessionWindows,
     ProcessWindowFunction,
     SlidingEventTimeWindows,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
     WatermarkStrategy,
-    metrics,
     start,
 )
 from tests.spark.streams import Rows
@@ -141,65 +138,3 @@ class Totals(CountAndSum):
 
     def add(self, value, accumulator):
         return accumulator[0] + value[3], accumulator[1] + value[4]
-
-
-@pytest.mark.long("the simulation shows it")
-def test_final_results_depend_neither_on_firings_nor_on_batches_restarts_and_parallelism(spark, tmp_path):
-    """Windows that fire again and again, of records that come late but not too late, end as those of a batch do."""
-    rows = events(spark)
-    window = F.window("at", "1 minute", "20 seconds")
-    expected = counted(sparks_own(rows, window).collect())
-    for number, (low, high) in enumerate([(0, 90), (90, 240), (240, 410), (410, 500)]):
-        part = rows.where((F.col("amount") >= low) & (F.col("amount") < high)).coalesce(1)
-        part.write.parquet(str(tmp_path / "in" / f"part={number}"))
-
-    def program(df, parallelism: int, interval: str) -> Any:
-        env = (
-            StreamExecutionEnvironment.get_execution_environment(spark)
-            .set_parallelism(parallelism)
-            .set_max_parallelism(parallelism)
-        )
-        at_once = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
-        keyed = env.from_dataframe(df).assign_timestamps_and_watermarks(at_once).key_by("key")
-        windows = keyed.window(SlidingEventTimeWindows.of("1 minute", "20 seconds")).allowed_lateness("2 seconds")
-        again = windows.trigger(ContinuousEventTimeTrigger.of(interval))
-        return again.aggregate(CountAndSum(), WithWindow()).uid("windows").to_dataframe(COLUMNS)
-
-    def final(found) -> tuple[Counter[Any], int]:
-        last = {tuple(row[:3]): tuple(row) for row in found if row[0] != 99}
-        return counted(last.values()), len(found)
-
-    assert final(program(rows, 1, "1 hour").collect())[0] == expected
-
-    found: list[tuple[Any, ...]] = []
-    for folders in ([0, 1], [2, 3, 4]):
-        hidden = [hide(tmp_path / "in" / f"part={number}") for number in (2, 3) if number not in folders]
-        source = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1)
-        df = program(source.parquet(str(tmp_path / "in" / "part=*")), 3, "5 seconds")
-        writer = df.writeStream.foreachBatch(lambda batch, number: found.extend(map(tuple, batch.collect())))
-        query = start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True))
-        query.awaitTermination()
-        late = [
-            task.counters["windows.late_records_dropped"]
-            for each in query.recentProgress
-            for task in metrics(each)
-            if task.uid == "windows"
-        ]
-        assert late and not any(late)
-        for folder in hidden:
-            folder.rename(folder.with_name(folder.name.removeprefix(".")))
-        if folders == [0, 1]:
-            end_of(spark).write.parquet(str(tmp_path / "in" / "part=4"))
-    last, firings = final(found)
-    assert last == expected
-    assert firings > 3 * len(expected)
-
-
-def end_of(spark):
-    """A row that comes long after all others."""
-    rows = spark.createDataFrame([(99, 1_800_000_000_000, 0)], "key INT, at LONG, amount LONG")
-    return rows.select("key", F.timestamp_millis("at").alias("at"), "amount")
-
-
-def hide(folder: Path) -> Path:
-    return folder.rename(folder.with_name(f".{folder.name}"))

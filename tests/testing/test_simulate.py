@@ -112,15 +112,6 @@ def test_an_oracle_that_says_something_else_is_told():
     assert caught.value.faults == ()
 
 
-@pytest.mark.long("the example in the docstring of simulate() shows it")
-def test_state_in_a_field_is_found_and_made_small():
-    with pytest.raises(SimulationError) as caught:
-        simulate(by_card(CountInField), CARDS, seeds=50)
-    error = caught.value
-    assert 2 <= len(error.inputs["cards"]) <= 4  # two of one key are the least that shows it
-    assert len(error.faults) == 1
-
-
 @pytest.mark.usefixtures("shrinks_little")
 def test_a_seed_that_failed_fails_again_and_so_does_the_smaller_case():
     with pytest.raises(SimulationError) as caught:

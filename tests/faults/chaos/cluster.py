@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.faults.test_driver import ROOT, kill, members
+from tests.faults.processes import ROOT, kill, members
 
 __all__ = ["Driver", "reason", "spark_home"]
 

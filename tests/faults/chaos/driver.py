@@ -42,9 +42,9 @@ from pillarbox._state.savepoint.files import LocalSavepoint
 from tests.faults.chaos.sinks import ChaosSink, LoggedFiles
 from tests.faults.parts import columns
 from tests.faults.parts.part import Joined, streams_of
+from tests.faults.processes import members
 from tests.faults.programs import async_job, job, limited_job, second_job
 from tests.faults.programs.job import Fault, Faults, FileSink, read_events, read_fixed_epochs
-from tests.faults.test_driver import members
 from tests.operators_table.table import chaos_parts
 from tests.support.forked_python import forked_python
 

@@ -1,5 +1,4 @@
-"""The program with requests in flight that the fault tests run, and a driver process of its own for it:
-``python -m tests.faults.programs.async_job HOME SERVICE``.
+"""The program with requests in flight that the fault tests run.
 
 Each record's square is asked of a real HTTP service: before any shuffle, where an epoch waits for all answers
 (``drain``), or behind a ``key_by``, where requests that are in flight at the barrier go with the state (``carry``).
@@ -9,18 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import aiohttp
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
 
-from pillarbox import Function, RuntimeContext, StreamExecutionEnvironment, local_session
-from tests.faults.programs.job import HEARTBEAT, NO_FAULTS, Epoch, Event, Faults, FileSink, read_fixed_epochs
+from pillarbox import Function, RuntimeContext, StreamExecutionEnvironment
+from tests.faults.programs.job import HEARTBEAT, NO_FAULTS, Epoch, Event, Faults, FileSink
 
 Mode = Literal["drain", "carry"]
 MODES: tuple[Mode, ...] = ("drain", "carry")
@@ -113,35 +109,3 @@ def _same(rows: Sequence[Squared], events: Sequence[Event], what: str) -> None:
     extra, missing = [row for row in found if row not in right], [row for row in right if row not in found]
     assert not extra and not missing, f"{what}: too much {extra[:5]}, missing {missing[:5]}"
     assert found == right, f"{what}: records came more than once: {[row for row in right if found.count(row) > 1][:5]}"
-
-
-def main(home: Path, service: str) -> None:
-    """Run both programs at once until all is there, then write HOME/done."""
-    spark = local_session(
-        2,
-        app_name="pillarbox-async-fault-driver",
-        spark__driver__memory="1g",
-        spark__log__level="ERROR",
-        spark__python__daemon__module="tests.support.daemon",
-        spark__local__dir=str(home / "local"),
-        spark__sql__warehouse__dir=str(home / "warehouse"),
-    )
-    wanted = int((home / "records").read_text())
-    running: list[tuple[StreamingQuery, FileSink]] = []
-    for mode in MODES:
-        sink = FileSink(home / mode)
-        df = build(read_fixed_epochs(spark, home / "in.parquet"), service, mode)
-        writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(home / f"{mode} checkpoint"))
-        running.append((writer.trigger(processingTime="0 seconds").start(), sink))
-    for query, sink in running:
-        # The epoch that another driver was killed in is run again first: until then its file does not count.
-        while query.lastProgress is None or sum(map(len, batches_of(sink).values())) < wanted:
-            query.awaitTermination(1)  # raises what the query died of
-    for query, _ in running:
-        query.stop()
-    (home / "done").write_text(str(os.getpid()))
-    spark.stop()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,24 +1,18 @@
 """A program with all that a checkpoint can hold, for tests that operate it.
 
-``python -m tests.faults.programs.everything_job`` runs it.
-
 To the program of ``job.py`` (each kind of keyed state, event-time timers, two shuffles) and the parts of all operators
 in the table (windows, joins, broadcast state, state of operators, dead letters...), this adds state with a
 time-to-live, processing-time timers and requests that are carried from epoch to epoch. The last two wait until a file
 is there: so they are pending wherever a query is stopped before that. What comes out, all in all, does not depend on
 the parallelism.
-
-As a process of its own it carries out orders, one after the other: ``HOME run:2 rescale:8 run:8 finish:8``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 import pillarbox
 from pillarbox import (
-    CheckpointMismatchError,
     DataStream,
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -35,7 +28,6 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox._runtime.spark.settings.session import local_session
 from tests.faults.oracles.oracle import answer
 from tests.faults.parts.part import Model, Part, Said, streams_of
 from tests.faults.parts.windows import id_of
@@ -47,7 +39,6 @@ from tests.faults.programs.job import (
     FileSink,
     Out,
     Row,
-    make_events,
     program,
     read_events,
     to_its_end,
@@ -242,67 +233,3 @@ class Operated:
     def found(self) -> Counter[Row]:
         """Return all rows that came out."""
         return Counter(row for rows in self.sink.output().values() for row in rows)
-
-    def contents(self, uids: Iterable[str] = UIDS) -> dict[str, list[str]]:
-        """Return what is in the state of operators, wherever it lies."""
-        found = {}
-        for uid in uids:
-            rows = pillarbox.read_state(self.spark, self.checkpoint, uid).drop("subtask")
-            lines = rows.selectExpr("to_json(struct(*)) AS line").collect()
-            found[uid] = sorted(line.line for line in lines)
-        return found
-
-    def refusals(self, parallelism: int, other: int) -> Iterator[str]:
-        """Yield what is said to a start, and to a change to another parallelism than ``parallelism``."""
-        before = self.sink.batches()
-        for attempt in (
-            lambda: pillarbox.start(self.writer(parallelism).trigger(once=True)),
-            lambda: pillarbox.rescale(self.spark, self.checkpoint, other),
-        ):
-            try:
-                attempt()
-            except CheckpointMismatchError as error:
-                yield str(error)
-        assert self.sink.batches() == before
-
-
-def main(home: Path, *orders: str) -> None:
-    """Carry out orders; HOME/said has a line for each that was begun, and for each that was done."""
-    spark = local_session(
-        2,
-        app_name="pillarbox-everything",
-        spark__driver__memory="1g",
-        spark__log__level="ERROR",
-        spark__python__daemon__module="tests.support.daemon",
-        spark__local__dir=str(home / "local"),
-        spark__sql__warehouse__dir=str(home / "warehouse"),
-    )
-    shape = json.loads((home / "shape.json").read_text())
-    operated = Operated(spark, home, make_events(shape["seed"], epochs=shape["epochs"]), subtasks=shape["subtasks"])
-
-    def say(*what: Any) -> None:
-        with (home / "said").open("a") as file:
-            file.write(json.dumps(what) + "\n")
-
-    for order in orders:
-        what, _, number = order.partition(":")
-        parallelism = int(number)
-        say("begun", order)
-        if what == "run":
-            operated.run(parallelism)
-        elif what == "rescale":
-            before = operated.contents()
-            pillarbox.rescale(spark, operated.checkpoint, parallelism)
-            assert operated.contents() == before, "rescaling changed the state"
-            assert all(before[uid] for uid in UIDS if uid != "asked"), "there is an operator without state"
-        elif what == "refused":
-            said = list(operated.refusals(parallelism, parallelism % operated.subtasks + 1))
-            assert len(said) == 2 and all("was interrupted: complete it first" in line for line in said), said
-        else:
-            operated.finish(parallelism, shape["rows"])
-        say("done", order)
-    spark.stop()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])

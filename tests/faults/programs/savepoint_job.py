@@ -1,16 +1,14 @@
-"""A query that starts from a savepoint, in a driver of its own: ``python -m tests.faults.programs.savepoint_job HOME``.
+"""A query that starts from a savepoint.
 
 Its tasks stop while they take their state, for as long as there is a file HOME/wait, and write HOME/reached.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import pillarbox
 from pillarbox import (
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -18,7 +16,6 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._runtime.spark.settings.session import local_session
 
 
 class Count(KeyedProcessFunction):
@@ -67,19 +64,3 @@ def writer(spark: Any, home: Path, *, start: str | None = "savepoint", paralleli
         .option("checkpointLocation", str(home / "checkpoint"))
         .trigger(availableNow=True)
     )
-
-
-def main(home: Path) -> None:
-    spark = local_session(
-        2,
-        app_name="pillarbox-savepoint-driver",
-        spark__driver__memory="1g",
-        spark__local__dir=str(home / "local"),
-        spark__sql__warehouse__dir=str(home / "warehouse"),
-    )
-    pillarbox.start(writer(spark, home)).awaitTermination()
-    spark.stop()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

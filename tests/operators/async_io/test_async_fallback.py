@@ -48,14 +48,6 @@ class Odd(AsyncFunction):
         return [await odd(value)]
 
 
-class OddBatch(AsyncBatchFunction):
-    def __init__(self):
-        self.batches = []
-
-    async def async_invoke_batch(self, values):
-        return [await odd(value) for value in values]
-
-
 # -- fallbacks --
 
 

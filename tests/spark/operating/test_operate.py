@@ -11,7 +11,6 @@ from typing import Any
 import pyspark
 import pytest
 from click.testing import CliRunner
-from pyspark.errors import StreamingQueryException
 
 import pillarbox
 from pillarbox import (
@@ -50,19 +49,6 @@ class Remember(KeyedProcessFunction):
     def on_timer(self, timestamp, ctx):
         yield f"{ctx.get_current_key()} at {timestamp}", self.seen.value()
         self.seen.clear()
-
-
-class RememberLonger(Remember):
-    """A later version: another name for its state, and one more."""
-
-    def open(self, runtime_context):
-        runtime_context.delete_if_exists("never there")
-        self.seen = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()).renamed_from("seen"))
-        self.last = runtime_context.get_state(ValueStateDescriptor("last", Types.LONG()))
-
-    def process_element(self, value, ctx):
-        self.last.update(ctx.timestamp())
-        return super().process_element(value, ctx)
 
 
 class Count(WindowFunction):
@@ -241,21 +227,6 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     assert home.parallelism == 1
     # The epoch that was run again gave what it gave before.
     assert sorted({*out, *again}) == undisturbed(home)
-
-
-@pytest.mark.long("runtime/changes has such versions without Spark")
-def test_a_later_version_with_other_state_goes_on(home):
-    """What it renames goes on under the new name, and the older version is refused."""
-    home.run(2)
-    home.function = RememberLonger()
-    home.run(2)
-    state = as_table(home, "remember")
-    assert state.columns == ["key", "namespace", "count", "last", "timers", "subtask"]
-    found = state.selectExpr("key", "count", "last >= 10000", "timers[0].timestamp").collect()
-    assert sorted(map(tuple, found)) == [(key, 3, True, 25_000 + 700 * key) for key in range(KEYS)]
-    home.function = Remember()
-    with pytest.raises(StreamingQueryException, match=r"holds value 'count' of .*renamed_from\('count'\)"):
-        home.run(2)
 
 
 @pytest.mark.long("another rescaling with another sink")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -272,16 +271,6 @@ def test_metrics_of_two_programs_in_one_query(user, files, tmp_path):
     alone = to_the_end(counts(files).writeStream.format("noop"), tmp_path / "alone")
     assert sorted(alone.lastProgress["observedMetrics"]) == ["pillarbox", "pillarbox level 0"]
     assert metrics(None) == []
-
-
-@pytest.mark.long("spark/starting/test_locks.py has threads that start queries")
-def test_a_thread_starts_a_query_while_another_one_plans_two_programs_for_its_own(user, files, tmp_path):
-    left = counts(files)
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(lambda: to_the_end(counts(files).writeStream.format("noop"), tmp_path / "other"))
-        assert metrics(other.result().lastProgress)
-    both = to_the_end(left.unionAll(counts(files)).writeStream.format("noop"), tmp_path / "both")
-    assert Counter(task.uid for task in metrics(both.lastProgress))["count"] == 4
 
 
 def test_names_with_dots_and_backticks(user, files, tmp_path):

@@ -9,25 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.classic.dataframe import DataFrame
 
 import pillarbox
 from pillarbox import (
     KeyedProcessFunction,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
-    read_state,
-    rescale,
     savepoint,
-    write_state,
 )
 from pillarbox._runtime.spark.plan.plan import plan_first_epoch
-from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
 from pillarbox._runtime.spark.settings import session_settings
-from pillarbox._runtime.spark.settings.session_settings import spark_version
 from pillarbox._runtime.spark.starting import first_epoch
-from pillarbox._runtime.spark.starting import rescale as rescale_module
 
 pytestmark = pytest.mark.spark
 
@@ -105,42 +98,3 @@ def test_a_savepoint_is_written_while_another_thread_starts_from_one(spark, stop
     assert not any(thread.is_alive() for thread in both), "each waits for a lock that the other one has"
     assert free == [False]
     assert (stopped / "second" / "manifest").is_dir() and (stopped / "other" / "commits" / "0").exists()
-
-
-@pytest.mark.long("the test before has a start while a job runs")
-def test_the_lock_of_starts_is_free_while_jobs_run(spark, stopped, monkeypatch):
-    """Of what takes long: other threads plan and start meanwhile."""
-    looks: list[str] = []
-
-    def looked_at(module: Any, name: str) -> None:
-        original = getattr(module, name)
-
-        def look(*args: Any, **options: Any) -> Any:
-            free = threading.Thread(target=free_lock, args=(name,), daemon=True)
-            free.start()
-            free.join(DEADLOCKED)
-            return original(*args, **options)
-
-        monkeypatch.setattr(module, name, look)
-
-    def free_lock(name: str) -> None:
-        with session_settings._starting:
-            looks.append(name)
-
-    looked_at(savepoint_module, "begin")
-    looked_at(savepoint_module, "write_table")
-    looked_at(savepoint_module, "write_tasks")
-    looked_at(savepoint_module, "complete")
-    looked_at(DataFrame, "collect")
-    checkpoint, first = str(stopped / "checkpoint"), str(stopped / "first")
-    savepoint(spark, checkpoint, first)
-    assert looks and {"begin", "write_table", "write_tasks", "complete", "collect"} == {*looks}
-    looks.clear()
-    inspect_checkpoint(spark, checkpoint)
-    write_state(read_state(spark, first, "count").where("key = 1"), str(stopped / "edited"), "count", like=first)
-    run(spark, stopped, "other", first)
-    if spark_version(spark) >= (4, 2):
-        looked_at(rescale_module, "repartition")
-        assert rescale(spark, checkpoint, 1)
-        assert "repartition" in looks
-    assert {"write_table", "complete"} <= {*looks}

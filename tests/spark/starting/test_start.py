@@ -158,20 +158,6 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     assert home.rows == [("a", 1), ("a", 3)]
 
 
-@pytest.mark.long("the query of a plain start is the mended one in another test")
-@pytest.mark.usefixtures("one_attempt")
-def test_what_was_never_committed_binds_nothing(home: Home) -> None:
-    """A program that failed in its first batch may be mended in any way."""
-    home.put({"card": "a", "shop": "s", "amount": 1})
-    query = pillarbox.start(home.writer(program(home, Sum(), key=lambda row: 1 // 0)))
-    with pytest.raises(Exception, match="ZeroDivisionError"):
-        query.awaitTermination()
-    run(home.writer(program(home, Sum(), key="card")))
-    assert home.rows == [("a", 1)]
-    with pytest.raises(CheckpointMismatchError):
-        pillarbox.start(home.writer(program(home, Sum(), key="shop")))
-
-
 @pytest.mark.usefixtures("one_attempt")
 def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
     """Also where no description was written before: the query was started by Spark's own start()."""

@@ -1,0 +1,74 @@
+"""Processes of Python's in sessions of their own, for tests that kill them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["ROOT", "START_SECONDS", "kill", "members", "start_python", "wait_for"]
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 400
+
+
+def members(session: int) -> dict[int, str]:
+    """Give the processes of a session, with the names of their programs. Spark's daemon of Python workers leaves the
+    driver's process group, but not its session."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
+            state, _, _, member_of = rest.split()[:4]
+            if int(member_of) == session and state != "Z":
+                found[int(path.parent.name)] = name
+    return found
+
+
+def start_python(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Start a process of Python's in a session of its own, which finds the tests, and writes behind what a log has."""
+    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def kill(session: int, victim: str) -> None:
+    """Kill what ``victim`` says of a driver's processes; the others have a while to see it and end by themselves."""
+    for process, name in members(session).items():
+        wanted = victim == "all" or (victim == "jvm" and name == "java") or (victim == "driver" and process == session)
+        if wanted:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+    patience = time.monotonic() + 20
+    while members(session) and time.monotonic() < patience:
+        time.sleep(0.1)
+    while left := members(session):
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def wait_for(what: Callable[[], object], process: subprocess.Popen[bytes], log: Callable[[], str]) -> None:
+    """Wait for what a process does, or for all that it has done when it ends."""
+    patience = time.monotonic() + START_SECONDS
+    while True:
+        has_ended = process.poll() is not None
+        if what():
+            return
+        assert not has_ended, log()
+        assert time.monotonic() < patience, log()
+        time.sleep(0.002)
