@@ -54,10 +54,20 @@ def everything(spark: Any, home: Path) -> Any:
 def main(home: Path, *more: str) -> None:
     if "SPARK_ENV_LOADED" in os.environ:  # set by Spark's own scripts
         pillarbox.local_session = _submitted  # type: ignore[assignment]
+    answer = run(home)
+    spark = pillarbox.local_session()
+    if more == ("everything",):
+        everything(spark, home).run(2)
+    spark.stop()
+    print(json.dumps(answer))
+
+
+def run(home: Path) -> dict[str, Any]:
+    """Run both programs in the session that there is, or a local one; return what was found."""
     program = runpy.run_path(str(FIRST_PROGRAM), run_name="__main__")
     spark = program["spark"]
     spark.sparkContext.setLogLevel("ERROR")
-    batch = [tuple(row) for row in program["unpaid"].to_dataframe("order_id STRING, at LONG").collect()]
+    batch = [list(row) for row in program["unpaid"].to_dataframe("order_id STRING, at LONG").collect()]
 
     restarted = (home / "in").exists()
     for rows in SECOND if restarted else FIRST:
@@ -79,7 +89,7 @@ def main(home: Path, *more: str) -> None:
     def take(rows: Any, epoch: int) -> None:
         for row in rows.collect():
             assert tuple(row[2:]) == MORE, row
-            found.append(tuple(row[:2]))
+            found.append(list(row[:2]))
 
     query = (
         unpaid.writeStream.foreachBatch(take)
@@ -92,10 +102,7 @@ def main(home: Path, *more: str) -> None:
     metrics = sorted({name for progress in query.recentProgress for name in progress["observedMetrics"]})
     state = pillarbox.read_state(spark, str(home / "checkpoint"), "unpaid-orders")
     keys = sorted(row.key for row in state.collect())
-    if more == ("everything",):
-        everything(spark, home).run(2)
-    spark.stop()
-    answer = {
+    return {
         "spark": sys.modules["pyspark"].__version__,
         "batch": batch,
         "streaming": sorted(found),
@@ -103,7 +110,6 @@ def main(home: Path, *more: str) -> None:
         "keys": keys,
         "metrics": metrics,
     }
-    print(json.dumps(answer))
 
 
 if __name__ == "__main__":
