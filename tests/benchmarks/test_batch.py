@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -30,6 +31,7 @@ def test_each_row_has_the_number_of_those_of_its_key_so_far(keys):
     assert sorted(zip(*found)) == sorted(expected)
 
 
+@pytest.mark.long("it runs a benchmark's jobs on Spark, and make bench-batch does")
 def test_a_job_with_wrong_results_is_named(spark: SparkSession):
     right = summary([np.arange(3)])
     sides = {"right": lambda: spark.range(3), "wrong": lambda: spark.range(4), "anything": lambda: spark.range(5)}

@@ -83,7 +83,7 @@ def run(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow("another pytest, which imports everything and simulates fifty schedules")
+@pytest.mark.long("another pytest, which imports everything and simulates fifty schedules")
 def test_the_tests_of_step_6_pass(folder: Path):
     _, output = shown(STEPS[5])
     assert output in run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fraud.py")

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.fault
 KEYS = 20
 HOUR = 3_600_000
 _LONG = pytest.mark.long("the other test of such requests has this clock")
+_UNIT = pytest.mark.long("runtime/programs/test_clocks.py has such clocks without Spark")
 
 
 class Home:
@@ -112,7 +113,7 @@ def asked(home: Home) -> DataFrame:
 
 
 # A timer is a matter of the worker's clock, and the driver calls by its own: one that is ahead makes it wait.
-@pytest.mark.parametrize("ahead", [-HOUR, 1500])
+@pytest.mark.parametrize("ahead", [-HOUR, pytest.param(1500, marks=_UNIT)])
 def test_timers_fire_without_further_input(home: Home, ahead: int) -> None:
     home.set_clock(ahead)
     query = home.start(reminded(home), processingTime="0 seconds")
@@ -121,7 +122,8 @@ def test_timers_fire_without_further_input(home: Home, ahead: int) -> None:
     assert sorted(home.rows) == list(range(KEYS))
 
 
-@pytest.mark.parametrize("ahead", [-HOUR, pytest.param(HOUR, marks=_LONG)])
+@pytest.mark.long("another test has such requests, and runtime/programs/test_clocks.py this")
+@pytest.mark.parametrize("ahead", [-HOUR, HOUR])
 def test_carried_requests_are_answered_without_further_input(home: Home, ahead: int) -> None:
     home.set_clock(ahead)
     query = home.start(asked(home), processingTime="0 seconds")

@@ -178,6 +178,7 @@ def test_keys_of_all_types(everything):
         assert counted(found.collect()) == expected and len(expected) >= 6
 
 
+@pytest.mark.long("values of all types are in the test before, and joins by all kinds of keys need no Spark")
 def test_joins_of_all_types(everything):
     """As one key, and one of them alone, in which rows have many partners; all of them are carried, on either side."""
     minutes = F.expr("INTERVAL '10' MINUTE")
