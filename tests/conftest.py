@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.support.class_archive import java_options
 from tests.support.connect import ConnectClient
 from tests.support.forked_python import forked_python
+from tests.support.local_files import use_local_files
 from tests.support.sessions import active_session, only_session
 
 pytest_plugins = ["tests.support.budgets", "tests.support.collector"]
@@ -32,6 +33,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", java_options())
+use_local_files()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

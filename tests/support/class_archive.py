@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.support import local_files
 from tests.support.sessions import environment_without_spark
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -56,3 +57,4 @@ def write() -> None:
 
 if __name__ == "__main__":
     write()
+    local_files.write()

@@ -1,0 +1,41 @@
+"""Spark's local files in tests: what the class in ``LocalFiles.java`` does is what Hadoop's own does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.local_files import are_used
+
+
+@pytest.mark.skipif(not are_used(), reason="Java uses Hadoop's own class: make test makes another one")
+def test_it_does_what_hadoops_own_class_does(spark: SparkSession, tmp_path: Path) -> None:
+    jvm: Any = spark._jvm
+    hadoop = jvm.org.apache.hadoop.fs
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "link").symlink_to("file")
+    path = hadoop.Path((tmp_path / "file").as_uri())
+    files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    context = hadoop.FileContext.getFileContext(spark._jsc.hadoopConfiguration())
+    assert files.getClass().getName() == "pillarbox.tests.LocalFiles"
+    assert context.getDefaultFileSystem().getClass().getName() == "pillarbox.tests.LocalFiles$Context"
+
+    raw, own = files.getRaw(), hadoop.RawLocalFileSystem()
+    own.initialize(files.getUri(), files.getConf())
+    for mode in (0o640, 0o755, 0o1777):
+        for each in (own, raw):
+            (tmp_path / "file").chmod(0o600)
+            each.setPermission(path, hadoop.permission.FsPermission(str(oct(mode)).removeprefix("0o")))
+            assert os.stat(tmp_path / "file").st_mode & 0o7777 == mode, each
+    for name in ("file", "link", "."):
+        for place in (tmp_path / name).as_uri(), str(tmp_path / name):
+            found, right = (each.getFileLinkStatus(hadoop.Path(place)) for each in (raw, own))
+            assert found.toString() == right.toString()
+    assert found.isDirectory() and raw.getFileLinkStatus(hadoop.Path(str(tmp_path / "link"))).isSymlink()
+    for each in (own, raw):
+        with pytest.raises(Exception, match="FileNotFoundException"):
+            each.getFileLinkStatus(hadoop.Path((tmp_path / "none").as_uri()))
