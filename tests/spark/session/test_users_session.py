@@ -130,7 +130,7 @@ def test_a_memory_sink_and_the_sessions_streams_know_the_query(user, files, tmp_
     assert started_with(tmp_path / "checkpoint") == ("2", _ROCKSDB)
 
 
-def test_a_listener_of_the_session_hears_of_the_query(user, files, tmp_path):
+def test_a_listener_of_the_session_hears_of_a_query_that_writes_a_table(user, files, tmp_path):
     heard: dict[str, threading.Event] = {name: threading.Event() for name in ("started", "progress", "terminated")}
 
     class Listener(StreamingQueryListener):
@@ -146,20 +146,14 @@ def test_a_listener_of_the_session_hears_of_the_query(user, files, tmp_path):
     listener = Listener()
     user.streams.addListener(listener)
     try:
-        to_the_end(counts(files).writeStream.format("noop"), tmp_path / "checkpoint")
-        assert all(event.wait(300) for event in heard.values())
-    finally:
-        user.streams.removeListener(listener)
-
-
-def test_to_table_starts_with_the_programs_settings(user, files, tmp_path):
-    writer = counts(files, 3).writeStream.trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("counted_table")
-    try:
+        writer = counts(files, 3).writeStream.trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("counted_table")
         query.awaitTermination()
+        assert all(event.wait(300) for event in heard.values())
         assert finals(user.table("counted_table").collect()) == EXPECTED
     finally:
-        user.sql("DROP TABLE counted_table")
+        user.streams.removeListener(listener)
+        user.sql("DROP TABLE IF EXISTS counted_table")
     assert started_with(tmp_path / "checkpoint") == ("3", _ROCKSDB)
 
 
@@ -207,21 +201,15 @@ def test_each_query_starts_with_its_own_settings(user, files, tmp_path):
     user.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", "1000000")
     settings = dict(user.conf.getAll)
 
-    def own(name):
-        to_the_end(files.groupBy("key").count().writeStream.outputMode("complete").format("noop"), tmp_path / name)
-
     two, four = counts(files, 2), counts(files, 4)
-    own("between")
     to_the_end(four.writeStream.format("noop"), tmp_path / "four")
     with pytest.raises(Exception, match="nowhere"):
-        four.writeStream.format("nowhere").start()
-    to_the_end(two.where("n > 1").writeStream.format("noop"), tmp_path / "two")
-    own("after")
+        two.writeStream.format("nowhere").start()
+    own = files.groupBy("key").count().writeStream.outputMode("complete").format("noop")
+    to_the_end(own, tmp_path / "own")
     assert dict(user.conf.getAll) == settings
-    for name in ("between", "after"):
-        assert started_with(tmp_path / name) == ("6", _HDFS)
-    assert started_with(tmp_path / "two") == ("2", _ROCKSDB)
     assert started_with(tmp_path / "four") == ("4", _ROCKSDB)
+    assert started_with(tmp_path / "own") == ("6", _HDFS)
 
 
 def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):
@@ -268,8 +256,10 @@ def test_metrics_of_two_programs_in_one_query(user, files, tmp_path):
     every = [task for progress in query.recentProgress for task in metrics(progress)]
     assert sum(task.records_in for task in every if task.uid == "count") == 200
     # A program alone is `pillarbox`, whatever was started before.
-    alone = to_the_end(counts(files).writeStream.format("noop"), tmp_path / "alone")
-    assert sorted(alone.lastProgress["observedMetrics"]) == ["pillarbox", "pillarbox level 0"]
+    alone = counts(files).writeStream.format("noop")
+    query = alone.option("checkpointLocation", str(tmp_path / "alone")).trigger(once=True).start()
+    query.awaitTermination()
+    assert sorted(query.lastProgress["observedMetrics"]) == ["pillarbox", "pillarbox level 0"]
     assert metrics(None) == []
 
 
