@@ -28,6 +28,7 @@ from pillarbox._task.network.task_input import DataInputStatus, IteratorReader
 from pillarbox._task.stream_task import EpochPhase, StreamTask
 from pillarbox._task.vertex import Vertex, edge_in
 from pillarbox._time.clock import ProcessingTimeService
+from pillarbox._time.clock_log import ReplayedClock
 
 _log = logging.getLogger("pillarbox")
 
@@ -61,6 +62,7 @@ class MultipleInputStreamTask(StreamTask):
             backend=self.backend if vertex.is_keyed else None,
             own_state=self.backend,
         )
+        self._replayed = clock if isinstance(clock, ReplayedClock) else None
         self._memory = memory
         self._warned = False
         self._own_state = any(node.factory.stateful for node in vertex.nodes)
@@ -196,6 +198,8 @@ class MultipleInputStreamTask(StreamTask):
                 if self.log.version > self.latest_completed:
                     # Spark starts an epoch only after it has committed the one before.
                     self.notify_checkpoint_complete_async(self.log.version)
+                if self._replayed is not None:
+                    buffers = self._replayed.feed(buffers)
                 yield from self._run_epoch(epoch, buffers)
         except Exception as error:
             if _ran_out_of_memory(error):
@@ -244,6 +248,11 @@ class MultipleInputStreamTask(StreamTask):
             if batch is None and gate.any_barrier and not self.metrics.alignment.is_running:
                 self.metrics.alignment.mark_start()
 
+    def keys_of(self, channel: int, records: Records) -> list[Any]:
+        """Return the keys of records from a channel; none, if its records have none."""
+        keying = self._keyings[self.gate.edge_of(channel).index]
+        return [] if keying is None else keying.keys_of(records)
+
     def _close_input(self) -> None:
         self.gate.close()
         if self._batch is not None:
@@ -277,7 +286,7 @@ class MultipleInputStreamTask(StreamTask):
         event_time = self.chain.snapshot_event_time(input_is_idle=self.gate.is_idle)
         if any(event_time.values()):
             state["event_time"] = event_time
-        self.log.commit(self._store, state)
+        self.log.commit(self._store, state, self.clock.log.to_bytes())
         self.metrics.state.mark_end()
 
     # -- memory --

@@ -27,7 +27,8 @@ from pillarbox._task.counted_output import CountedOutput, Outputs, records_by_op
 from pillarbox._task.network.record_writer import RecordWriter
 from pillarbox._task.vertex import Consumers, Vertex
 from pillarbox._time.batch_timer_service import BatchTimeServiceManager
-from pillarbox._time.clock import ProcessingTimeCallback, ProcessingTimeService
+from pillarbox._time.clock import ProcessingTimeCallback
+from pillarbox._time.clock_log import LoggedClock
 from pillarbox._time.epoch_valve import EpochValve
 from pillarbox._time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
 from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
@@ -51,7 +52,7 @@ class OperatorChain:
         vertex: Vertex,
         subtask: int,
         processor: MailboxProcessor,
-        clock: ProcessingTimeService,
+        clock: LoggedClock,
         writer: RecordWriter,
         backend: KeyedStateBackend | None,
         own_state: KeyedStateBackend | None = None,
@@ -61,7 +62,7 @@ class OperatorChain:
         # The outputs of each operator.
         self._outputs: list[Outputs] = []
         executors = [processor.get_mailbox_executor(index) for index in range(len(vertex.nodes))]
-        self._clocks = [ProcessingTimeServiceImpl(clock, as_mail(executor)) for executor in executors]
+        self._clocks = [ProcessingTimeServiceImpl(clock, as_mail(executor), clock.log_firing) for executor in executors]
         self._keyed: KeyedContext | None = None
         if backend is not None:
             timers = (

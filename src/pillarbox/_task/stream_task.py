@@ -36,6 +36,7 @@ from pillarbox._task.network.task_input import (
 from pillarbox._task.operator_chain import OperatorChain
 from pillarbox._task.vertex import REPORT_TARGET, Vertex
 from pillarbox._time.clock import ProcessingTimeService
+from pillarbox._time.clock_log import LoggedClock
 from pillarbox._time.system_clock import SystemProcessingTimeService
 from pillarbox.mailbox import (
     MAX_PRIORITY,
@@ -94,7 +95,8 @@ class StreamTask(ABC):
         mailbox = TaskMailbox()
         self.mailbox_metrics: MailboxMetrics = self._new_mailbox_metrics()
         self.processor: MailboxProcessor = MailboxProcessor(self.process_input, mailbox, self.mailbox_metrics)
-        self.clock: ProcessingTimeService = clock or SystemProcessingTimeService(self.handle_async_exception)
+        inner = clock or SystemProcessingTimeService(self.handle_async_exception)
+        self.clock: LoggedClock = LoggedClock(inner, lambda: self.metrics.buffers_in)
         self._owns_clock = clock is None
         self.writer: RecordWriter = RecordWriter(vertex.edges)
         self.chain: OperatorChain = OperatorChain(
@@ -300,6 +302,7 @@ class StreamTask(ABC):
         self._phase = EpochPhase.READING
         self._mails_before = self.mailbox_metrics.mails_processed
         self.metrics = TaskMetrics()
+        self.clock.begin_epoch()
         self.chain.set_epoch(checkpoint_id)
         self.chain.resume_timers()
         self._reader = self._reader_of(items)

@@ -87,6 +87,9 @@ class ProcessingTimeService(ABC):
     def current_processing_time(self) -> int:
         """Return the processing time in epoch milliseconds."""
 
+    def begin_epoch(self) -> None:
+        """Take note that the task begins an epoch, which may log its readings. The mailbox thread calls it."""
+
     @abstractmethod
     def relative_time_millis(self) -> int:
         """Return milliseconds since whenever, by a clock that nobody sets: for how long something takes.

@@ -70,6 +70,7 @@ class _DeferredTimer(ScheduledTimer):
                     return
                 self._state = TimerState.RUNNING
             try:
+                self._service._firing(timestamp)
                 callback(timestamp)
             finally:
                 self._state = TimerState.DONE
@@ -119,6 +120,7 @@ class ProcessingTimeServiceImpl(ClosableService):
         self,
         inner: ProcessingTimeService,
         defer: Callable[[ProcessingTimeCallback, int], object],
+        firing: Callable[[int], object] = lambda timestamp: None,
     ) -> None:
         """Make the view of one operator.
 
@@ -129,11 +131,13 @@ class ProcessingTimeServiceImpl(ClosableService):
                 as a mail with the operator's priority; ``str(callback)`` names it. Where it raises,
                 the timer is given up; the error goes to the error handler of ``inner``, but for
                 :class:`RejectedExecutionError`: the task has ended.
+            firing: called with the time of a timer before it calls back, in the mailbox thread.
         """
         # These count as running: timers that have fired and whose mail has not run to its end yet.
         super().__init__(threading.Lock())
         self._inner = inner
         self._defer = defer
+        self._firing = firing
 
     def current_processing_time(self) -> int:
         return self._inner.current_processing_time()

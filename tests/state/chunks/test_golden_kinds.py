@@ -14,9 +14,10 @@ from pillarbox._state.chunks.chunk import _KNOWN
 from pillarbox._state.chunks.head import FORMAT, META, LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.types.opaque import AnyNames
+from pillarbox._time.clock_log import ClockLog
 from pillarbox._types.scalars import SCALARS
 from pillarbox._unpickle import loads, loads_allowed
-from tests.data import make_kinds, make_own
+from tests.data import make_clock, make_kinds, make_own
 from tests.data.make_checkpoint import HERE, load
 
 GOLDEN = [path for path in sorted(HERE.glob(f"*-format-{FORMAT}*.zip")) if not path.name.startswith("savepoint-")]
@@ -89,6 +90,21 @@ def test_each_plain_type_is_in_one(_logs):
 
 
 # -- they are read --
+
+
+def test_what_a_clock_showed_is_read_and_the_program_resumes():
+    with make_clock.job() as undisturbed:
+        make_clock.CLOCK.set_current_time(make_clock.NOW)
+        for _ in range(2):
+            expected = make_clock.run(undisturbed)
+    savepoint = load(make_clock.PATH)
+    (store,) = [store for store in savepoint.values() if META in store.chunks]
+    log = ClockLog.of_bytes(pickle.loads(store.chunks[META][15:])["clock"])
+    assert [time for _, _, time in log.readings][:2] == [make_clock.NOW, make_clock.NOW + 1_000]
+    assert log.firings[0] == (10, make_clock.NOW + 3_500)
+    with make_clock.job(savepoint) as golden:
+        make_clock.CLOCK.set_current_time(make_clock.NOW + 1_000 * len(make_clock.KEYS))
+        assert make_clock.run(golden) == expected
 
 
 def test_operators_own_state_and_event_time_go_on():

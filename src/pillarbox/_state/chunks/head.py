@@ -108,6 +108,7 @@ class LogHead:
             now, or "" where it is deleted.
         depends_on: what the state depends on besides the key.
         without_timers: the slots of keys' timers that no row has any timer in.
+        clock: what the task's clock showed in the last epoch, as a clock log has it.
     """
 
     operator: str
@@ -133,6 +134,7 @@ class LogHead:
     former: dict[str, str] = field(default_factory=dict)
     depends_on: StateNote = field(default_factory=dict)
     without_timers: list[str] = field(default_factory=list)
+    clock: bytes = field(default=b"", repr=False)
 
     def slots(self) -> Iterator[tuple[str, str, str]]:
         """Return the slots of all layouts, each once: what leads its name in ``types``, its name, and its kind."""
@@ -142,7 +144,7 @@ class LogHead:
 
 
 # Fields that are written only if they say something.
-_OPTIONAL = frozenset({"types", "codes", "space_layouts", "former", "depends_on", "without_timers"})
+_OPTIONAL = frozenset({"types", "codes", "space_layouts", "former", "depends_on", "without_timers", "clock"})
 _FIELDS = frozenset(each.name for each in fields(LogHead))
 _NEEDED = _FIELDS - _OPTIONAL
 

@@ -131,8 +131,12 @@ class StateLog:
         self.former_program = None if program == [*contents.identity.program] else program
         self._head_as_known = payload
 
-    def commit(self, store: ChunkStore, task_state: dict[str, Any]) -> None:
+    def commit(self, store: ChunkStore, task_state: dict[str, Any], clock: bytes = b"") -> None:
         """Write the epoch's changes, and step to the next version.
+
+        Args:
+            task_state: the task's own state besides the rows.
+            clock: what its clock showed in the epoch, for who runs it again.
 
         Raises:
             OperatorError: a value cannot be pickled, or the operators' own state is too large.
@@ -145,7 +149,7 @@ class StateLog:
         writer.write_changes()
         self.contents.head.version += 1
         self.task_state = task_state
-        payload = write_head(self._head())
+        payload = write_head(self._head(clock))
         if len(payload) > limits.VALUE_BYTES:
             raise OperatorError(
                 f"operator {backend.operator!r}: {_BESIDE_KEYS} takes {len(payload)} bytes, and Spark takes no value of"
@@ -155,13 +159,14 @@ class StateLog:
         self._head_as_known = payload
         self.bytes_written = writer.bytes_written
 
-    def _head(self) -> LogHead:
+    def _head(self, clock: bytes) -> LogHead:
         contents = self.contents
         return replace(
             contents.written_head((self.version, secrets.randbits(63))),
             key=self._written_key(),
             task=self._dump_task(),
             types={} if contents.plain is None else contents.plain.types,
+            clock=clock,
         )
 
     def _written_key(self) -> KeyNote | None:
