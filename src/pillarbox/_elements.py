@@ -120,6 +120,11 @@ class ArrowRecords(Records):
         )
 
 
+def pickled_records(batch: pa.RecordBatch) -> Records:
+    """Return the records of a collection, which are pickled in the first column."""
+    return Records([pickle.loads(value) for value in batch.column(0).to_pylist()])
+
+
 @dataclass(frozen=True)
 class Watermark:
     """No record with a timestamp of at most ``timestamp`` (epoch ms) is expected any more."""

@@ -52,6 +52,11 @@ def _bounded(parts: list[str]) -> str:
     return "\n".join(lines)
 
 
+def is_user_code(filename: str) -> bool:
+    """Return whether code of a file is shown in tracebacks: it is none of what runs the user's code."""
+    return not filename.startswith(_PLUMBING)
+
+
 def has_user_frames(error: BaseException) -> bool:
     """Return whether the user's code is in the traceback of an error, or of one of its causes."""
     return any(_user_frames(each.__traceback__) is not None for each in causes_of(error))
@@ -66,7 +71,7 @@ def keep_user_frames(error: BaseException) -> None:
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
     steps = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_PLUMBING):
+        if is_user_code(trace.tb_frame.f_code.co_filename):
             steps.append(trace)
         trace = trace.tb_next
     kept: TracebackType | None = None

@@ -26,6 +26,7 @@ from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermar
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox._operators.windowing.shared_operator import SharedWindowOperator
+from pillarbox._runtime.recording.unanswered import UnansweredOperator
 from tests.faults.parts.part import Joined, Part
 from tests.operators_table import keyed, stateless, two_streams, windows
 from tests.operators_table.entry import Entry
@@ -96,6 +97,7 @@ OTHERS: dict[type[StreamOperator], str] = {
     PreAggregateOperator: "sends one partial result more where there is a snapshot: windows of columns are made of it",
     ColumnsOperator: "has no state, and emits columns: tests/types",
     PrintOperator: "emits nothing",
+    UnansweredOperator: "stops a replay at a call: tests/runtime/recording/test_replay.py",
     LimitOperator: "counts what a bounded program emits, without snapshots: tests/runtime/programs/test_results.py",
 }
 

@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from pillarbox._runtime.recording.recording import read_recording
+from pillarbox._runtime.recording.replay import replay
 from pillarbox.testing import ProgramTestHarness
 from tests.operators_table.entry import Entry
 from tests.operators_table.table import OPERATORS
 from tests.operators_table.test_entries import RECORDS, program, push
+from tests.support.recorded import recorded
 
 HALF = len(RECORDS) // 2
 Out = Counter[str]
@@ -116,3 +119,16 @@ def test_it_comes_out_as_undisturbed(entry, scenario, tmp_path):
         assert found.keys() == right.keys()
     else:
         assert found == right
+
+
+@pytest.mark.parametrize("entry", OPERATORS, ids=str)
+def test_each_task_is_replayed_to_the_same_state(entry, tmp_path):
+    with recorded(tmp_path) as tasks, begin(entry) as harness:
+        first_half(harness, entry)
+        second_half(harness, entry)
+    assert tasks
+    for task in tasks:
+        recording = read_recording(task)
+        found = replay(recording, diff=True, allow_calls=True)
+        assert (found.error, found.differs, found.state or []) == (None, [], [])
+        assert found.state is not None or not recording.facts.level

@@ -293,13 +293,14 @@ def findings(console: Console, found: Sequence[Finding], *, every: bool) -> None
 
 def replayed(console: Console, found: dict[str, Any], error: str | None) -> None:
     """Print what a replay did."""
-    console.print(_text(f"{found['uid'] or 'source'}, subtask {found['subtask']}, epoch {found['epoch']}", "bold"))
+    _task_of_recording(console, found)
     number = None if found["failure"] is None else found["failure"]["number"]
     how = "stopped before the record that was asked for" if found["stopped"] else "ended"
+    how = how if found["unanswered"] is None else "stopped at a call"
     how = how if error is None else "failed" if number is None else f"failed at record {number:,}"
     console.print(f"{counted(found['records'], 'record')} in, {counted(found['sent'], 'record')} out; it {how}")
-    if error is not None:
-        console.print(_text(error, "red"), soft_wrap=True)
+    for told in filter(None, (error, found["unanswered"])):
+        console.print(_text(told, "red"), soft_wrap=True)
     for each in found["differs"]:
         console.print(_text(each, "red"), soft_wrap=True)
     if found["state"] is not None:
@@ -307,3 +308,46 @@ def replayed(console: Console, found: dict[str, Any], error: str | None) -> None
         for each in found["state"]:
             line = f"  {each['owner']}, {each['state']}: {each['then']} in the checkpoint, {each['now']} in the replay"
             console.print(_text(line, "red"), soft_wrap=True)
+    if found["reasons"]:
+        console.print("Possible reasons:")
+        for each in found["reasons"]:
+            console.print(_text(f"  {each}"), soft_wrap=True)
+
+
+def compared(console: Console, found: dict[str, Any]) -> None:
+    """Print how two programs compare on a recording."""
+    _task_of_recording(console, found)
+    then, now = (counted(sent, "record") for sent in found["sent"])
+    console.print(
+        f"{counted(found['records'], 'record')} in; {then} out of the recorded program, {now} out of the other"
+    )
+    first = found["first"]
+    if first is None:
+        for each in found["only_end"]:
+            console.print(_text(each, "red"), soft_wrap=True)
+        console.print("no record shows a difference" if found["only_end"] else "both did the same")
+        return
+    if found["keys"]:
+        console.print(f"{counted(found['keys'], 'key')} {'has' if found['keys'] == 1 else 'have'} another state")
+    where = "before the first record" if first["record"] is None else f"at record {first['number']:,}"
+    console.print(_text(f"The first difference is {where}", "bold"))
+    for name in ("key", "record"):
+        if first[name] is not None:
+            console.print(_text(f"{name}: {first[name]}"), soft_wrap=True)
+    _print_state(console, "state before", first["before"], "")
+    for program, step in (("recorded program", first["then"]), ("other program", first["now"])):
+        style = "" if program == "recorded program" else "red"
+        _print_state(console, f"state after, {program}", step["state"], style)
+        for each in step["output"]:
+            console.print(_text(f"output, {program}: {each}", style), soft_wrap=True)
+        if step["error"] is not None:
+            console.print(_text(f"error, {program}: {step['error']}", style), soft_wrap=True)
+
+
+def _print_state(console: Console, title: str, state: dict[str, str], style: str) -> None:
+    shown = ", ".join(f"{name} = {value}" for name, value in state.items()) or "none"
+    console.print(_text(f"{title}: {shown}", style), soft_wrap=True)
+
+
+def _task_of_recording(console: Console, found: dict[str, Any]) -> None:
+    console.print(_text(f"{found['uid'] or 'source'}, subtask {found['subtask']}, epoch {found['epoch']}", "bold"))

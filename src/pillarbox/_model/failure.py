@@ -37,6 +37,7 @@ class Failure:
         epoch: the number of the epoch.
         attempt: which attempt of Spark's task it was, from 0.
         host: the machine.
+        clock: what the task's clock showed in the epoch, as the text of a clock log; None: the log is too long.
         message: what the error says.
     """
 
@@ -51,11 +52,16 @@ class Failure:
     epoch: int | None = None
     attempt: int | None = None
     host: str | None = None
+    clock: str | None = None
     message: str = ""
 
     @staticmethod
-    def of(error: BaseException, subtask: int, attempt: Attempt) -> Failure:
-        """Return the failure of a task that an error has left."""
+    def of(error: BaseException, subtask: int, attempt: Attempt, clock: str | None = None) -> Failure:
+        """Return the failure of a task that an error has left.
+
+        Args:
+            clock: what its clock showed; None: it is not known.
+        """
         place = error.place if isinstance(error, PillarboxError) else {}
         cause = error.__cause__
         return Failure(
@@ -70,6 +76,7 @@ class Failure:
             epoch=attempt.epoch,
             attempt=attempt.number,
             host=socket.gethostname(),
+            clock=clock,
         )
 
     def to_line(self) -> str:

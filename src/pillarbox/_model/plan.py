@@ -74,6 +74,18 @@ class Plan:
     vertices: list[PlanVertex]
     edges: list[PlanEdge]
 
+    def before(self, program: str, number: int) -> list[int]:
+        """Return the numbers of the vertices that a vertex of a program gets records from, also through others."""
+        found: set[int] = set()
+        pending = [number]
+        while pending:
+            receiver = pending.pop()
+            for edge in self.edges:
+                if (edge.program, edge.receiver) == (program, receiver) and edge.sender not in found:
+                    found.add(edge.sender)
+                    pending.append(edge.sender)
+        return sorted(found)
+
 
 def plan_of(program: Program, name: str, parallelisms: dict[int, int] | None = None) -> Plan:
     """Return the plan of a program.

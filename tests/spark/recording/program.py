@@ -8,7 +8,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pillarbox import KeyedProcessFunction, ValueStateDescriptor
+from pillarbox import (
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    Row,
+    Types,
+    ValueStateDescriptor,
+)
 
 
 class Inbox:
@@ -59,3 +66,48 @@ class Totals(KeyedProcessFunction):
     def process_element(self, count: Any, ctx: Any) -> Any:
         self.total.update((self.total.value() or 0) + count[1])
         yield ctx.get_current_key(), self.total.value()
+
+
+class SeenTwice(Seen):
+    """The next version of it: each payment counts twice."""
+
+    def process_element(self, payment: Any, ctx: Any) -> Any:
+        list(super().process_element(payment, ctx))
+        yield from super().process_element(payment, ctx)
+
+
+class Limited(KeyedBroadcastProcessFunction):
+    """Hands on payments up to the limit of their card, which the last limit says, and counts the others."""
+
+    LIMITS = MapStateDescriptor("limits", Types.STRING(), Types.LONG())
+
+    def open(self, ctx: Any) -> None:
+        self.refused = ctx.get_state(ValueStateDescriptor("refused"))
+
+    def process_element(self, payment: Any, ctx: Any) -> Any:
+        limit = ctx.get_broadcast_state(self.LIMITS).get(payment.card)
+        if limit is not None and payment.amount > limit:
+            self.refused.update((self.refused.value() or 0) + 1)
+        else:
+            yield Row(card=payment.card, amount=payment.amount, at=payment.at)
+
+    def process_broadcast_element(self, limit: Any, ctx: Any) -> None:
+        ctx.get_broadcast_state(self.LIMITS).put(limit.card, limit.amount)
+
+
+class Heartbeats(KeyedProcessFunction):
+    """Tells of a key, some milliseconds after each of its records, by the clock of the worker."""
+
+    def open(self, ctx: Any) -> None:
+        self.told = ctx.get_state(ValueStateDescriptor("told"))
+
+    def process_element(self, beat: Any, ctx: Any) -> Any:
+        now = ctx.timer_service().current_processing_time()
+        self.told.update((now, self.told.value()[1] if self.told.value() else 0))
+        ctx.timer_service().register_processing_time_timer(now + 5)
+        return ()
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        last, count = self.told.value()
+        self.told.update((last, count + 1))
+        yield ctx.get_current_key(), ctx.timer_service().current_processing_time()

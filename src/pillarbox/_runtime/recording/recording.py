@@ -38,10 +38,14 @@ class RecordingFacts:
         subtask: which of its subtasks; of a source, the partition.
         level: 0: it is a source.
         layout: the numbers of the program's layout in the checkpoint.
-        time: the time of the epoch (epoch ms), and ``clock``: what the clock showed when the task began it.
+        time: the time of the epoch (epoch ms).
+        clock: what the task's clock showed, as the text of a clock log; None: it is not known.
         is_last: whether event time ended in it.
+        is_pickled: of a source, whether its rows are records of a collection.
         failure: how the task failed; None: it is not known that it did.
         calls: the operators of the vertex that call services.
+        doubts: what may not be as it was in the epoch, as messages for people.
+        is_masked: whether values were replaced.
         python, pillarbox: the versions that recorded it.
         bytes: the size of the input.
     """
@@ -55,14 +59,22 @@ class RecordingFacts:
     level: int
     layout: list[Any]
     time: int
-    clock: int
+    clock: str | None
     is_last: bool = False
+    is_pickled: bool = False
     failure: dict[str, Any] | None = None
     calls: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    is_masked: bool = False
     python: str = ""
     pillarbox: str = ""
     bytes: int = 0
     format: int = FORMAT
+
+    @property
+    def program_layout(self) -> Layout:
+        """The layout of the program."""
+        return Layout(*self.layout)
 
     @property
     def noted_failure(self) -> Failure | None:
@@ -87,11 +99,6 @@ class Recording:
     shipped: ShippedVertex
     state: dict[int, bytes]
     after: dict[int, bytes] | None
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the program."""
-        return Layout(*self.facts.layout)
 
     def portions(self) -> Iterator[Any]:
         """Yield the portions of the input."""

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import pdb
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
-from pillarbox._elements import ArrowRecords, Buffer, Records, decode
-from pillarbox._errors import ConfigurationError, shorten
-from pillarbox._graph.layout import lay_out
+from pillarbox._elements import Records
+from pillarbox._errors import causes_of, shorten
 from pillarbox._model.failure import Attempt, Failure
-from pillarbox._operators.frame.rates import RateScope
-from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._runtime.failures import located
+from pillarbox._runtime.recording.outside import outside_calls, settled
 from pillarbox._runtime.recording.recording import Recording
+from pillarbox._runtime.recording.rerun import Rerun
 from pillarbox._runtime.recording.states import Difference, compare_logs
+from pillarbox._runtime.recording.unanswered import UnansweredError
 from pillarbox._state.chunks.store import MemoryChunkStore
-from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
-from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.stream_task import StreamTask
-from pillarbox._task.vertex import REPORT_TARGET, Vertex
-from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox._time.clock_log import ClockLog
 
 
 @dataclass
@@ -37,7 +33,9 @@ class Replay:
         error: the error that ended it.
         differs: in what it is not as it was recorded; empty: it is the same.
         state: differences between the state after it and the state in the checkpoint; None: they were not compared.
+        reasons: why it may differ, as messages for people; where it does not, there are none.
         stopped: whether it stopped before a record that was asked for.
+        unanswered: the message that says at which calls of a service it stopped; None: it did not.
     """
 
     records: int = 0
@@ -46,7 +44,14 @@ class Replay:
     error: BaseException | None = None
     differs: list[str] = field(default_factory=list)
     state: list[Difference] | None = None
+    reasons: list[str] = field(default_factory=list)
     stopped: bool = False
+    unanswered: str | None = None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing is known that differs from what was recorded."""
+        return not self.differs and not self.state
 
 
 class _StopError(Exception):
@@ -54,7 +59,14 @@ class _StopError(Exception):
 
 
 def replay(
-    recording: Recording, *, at: int | None = None, debug: bool = False, diff: bool = False, allow_calls: bool = False
+    recording: Recording,
+    *,
+    at: int | None = None,
+    debug: bool = False,
+    diff: bool = False,
+    allow_calls: bool = False,
+    seed: int | None = None,
+    clock: int | None = None,
 ) -> Replay:
     """Run a recorded task again, up to its failure or to its end.
 
@@ -62,86 +74,75 @@ def replay(
         at: stop before this record of the input, counted from 1.
         debug: open Python's debugger at that record, or at the record that failed.
         diff: compare the state after it with the state that the checkpoint had, or the failure with the noted one.
-        allow_calls: make the calls of asynchronous operators; else a task that has some is refused.
-
-    Raises:
-        ConfigurationError: the task would make calls.
+        allow_calls: make the calls of asynchronous operators; else the task stops at the first one.
+        seed: of the random numbers that user code draws; None: they are others each time.
+        clock: what the clock of the task and of user code shows all the time (epoch ms); None: the task's shows what it
+            showed then, and that of user code what it shows now.
     """
-    facts = recording.facts
-    if facts.calls and not allow_calls:
-        raise ConfigurationError(
-            f"operator {facts.calls[0]!r} calls a service, and the recording has none of its answers: a replay would"
-            " make the calls again; pass --allow-calls to make them"
-        )
-    vertex = recording.shipped.load()
-    lay_out(vertex, recording.layout)
-    vertex.rate_scope, vertex.shared = RateScope(), SharedResources()
-    store = MemoryChunkStore()
-    store.chunks = dict(recording.state)
-    clock = ManualProcessingTimeService(facts.clock)
-    found = Replay()
-    task, run = _task(recording, vertex, store, clock)
-    stop = at if at is not None else _failing(facts.noted_failure) if debug else None
-    if stop is not None:
-        _stop_at(task, stop, debug=debug)
-    try:
-        for buffers in run():
-            for buffer in buffers:
-                found.sent += _records_in(buffer)
-    except BaseException as error:
-        if isinstance(error, _StopError) or isinstance(error.__cause__, _StopError):
-            found.stopped = True
-        elif isinstance(error, Exception):
-            found.error = located(error, facts.name, facts.subtask)
-            found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.epoch, None))
-        else:
-            raise
-    finally:
-        task.cancel()
-    found.records = task.metrics.records_in
-    if diff and not found.stopped:
-        _compare(recording, found, store)
+    noted = recording.facts.noted_failure
+    stop = at if at is not None else noted.number if debug and noted is not None else None
+    with settled(seed, clock):
+        found = _run(recording, clock, stop, allow_calls=allow_calls, debug=debug, diff=diff)
+    if not found.is_same and found.unanswered is None:
+        calls: list[str] = []
+        with settled(seed, clock):
+            _run(recording, clock, None, allow_calls=allow_calls, calls=calls)
+        found.reasons += [f"it calls {call}" for call in calls]
+        found.reasons += _reasons(recording, clock)
     return found
 
 
-def _failing(failure: Failure | None) -> int | None:
-    return None if failure is None else failure.number
+def _run(
+    recording: Recording,
+    clock: int | None,
+    stop: int | None,
+    *,
+    allow_calls: bool,
+    debug: bool = False,
+    diff: bool = False,
+    calls: list[str] | None = None,
+) -> Replay:
+    """Run the task once.
 
-
-def _task(
-    recording: Recording, vertex: Vertex, store: MemoryChunkStore, clock: ManualProcessingTimeService
-) -> tuple[StreamTask, Callable[[], Iterator[list[Buffer]]]]:
-    """Return the task, ready to run, and what runs it."""
-    facts = recording.facts
-    if facts.level == 0:
-        source = SourceStreamTask(vertex, facts.subtask, clock=clock)
-        source.restore()
-        records = (ArrowRecords(each) for portion in recording.portions() for each in _batches(portion))
-        return source, lambda: source.run_epoch(
-            records, subtask=facts.subtask, checkpoint_id=facts.epoch, bounded=facts.is_last
-        )
-    task = MultipleInputStreamTask(vertex, facts.subtask, clock=clock)
-    task.restore(store)
-    portions: Iterable[list[Buffer]] = ([Buffer(*each) for each in portion] for portion in recording.portions())
-    return task, lambda: task.run_epoch(portions, store, facts.time, last=facts.is_last)
-
-
-def _batches(portion: bytes) -> list[pa.RecordBatch]:
-    with pa.ipc.open_stream(portion) as reader:
-        return list(reader)
-
-
-def _records_in(buffer: Buffer) -> int:
-    if buffer.target == REPORT_TARGET:
-        return 0
-    element = decode(buffer.payload)
-    return len(element) if isinstance(element, Records) else 0
+    Args:
+        stop: stop before this record.
+        calls: gets the calls of user code that may give something else each time.
+    """
+    found, facts = Replay(), recording.facts
+    look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else outside_calls()
+    with look as seen:
+        rerun = Rerun(recording, clock=clock, allow_calls=allow_calls)
+        if stop is not None:
+            _stop_at(rerun.task, stop, debug=debug)
+        try:
+            for buffers in rerun.run():
+                found.sent += sum(len(records) for _, records in rerun.outputs(buffers))
+        except BaseException as error:
+            unanswered = next((each for each in causes_of(error) if isinstance(each, UnansweredError)), None)
+            if unanswered is not None:
+                found.unanswered = str(unanswered)
+            elif any(isinstance(each, _StopError) for each in causes_of(error)):
+                found.stopped = True
+            elif isinstance(error, Exception):
+                found.error = located(error, facts.name, facts.subtask)
+                found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.epoch, None))
+            else:
+                raise
+        finally:
+            rerun.task.cancel()
+    if calls is not None:
+        calls += seen
+    found.records = rerun.task.metrics.records_in
+    if diff and found.unanswered is not None:
+        found.differs.append("it stopped at calls of a service, so nothing can be compared")
+    elif diff and not found.stopped:
+        _compare(recording, found, rerun.store)
+    return found
 
 
 def _stop_at(task: StreamTask, number: int, *, debug: bool) -> None:
     """Have a task stop before a record of its input, or enter the debugger there."""
-    inputs = task.chain.head.inputs
-    for place in inputs if isinstance(inputs, list) else list(inputs):
+    for place in task.chain.head.inputs:
         _wrap(task, place, number, debug=debug)
 
 
@@ -187,7 +188,7 @@ def _compare(recording: Recording, found: Replay, store: MemoryChunkStore) -> No
             return
         for name in ("error", "cause", "uid", "key", "record", "number"):
             then, now = getattr(noted, name), getattr(mine, name)
-            if then != now:
+            if then != now and not (recording.facts.is_masked and name in ("key", "record")):
                 found.differs.append(f"{name} was {shorten(then)}, and is {shorten(now)}")
         return
     if found.failure is not None:
@@ -196,3 +197,16 @@ def _compare(recording: Recording, found: Replay, store: MemoryChunkStore) -> No
         after = MemoryChunkStore()
         after.chunks = dict(recording.after)
         found.state = compare_logs(after, store, recording.facts.subtask)
+
+
+def _reasons(recording: Recording, clock: int | None) -> list[str]:
+    """Return what else than calls of user code may make a difference."""
+    facts = recording.facts
+    found = list(facts.doubts)
+    if clock is not None:
+        found.append("--clock lets the task's clock stand still")
+    elif facts.clock is None:
+        found.append("what the task's clock showed in the epoch is not known, so it stood still at the epoch's time")
+    elif not ClockLog.of_text(facts.clock).is_whole:
+        found.append("only the first 4,096 changes of the task's clock in the epoch are known; then it stood still")
+    return found

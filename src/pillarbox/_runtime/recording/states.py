@@ -9,6 +9,7 @@ from pillarbox._errors import shorten
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.slots import state_name
+from pillarbox._state.types.opaque import pickled
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) ->
     found = [
         Difference(*place, _shown(one.get(place)), _shown(other.get(place)))
         for place in one.keys() | other.keys()
-        if one.get(place) != other.get(place)
+        if not _is_same(one.get(place), other.get(place))
     ]
     return sorted(found, key=lambda each: (each.owner, each.state))
 
@@ -48,16 +49,18 @@ def _entries(store: MemoryChunkStore, subtask: int) -> dict[tuple[str, str], Any
             for (name, kind), value in zip(rows.layout, rows.rows[place][1:]):
                 if value is not None:
                     label = f"timers {name}" if kind == "timers" else state_name(name)
-                    found[owner, label] = _plain(value)
+                    found[owner, label] = value
     return found
 
 
-def _plain(value: Any) -> Any:
-    """Return a value that is equal to another one if both are the same, also of a class that is not here."""
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are the same, also if they are of a class that is not at hand."""
     try:
-        return value if bool(value == value) else repr(value)
+        if type(one) is type(other) and bool(one == other):
+            return True
     except Exception:
-        return repr(value)
+        pass  # such as an array, which compares element by element
+    return pickled(one) == pickled(other)
 
 
 def _shown(value: Any) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pillarbox._errors import OperatorError, PillarboxError, describe
@@ -18,12 +18,15 @@ from pillarbox._tracebacks import user_traceback
 
 
 @contextmanager
-def failures_in_worker(task: str, subtask: int, attempt: Attempt | None = None) -> Iterator[None]:
+def failures_in_worker(
+    task: str, subtask: int, attempt: Attempt | None = None, clock: Callable[[], str | None] = lambda: None
+) -> Iterator[None]:
     """Let only one error leave a task, with a message that says it all.
 
     Args:
         task: the operators' names.
         attempt: of a query to run the task: the message ends with the failure as data. None: no query runs it.
+        clock: tells what the task's clock showed in the epoch, as far as that is known.
     """
     try:
         yield
@@ -31,7 +34,7 @@ def failures_in_worker(task: str, subtask: int, attempt: Attempt | None = None) 
         raise  # Spark takes no more, as with a limit
     except BaseException as error:
         outcome = located(error, task, subtask)
-        line = None if attempt is None else Failure.of(outcome, subtask, attempt).to_line()
+        line = None if attempt is None else Failure.of(outcome, subtask, attempt, clock()).to_line()
         raise _told(outcome, task, subtask, line) from None
 
 

@@ -15,12 +15,12 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from pillarbox._errors import ProgramError
+from pillarbox._errors import ProgramError, listed
 from pillarbox._graph.dashboard_place import DashboardPlace
 from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
-from pillarbox._model.plan import Plan, plan_of
+from pillarbox._model.plan import Plan, PlanVertex, plan_of
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.plan.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.rows.buffer_rows import has_narrow_rows
@@ -123,9 +123,35 @@ def facts_of(programs: Iterable[PlannedProgram]) -> list[ProgramFacts]:
     return [one.facts for one in programs if one.facts is not None]
 
 
-def shipped_vertex(program: str, number: int) -> ShippedVertex | None:
-    """Return a vertex of a program as it travels to workers; None: the program was planned many programs ago."""
-    return next((each for each in _shipped.get(program, ()) if each.number == number), None)
+def vertex_with(programs: Sequence[PlannedProgram], uid: str) -> tuple[PlannedProgram, PlanVertex]:
+    """Return the vertex of programs that has an operator with a uid, and its program.
+
+    Raises:
+        ProgramError: there is none.
+    """
+    uids: list[str] = []
+    for program in programs:
+        plan = None if program.facts is None else program.facts.plan
+        for vertex in () if plan is None else plan.vertices:
+            own = [each.uid for each in vertex.operators]
+            if uid in own:
+                return program, vertex
+            uids += filter(None, own)
+    raise ProgramError(f"the program has no operator with the uid {uid!r}; it has {listed(uids)}")
+
+
+def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
+    """Return a vertex of a program as it travels to workers.
+
+    Raises:
+        ProgramError: the program was planned many programs ago.
+    """
+    found = next((each for each in _shipped.get(program.id, ()) if each.number == vertex.number), None)
+    if found is None:
+        raise ProgramError(
+            "the program was planned too long ago: call to_dataframe(...) again, and record() or replay after that"
+        )
+    return found
 
 
 def register(program: Program, secret: str, shipped: Sequence[ShippedVertex] = ()) -> str:

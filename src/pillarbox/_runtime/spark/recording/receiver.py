@@ -1,4 +1,4 @@
-"""The driver's side of a recording: takes what the recorded task sends, from one connection that knows the token."""
+"""The driver's side of a recording: takes what the recorded task sends, and tells other tasks of their clocks."""
 
 from __future__ import annotations
 
@@ -8,36 +8,49 @@ import pickle
 import secrets
 import socket
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pillarbox._errors import ConfigurationError, describe
-from pillarbox._runtime.spark.tasks.recorded import CHUNK, END, FACTS, PORTION, read_exactly, receive
+from pillarbox._runtime.spark.tasks.recorded import (
+    CHUNK,
+    CLOCK,
+    END,
+    PORTION,
+    read_exactly,
+    receive,
+    send_frame,
+)
 
 _HELLO_SECONDS = 30.0
 
 
 class Receiver:
-    """Waits for the task in a thread of its own.
+    """Listens in a thread of its own, and talks to each worker that knows the token in another.
 
     Args:
         host: the address to listen on, which workers can reach.
         place: the file for the input.
         limit: how large the input may be (bytes).
+        clocks: the logs of clocks of other tasks, by vertex and subtask.
 
     Attributes:
         port: where it listens, and ``token``: what a worker has to say.
-        facts: what the task told of itself; ``state``: the chunks of its log; ``bytes``: the size of its input.
+        facts: what the task told of itself, and ``end``: what it told at the end of its input.
+        state: the chunks of its log; ``bytes``: the size of its input.
         error: what went wrong; None: nothing did.
     """
 
-    def __init__(self, host: str, place: Path, limit: int) -> None:
+    def __init__(self, host: str, place: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:
         self._socket = socket.create_server((host, 0))
         self.port: int = self._socket.getsockname()[1]
         self.token: str = secrets.token_hex(16)
         self._place = place
         self._limit = limit
+        self._clocks = clocks
         self.facts: dict[str, Any] = {}
+        self.end: dict[str, Any] = {}
         self.state: dict[int, bytes] = {}
         self.bytes: int = 0
         self.error: Exception | None = None
@@ -62,27 +75,33 @@ class Receiver:
             except OSError:  # it was closed
                 return
             self._connections.append(worker)
-            try:
-                worker.settimeout(_HELLO_SECONDS)
-                if not hmac.compare_digest(read_exactly(worker, len(self.token)), self.token.encode()):
-                    worker.close()
-                    continue
-                worker.settimeout(None)
-                self._take(worker)
-            except EOFError:
-                continue  # the attempt failed; Spark may try again
-            except Exception as error:
-                self.error = error
-                self._done.set()
+            threading.Thread(target=self._talk, args=(worker,), name="pillarbox recording", daemon=True).start()
 
-    def _take(self, worker: socket.socket) -> None:
-        self.facts, self.state, self.bytes = {}, {}, 0
+    def _talk(self, worker: socket.socket) -> None:
+        try:
+            worker.settimeout(_HELLO_SECONDS)
+            if not hmac.compare_digest(read_exactly(worker, len(self.token)), self.token.encode()):
+                worker.close()
+                return
+            kind, payload = receive(worker)
+            if kind == CLOCK:
+                number, subtask = json.loads(payload)
+                send_frame(worker, CLOCK, self._clocks.get((number, subtask), b""))
+                return
+            worker.settimeout(None)
+            self._take(worker, json.loads(payload))
+        except EOFError:
+            pass  # the attempt failed; Spark may try again
+        except Exception as error:
+            self.error = error
+            self._done.set()
+
+    def _take(self, worker: socket.socket, facts: dict[str, Any]) -> None:
+        self.facts, self.state, self.bytes = facts, {}, 0
         with self._place.open("wb") as file:
             while True:
                 kind, payload = receive(worker)
-                if kind == FACTS:
-                    self.facts = json.loads(payload)
-                elif kind == CHUNK:
+                if kind == CHUNK:
                     number, chunk = pickle.loads(payload)
                     self.state[number] = chunk
                 elif kind == PORTION:
@@ -94,7 +113,9 @@ class Receiver:
                         )
                     file.write(payload)
                 elif kind == END:
+                    self.end = json.loads(payload)
                     break
                 else:
                     raise AssertionError(f"a worker has sent a frame of kind {describe(ValueError(kind))}")
         self._done.set()
+        worker.sendall(b".")

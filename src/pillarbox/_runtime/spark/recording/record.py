@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import time
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pillarbox._errors import ConfigurationError, ProgramError, check_count, check_text, is_count, listed, shorten
+from pillarbox._elements import edge_of_channel
+from pillarbox._errors import ConfigurationError, ProgramError, check_count, check_text, is_count, shorten
+from pillarbox._graph.description import json_object
 from pillarbox._model.failure import Failure
-from pillarbox._model.plan import Plan, PlanVertex
+from pillarbox._model.plan import PlanVertex
 from pillarbox._model.snapshot import Snapshot
+from pillarbox._runtime.recording.mask import Hook, masked
 from pillarbox._runtime.recording.recording import RecordingFacts, input_of, write_recording
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.facts import is_classic
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped_vertex
+from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped, vertex_with
 from pillarbox._runtime.spark.reading.key_life import keys_of_text
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._runtime.spark.recording.copy import copied_checkpoint
@@ -29,6 +34,8 @@ from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.tasks.recorded import RECORD, RecordedTask
 from pillarbox._runtime.spark.watching.history import read_history
 from pillarbox._state.keys.key_groups import key_group, subtask_of
+from pillarbox._task.vertex import sender_of_edge
+from pillarbox._time.clock_log import ClockLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _LIMIT = 1 << 30
+_TIMEOUT = 600.0
 _LOOK_EVERY = 0.1
 
 
@@ -46,6 +54,22 @@ class _Target(NamedTuple):
     subtask: int
     epoch: int
     failure: Failure | None
+
+    @property
+    def earlier(self) -> list[int]:
+        """The vertices that it gets records from."""
+        plan = None if self.program.facts is None else self.program.facts.plan
+        return [] if plan is None else plan.before(self.vertex.program, self.vertex.number)
+
+    @property
+    def sources(self) -> list[int]:
+        """The sources that it gets records from without another vertex between."""
+        plan = None if self.program.facts is None else self.program.facts.plan
+        if plan is None:
+            return []
+        sources = {each.number for each in plan.vertices if each.program == self.vertex.program and each.level == 0}
+        mine = (self.vertex.program, self.vertex.number)
+        return [each.sender for each in plan.edges if (each.program, each.receiver) == mine and each.sender in sources]
 
 
 def record(
@@ -57,17 +81,19 @@ def record(
     subtask: int | None = None,
     key: str | None = None,
     allow_calls: bool = False,
+    mask: Collection[str] | Hook = (),
     limit: int = _LIMIT,
+    timeout: float = _TIMEOUT,
     **options: Any,
 ) -> str:
-    """Record one task of an epoch of a stopped query: its input, its state before the epoch, and its program.
+    """Record one task of an epoch of a query: its input, its state before the epoch, and its program.
 
     ``pillarbox replay DIRECTORY`` runs the task again on your desk, without Spark and Java, and stops where it failed.
     By default the task is recorded that made the query fail.
 
     The sources are read again between the offsets of the epoch, and earlier levels run again from the state that they
     had before it, on a copy of the checkpoint: nothing is written to the sink or to the checkpoint. The recording holds
-    the records of the task: protect it as the data. It takes a classic session.
+    the records of the task: protect it as the data, or mask fields. It takes a classic session.
 
     Args:
         writer: the writer that :func:`pillarbox.start` takes: the checkpoint holds no program.
@@ -78,7 +104,11 @@ def record(
         key: instead of ``subtask``, the subtask that has this key: as text, a number, or JSON for several columns.
         allow_calls: make the calls of asynchronous operators of earlier levels again; else an epoch with such is
             refused.
+        mask: names of fields whose values get stand-ins, the same in records and in state: text, numbers and bytes.
+            The stand-in of a key stays in the key group. The name of a state stands for its values, and the name of a
+            map state for its keys. Or a function, which gets a name and a value, and returns the value to have instead.
         limit: how large the input of the task may be, and the state that is copied (bytes each); never is one cut.
+        timeout: how long the epoch may take to run again, up to the task (seconds).
         options: as of the writer's ``start``, such as ``checkpointLocation``.
 
     Returns:
@@ -86,8 +116,8 @@ def record(
 
     Raises:
         CheckpointMismatchError: the epoch or its state no longer exists.
-        ConfigurationError: an earlier level would make calls, a limit is exceeded, the folder exists, or the session is
-            one of Spark Connect.
+        ConfigurationError: an earlier level would make calls, a limit or the timeout is exceeded, a value cannot be
+            masked, the folder exists, or the session is one of Spark Connect.
         ProgramError: there is no such task, or none has failed and none is named.
 
     Example:
@@ -115,7 +145,7 @@ def record(
     _check_calls(planned, target, allow_calls=allow_calls)
     folder.mkdir(parents=True)
     try:
-        _record(start, checkpoint, target, folder, limit)
+        _record(start, checkpoint, target, folder, mask, limit, timeout)
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -153,7 +183,7 @@ def _target(
             f"checkpoint {checkpoint}: no failure of epoch {epoch} is known, so say which task to record: uid, and"
             " subtask or key"
         )
-    program, vertex = _vertex(planned, uid)
+    program, vertex = vertex_with(planned, uid)
     if key is not None:
         subtask = _subtask_of(spark, checkpoint, vertex.uid, key)
     elif subtask is None and of_failure is not None and of_failure.uid in [each.uid for each in vertex.operators]:
@@ -172,18 +202,6 @@ def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
     return newest if uid is None or newest.uid == uid else None
 
 
-def _vertex(planned: Sequence[PlannedProgram], uid: str) -> tuple[PlannedProgram, PlanVertex]:
-    uids: list[str] = []
-    for program in planned:
-        plan: Plan | None = None if program.facts is None else program.facts.plan
-        for vertex in () if plan is None else plan.vertices:
-            own = [each.uid for each in vertex.operators]
-            if uid in own:
-                return program, vertex
-            uids += filter(None, own)
-    raise ProgramError(f"the program has no operator with the uid {uid!r}; it has {listed(uids)}")
-
-
 def _subtask_of(spark: SparkSession, checkpoint: str, uid: str, text: str) -> int:
     files = CheckpointState(spark, checkpoint)
     _, heads = operator_with(files, uid)
@@ -193,25 +211,46 @@ def _subtask_of(spark: SparkSession, checkpoint: str, uid: str, text: str) -> in
 
 
 def _check_calls(planned: Sequence[PlannedProgram], target: _Target, *, allow_calls: bool) -> None:
-    plan = None if target.program.facts is None else target.program.facts.plan
-    for vertex in () if plan is None else plan.vertices:
-        if vertex.level < target.vertex.level and vertex.calls and not allow_calls:
+    """Refuse an epoch in which operators would call services that run again: before the task, or in other programs."""
+    earlier = target.earlier
+    for program in () if allow_calls else planned:
+        plan = None if program.facts is None else program.facts.plan
+        for vertex in () if plan is None else plan.vertices:
+            if not vertex.calls or (program.id == target.program.id and vertex.number not in earlier):
+                continue
             raise ConfigurationError(
                 f"operator {vertex.calls[0]!r} runs before {target.vertex.uid!r} and calls a service, which would get"
                 " the requests of the epoch again: pass allow_calls=True (--allow-calls) to make them"
             )
 
 
-def _record(start: Start, checkpoint: str, target: _Target, folder: Path, limit: int) -> None:
+def _record(
+    start: Start,
+    checkpoint: str,
+    target: _Target,
+    folder: Path,
+    mask: Collection[str] | Hook,
+    limit: int,
+    timeout: float,
+) -> None:
     spark = start.spark
     if target.epoch > 0:
         _ = CheckpointState(spark, checkpoint, target.epoch - 1).stateful  # or it says that the state no longer exists
     host = spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
-    receiver = Receiver(host, input_of(folder), limit)
-    task = RecordedTask(target.program.id, target.vertex.number, target.subtask, host, receiver.port, receiver.token)
+    clocks = _clocks(spark, checkpoint, target)
+    receiver = Receiver(host, input_of(folder), limit, clocks)
+    task = RecordedTask(
+        target.program.id,
+        target.vertex.number,
+        target.subtask,
+        target.earlier,
+        host,
+        receiver.port,
+        receiver.token,
+    )
     try:
         with copied_checkpoint(spark, checkpoint, target.epoch, limit) as copy:
-            _run_again(start, copy, task, receiver)
+            _run_again(start, copy, task, receiver, timeout)
     finally:
         receiver.close()
     if receiver.error is not None:
@@ -232,18 +271,28 @@ def _record(start: Start, checkpoint: str, target: _Target, folder: Path, limit:
         subtask=target.subtask,
         level=target.vertex.level,
         layout=receiver.facts["layout"],
-        time=receiver.facts["time"],
-        clock=_clock(spark, checkpoint, target) or receiver.facts["time"],
+        time=receiver.facts.get("time") or _time(spark, checkpoint, target.epoch),
+        clock=_clock(clocks, target),
         is_last=receiver.facts["is_last"],
+        is_pickled=receiver.facts.get("is_pickled", False),
         failure=None if target.failure is None else asdict(target.failure),
         calls=target.vertex.calls,
+        doubts=_doubts(read_history(spark, checkpoint), target, receiver.end),
         bytes=receiver.bytes,
     )
-    write_recording(folder, facts, _shipped(target), receiver.state, after)
+    vertex, before = shipped(target.program, target.vertex), receiver.state
+    if callable(mask) or mask:
+        facts, before, after = masked(folder, facts, vertex, mask, before, after)
+    write_recording(folder, facts, pickle.dumps(vertex), before, after)
 
 
-def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver) -> None:
-    """Run the epoch again on the copy, until the task has sent all, or the epoch has ended."""
+def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, timeout: float) -> None:
+    """Run the epoch again on the copy: the task sends what it has, and the epoch ends without any output.
+
+    Raises:
+        ConfigurationError: it takes too long.
+    """
+    deadline = time.monotonic() + timeout
     again = Start(
         start.writer, "start", checkpointLocation=copy, queryName=f"pillarbox recording {uuid.uuid4().hex[:8]}"
     )
@@ -251,10 +300,18 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver) 
         query: Any = again.run()
     try:
         while not receiver.is_done(_LOOK_EVERY) and query.isActive:
-            pass
-        failure = None if receiver.is_done(0) else query.exception()
-        if failure is not None:
-            raise failure
+            if time.monotonic() > deadline:
+                raise ConfigurationError(
+                    f"the epoch was run again for {timeout:g} seconds, and the task has not sent all of its input:"
+                    " give it more time, as in record(..., timeout=...)"
+                )
+        if not receiver.is_done(0):
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+        elif receiver.error is None:
+            # Nothing is left to do: to stop it would make Spark tell of tasks that were killed.
+            query.awaitTermination(max(1.0, deadline - time.monotonic()))
     finally:
         query.stop()
 
@@ -265,26 +322,60 @@ def _once(start: Start) -> Iterator[None]:
         yield
 
 
-def _shipped(target: _Target) -> bytes:
-    shipped = shipped_vertex(target.program.id, target.vertex.number)
-    if shipped is None:
-        raise ProgramError("the program was planned too long ago: call to_dataframe(...) again, then record()")
-    return pickle.dumps(shipped)
+def _time(spark: SparkSession, checkpoint: str, epoch: int) -> int:
+    """Return the time of an epoch (epoch ms), as Spark's log has it."""
+    lines = Checkpoint(spark, checkpoint).offsets([epoch]).get(epoch, [])
+    return int(json_object(lines[1]).get("batchTimestampMs", 0)) if len(lines) > 1 else 0
 
 
-def _clock(spark: SparkSession, checkpoint: str, target: _Target) -> int | None:
-    """Return what the clock showed when the task began the epoch; None: the history does not tell."""
-    return next(
-        (
-            task.started
-            for snapshot in read_history(spark, checkpoint)
-            for run in snapshot.epochs
-            if run.number == target.epoch
-            for task in run.tasks
-            if (task.vertex, task.subtask) == (target.vertex.number, target.subtask)
-        ),
-        None,
-    )
+def _doubts(history: Sequence[Snapshot], target: _Target, end: dict[str, Any]) -> list[str]:
+    """Return what differs in the sources from when the epoch ran, as far as the history tells.
+
+    Args:
+        end: what the task has told of its input.
+    """
+    epoch = next((each for snapshot in history for each in snapshot.epochs if each.number == target.epoch), None)
+    if epoch is None:
+        return []
+    program, mine = target.vertex.program, (target.vertex.number, target.subtask)
+    if "rows" in end:
+        before = [
+            task.records_in for task in epoch.tasks if (task.program, task.vertex, task.subtask) == (program, *mine)
+        ]
+        return [
+            f"partition {target.subtask} of the source had {then:,} records then, and {end['rows']:,} when it was read"
+            " again"
+            for then in before[:1]
+            if then != end["rows"]
+        ]
+    channels = Counter(sender_of_edge(edge_of_channel(channel)) for channel in end["channels"])
+    return [
+        f"the source had {vertex.tasks:,} partitions then, and {channels[vertex.vertex]:,} when it was read again, so"
+        " records may have come in another order"
+        for vertex in epoch.vertices
+        if vertex.program == program and vertex.vertex in target.sources and channels[vertex.vertex] != vertex.tasks
+    ]
+
+
+def _clocks(spark: SparkSession, checkpoint: str, target: _Target) -> dict[tuple[int, int], bytes]:
+    """Return what the clocks of tasks showed in the epoch, by vertex and subtask; nothing, if it was not committed."""
+    if target.epoch > Checkpoint(spark, checkpoint).last_committed:
+        return {}
+    found: dict[tuple[int, int], bytes] = {}
+    for head in CheckpointState(spark, checkpoint, target.epoch).every_head():
+        if target.vertex.uid not in [uid for uid, *_ in head.program] and target.vertex.level:
+            continue  # it is of another program
+        number = next((number for uid, number, _ in head.program if uid == head.operator), None)
+        if number is not None:
+            found[number, head.subtask] = head.clock
+    return found
+
+
+def _clock(clocks: dict[tuple[int, int], bytes], target: _Target) -> str | None:
+    if target.failure is not None:
+        return target.failure.clock
+    log = clocks.get((target.vertex.number, target.subtask))
+    return None if log is None else ClockLog.of_bytes(log).to_text()
 
 
 def _state_after(spark: SparkSession, checkpoint: str, target: _Target) -> dict[int, bytes] | None:

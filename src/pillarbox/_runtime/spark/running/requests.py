@@ -4,7 +4,8 @@ There is no other way that is open wherever a query runs: both sides can read an
 JSON into files of their own; nothing is ever changed or removed. A request has an ``id``:
 
 - ``{"request": id, "what": "stop", "directory": ..., "drain": ..., "until": epoch ms}``, by the command; without a
-  savepoint, the directory is null;
+  savepoint, the directory is null. With ``"what": "record"`` and ``"task": {...}``, the driver is asked to record a
+  task of an epoch into the directory (see ``record_request.py``);
 - ``{"taken": id}``, by the driver, before it does anything;
 - ``{"withdrawn": id}``, by the command, when nobody has taken it in time. A driver that has taken it meanwhile looks
   for that once more, so one of the two always knows of the other;
@@ -33,6 +34,7 @@ from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import sentence_of
 from pillarbox._runtime.spark.files import add_line, file_names, read_lines
+from pillarbox._runtime.spark.recording.record import record
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
@@ -91,16 +93,17 @@ class Requests:
 
 
 @dataclass
-class _Request:
-    """A request to stop a query, and what became of it.
+class Request:
+    """A request to the driver of a query, and what became of it.
 
     Attributes:
-        directory: where the savepoint is to be; None: there is to be none.
+        directory: where the savepoint is to be, or the recording; None: there is to be none.
         until: how long a driver may take it (epoch seconds).
         taken: whether one has.
         withdrawn: whether nobody waits for it any more.
         over: whether the query was started again since.
         answer: the line with the answer; None: there is none yet.
+        task: which task is to be recorded, as arguments of ``record``; None: the query is to stop.
     """
 
     number: str
@@ -111,6 +114,7 @@ class _Request:
     withdrawn: bool = False
     over: bool = False
     answer: dict[str, Any] | None = None
+    task: dict[str, Any] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -128,6 +132,8 @@ class _Request:
         return self.taken and self.answer is None
 
     def __str__(self) -> str:
+        if self.task is not None:
+            return f"to record a task in {self.directory}"
         where = "" if self.directory is None else f" with a savepoint in {self.directory}"
         return f"to {'drain' if self.drain else 'stop'} the query{where}"
 
@@ -144,14 +150,14 @@ class _Request:
         return f"The savepoint is complete if there is {self.directory}/manifest; if not, call this again"
 
 
-def _requests_in(lines: Iterable[dict[str, Any]]) -> dict[str, _Request]:
+def requests_in(lines: Iterable[dict[str, Any]]) -> dict[str, Request]:
     """Return the requests that lines tell of, by their ids."""
     every = list(lines)
     taken, withdrawn = ({line[kind] for line in every if kind in line} for kind in ("taken", "withdrawn"))
     over = {number for line in every for number in line.get("over", ())}
     answers = {line["answer"]: line for line in every if "answer" in line}
     return {
-        number: _Request(
+        number: Request(
             number,
             line["directory"],
             line["drain"],
@@ -160,9 +166,11 @@ def _requests_in(lines: Iterable[dict[str, Any]]) -> dict[str, _Request]:
             withdrawn=number in withdrawn,
             over=number in over,
             answer=answers.get(number),
+            task=line["task"] if line["what"] == "record" else None,
         )
         for line in every
-        if line.get("what") == "stop" and (number := line["request"])
+        if (line.get("what") == "stop" or (line.get("what") == "record" and "task" in line))
+        and (number := line["request"])
     }
 
 
@@ -220,7 +228,7 @@ class RequestWatch:
         # (Those that failed, were withdrawn or have run out of time bind nobody.)
         before = [
             request
-            for request in _requests_in(self._requests.lines()).values()
+            for request in requests_in(self._requests.lines()).values()
             if not request.over
             and (request.is_done or request.is_under_way or (request.is_open and request.until > now))
         ]
@@ -234,12 +242,12 @@ class RequestWatch:
                     *(self._name, request),
                 )
 
-    def _open_request(self) -> _Request | None:
+    def _open_request(self) -> Request | None:
         """Return a request that nobody has taken, whose time has not run out."""
-        now, every = self._clock(), _requests_in(self._requests.lines()).values()
+        now, every = self._clock(), requests_in(self._requests.lines()).values()
         return next((request for request in every if request.is_open and request.until > now), None)
 
-    def carry_out(self, request: _Request) -> None:
+    def carry_out(self, request: Request) -> None:
         """Do what is asked for, and write the answer. It raises nothing."""
         number = request.number
         with self._started.held():
@@ -249,13 +257,27 @@ class RequestWatch:
                     self._requests.write(answer=number, done=False, error="the request was withdrawn")
                     return
                 _log.info("query %s: somebody asks %s", self._name, request)
-                error = self._stop(request)
+                error = self._stop(request) if request.task is None else self._record(request, request.task)
                 told = {} if error is None else {"error": error}
                 self._requests.write(answer=number, done=error is None, **told)
             except Exception as failure:
                 _log.exception("query %s: the request %s got no answer: %s", self._name, request, describe(failure))
 
-    def _stop(self, request: _Request) -> str | None:
+    def _record(self, request: Request, task: dict[str, Any]) -> str | None:
+        """Record a task; return the message that says why that could not be done, or None."""
+        started = self._started
+        assert request.directory is not None
+        try:
+            if task.get("epoch") is None:
+                # (The running epoch is not over.)
+                task = {**task, "epoch": Checkpoint(started.start.spark, str(started.checkpoint)).last_committed}
+            record(started.start.writer, request.directory, checkpointLocation=started.checkpoint, **task)
+        except Exception as error:
+            _log.warning("query %s: a task could not be recorded: %s", self._name, error)
+            return sentence_of(error)
+        return None
+
+    def _stop(self, request: Request) -> str | None:
         """Stop the query; return the message that says why not, or None."""
         started = self._started
         try:
@@ -301,7 +323,7 @@ def request_stop(
             f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of the query to stop"
         )
     place = None if directory is None else directory.rstrip("/") or directory
-    asked = _Asked(spark, checkpoint, _Request("", place, drain, time.time() + timeout), timeout, tell)
+    asked = _Asked(spark, checkpoint, Request("", place, drain, time.time() + timeout), timeout, tell)
     if asked.is_done_already():
         return
     try:
@@ -319,7 +341,7 @@ class _Asked:
     """
 
     def __init__(
-        self, spark: SparkSession, checkpoint: str, mine: _Request, timeout: float, tell: Callable[[str], None]
+        self, spark: SparkSession, checkpoint: str, mine: Request, timeout: float, tell: Callable[[str], None]
     ) -> None:
         self._spark = spark
         self._requests = Requests(spark, checkpoint)
@@ -330,7 +352,7 @@ class _Asked:
         self._writing = max(timeout, _WRITING)
         self._tell = tell
         # The request that is waited for, of this call or of an earlier one; None: there is none yet.
-        self._request: _Request | None = None
+        self._request: Request | None = None
         self._is_withdrawn = False
 
     def is_done_already(self) -> bool:
@@ -339,8 +361,8 @@ class _Asked:
         Raises:
             SavepointError: something else was asked for, and is under way, or done.
         """
-        for request in _requests_in(self._requests.lines()).values():
-            if request.over:
+        for request in requests_in(self._requests.lines()).values():
+            if request.over or request.task is not None:
                 continue
             is_same = request.drain == self._mine.drain and request.directory == self._mine.directory
             if is_same and request.taken and (request.is_done if request.directory is None else self._is_written()):
@@ -451,7 +473,7 @@ class _Asked:
         """
         assert self._request is not None
         was_taken = self._request.taken
-        self._request = _requests_in(self._requests.lines()).get(self._request.number, self._request)
+        self._request = requests_in(self._requests.lines()).get(self._request.number, self._request)
         answer = self._request.answer
         if answer is not None:
             self._request.taken = True

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import ProgramError, shorten
+from pyspark.errors import StreamingQueryException
+
+from pillarbox._errors import ProgramError, check_text, shorten
+from pillarbox._runtime.spark.failures import sentence_of
+from pillarbox._runtime.spark.recording.record import record
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
 from pillarbox._runtime.spark.telling import tell
@@ -24,7 +29,7 @@ _log = logging.getLogger("pillarbox")
 _LOOK_EVERY = 0.2
 
 
-def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds") -> None:
+def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings: str | None = None) -> None:
     """Wait until a query ends; at SIGTERM or SIGINT, end it between two epochs.
 
     It is the last line of a program that runs as a service: Kubernetes, systemd and Ctrl-C end a process by these
@@ -41,6 +46,9 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds") -> None:
         query: as :func:`pillarbox.start` has returned it.
         grace: how long the epoch that runs may take to its end. Let whoever sends the signal wait for some seconds
             more: ``terminationGracePeriodSeconds`` of Kubernetes, ``TimeoutStopSec`` of systemd.
+        recordings: a folder on this machine. If a task makes the query fail, it is recorded there before the error is
+            raised, in a folder of its own, as by :func:`pillarbox.record` with its limits: within ten minutes, and with
+            at most 1 GiB of input. A task that cannot be recorded is a warning in the log. None: none is recorded.
 
     Raises:
         StreamingQueryException: the query has failed.
@@ -51,6 +59,8 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds") -> None:
         >>> pillarbox.run(query, grace="1 minute")  # doctest: +SKIP
     """
     seconds = to_millis(grace, "run(): grace") / 1000
+    if recordings is not None:
+        check_text(recordings, "run(): recordings")
     if not hasattr(query, "awaitTermination"):
         raise ProgramError(f"run() takes a query, as start() returned it, not {shorten(query)}")
     started = find(query)
@@ -60,12 +70,30 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds") -> None:
             " another process has started it"
         )
     waiting: Any = query
-    with _Signals() as signals:
-        while not waiting.awaitTermination(_LOOK_EVERY):
-            if signals.count:
-                _end(started, seconds, signals)
-                break
-        waiting.awaitTermination()
+    try:
+        with _Signals() as signals:
+            while not waiting.awaitTermination(_LOOK_EVERY):
+                if signals.count:
+                    _end(started, seconds, signals)
+                    break
+            waiting.awaitTermination()
+    except StreamingQueryException:
+        if recordings is not None:
+            _record_failure(started, recordings)
+        raise
+
+
+def _record_failure(started: StartedQuery, recordings: str) -> None:
+    """Record the task that made a query fail. It raises nothing: the query's own error is to be raised."""
+    query = started.query
+    directory = os.path.join(recordings, f"{query.name or query.id}-{str(query.runId)[:8]}")
+    tell(f"query {query.id}: the task that failed is being recorded in {directory}")
+    try:
+        record(started.start.writer, directory, checkpointLocation=started.checkpoint)
+    except Exception as error:
+        _log.warning("query %s: the task that failed could not be recorded: %s", query.id, sentence_of(error))
+        return
+    tell(f"query {query.id}: run the task again with 'pillarbox replay {directory}'")
 
 
 def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:

@@ -17,6 +17,9 @@ from pillarbox._task.lifecycle import TaskState
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.vertex import Vertex
 
+# How long the log of a clock may be that an error's text carries (characters).
+_TOLD_CLOCK = 2_000
+
 
 @contextmanager
 def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTask]:
@@ -69,7 +72,12 @@ class LevelTasks:
         """
         number, subtask = place
         shipped = self._vertices[number]
-        with failures_in_worker(shipped.name, subtask, Attempt(facts.batch, facts.attempt)):
+        task: MultipleInputStreamTask | None = None
+
+        def clock() -> str | None:
+            return None if task is None else task.clock.log.to_text(_TOLD_CLOCK)
+
+        with failures_in_worker(shipped.name, subtask, Attempt(facts.batch, facts.attempt), clock):
             chunks.is_new = not self._residency.has(shipped, subtask, facts)
             task = self._running = self._residency.task(shipped, subtask, chunks, facts)
             task.attempt, task.process_tasks = facts.attempt, len(self._residency)

@@ -1,6 +1,7 @@
-"""A worker's side of a recording: the one task that is recorded sends its input and its state to the driver, and waits.
+"""A worker's side of a recording: the one task that is recorded sends its input and its state to the driver.
 
-The driver ends the query when it has all of it, so the task never runs, and nothing is written anywhere.
+It does so instead of running. Of the other tasks, only those run that the recorded one gets records from, by the clock
+that the driver tells. So the epoch ends without output, and without calls of those that come later.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ import json
 import pickle
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
+from pillarbox._elements import Buffer
 from pillarbox._runtime.spark.tasks.task_facts import local_property
 from pillarbox._state.chunks.head import META, LogIdentity, open_head
 from pillarbox._state.chunks.store import ChunkStore
@@ -21,8 +25,9 @@ from pillarbox._state.chunks.store import ChunkStore
 RECORD = "spark.pillarbox.record"
 
 _LENGTH = struct.Struct(">Q")
-#: Kinds of frames: what the task knows, a chunk of its log, a portion of its input, the end.
-FACTS, CHUNK, PORTION, END = b"f", b"c", b"p", b"e"
+#: Kinds of frames: what the task knows, a chunk of its log, a portion of its input, the end; and of other tasks: which
+#: one it is, to which the driver answers with a frame that has the log of its clock.
+FACTS, CHUNK, PORTION, END, CLOCK = b"f", b"c", b"p", b"e", b"k"
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class RecordedTask:
     Attributes:
         program: the id of its program.
         number: its vertex, and ``subtask``: its subtask, or the partition of a source.
+        earlier: the vertices that it gets records from, also through others.
         host: where the driver listens, at ``port``.
         token: what the driver knows its workers by.
     """
@@ -39,6 +45,7 @@ class RecordedTask:
     program: str
     number: int
     subtask: int
+    earlier: list[int]
     host: str
     port: int
     token: str
@@ -57,61 +64,107 @@ class RecordedTask:
         """Return whether a task is this one."""
         return (self.program, self.number, self.subtask) == (program, number, subtask)
 
-    def send(self, facts: dict[str, Any], store: ChunkStore | None, portions: Iterable[Any]) -> None:
-        """Send all of the task to the driver, then wait until the driver ends the query.
+    def is_left_out(self, program: str, number: int) -> bool:
+        """Return whether a vertex has nothing to do: the recorded task gets no records from it."""
+        return program == self.program and number not in self.earlier
+
+    def clock(self, program: str, number: int, subtask: int) -> bytes | None:
+        """Return the log of the clock that another task goes by, from the driver; None: by its machine's."""
+        if program != self.program:
+            return None
+        with self._connected() as driver:
+            send_frame(driver, CLOCK, json.dumps([number, subtask]).encode())
+            return receive(driver)[1]
+
+    def _connected(self) -> socket.socket:
+        driver = socket.create_connection((self.host, self.port))
+        driver.sendall(self.token.encode())
+        return driver
+
+    def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None:
+        """Send all of a task after a shuffle to the driver, and wait until the driver has it.
 
         Args:
             facts: plain data.
-            store: its log; None: it has none.
-            portions: its input: bytes, or lists of buffers.
+            store: its log.
+            portions: its input.
         """
-        with socket.create_connection((self.host, self.port)) as driver:
-            driver.sendall(self.token.encode())
-            _send(driver, FACTS, json.dumps(facts).encode())
-            for number, payload in chunks_of(store):
-                _send(driver, CHUNK, pickle.dumps((number, payload)))
+        channels: set[int] = set()
+
+        def pickled() -> Iterator[bytes]:
             for portion in portions:
-                _send(
-                    driver, PORTION, pickle.dumps(portion if isinstance(portion, bytes) else list(map(tuple, portion)))
-                )
-            _send(driver, END, b"")
-            driver.recv(1)
+                channels.update(buffer.channel for buffer in portion)
+                yield pickle.dumps(list(map(tuple, portion)))
+
+        self._send(facts, chunks_of(store), pickled(), lambda: {"channels": sorted(channels)})
+
+    def send_source(self, facts: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> None:
+        """Send the input of a source's task, as :meth:`send` does."""
+        rows = 0
+
+        def pickled() -> Iterator[bytes]:
+            nonlocal rows
+            for batch in batches:
+                rows += batch.num_rows
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, batch.schema) as writer:
+                    writer.write_batch(batch)
+                yield pickle.dumps(bytes(sink.getvalue()))
+
+        self._send(facts, (), pickled(), lambda: {"rows": rows})
+
+    def _send(
+        self,
+        facts: dict[str, Any],
+        chunks: Iterable[tuple[int, bytes]],
+        portions: Iterable[bytes],
+        end: Callable[[], dict[str, Any]],
+    ) -> None:
+        with self._connected() as driver:
+            send_frame(driver, FACTS, json.dumps(facts).encode())
+            for chunk in chunks:
+                send_frame(driver, CHUNK, pickle.dumps(chunk))
+            for portion in portions:
+                send_frame(driver, PORTION, portion)
+            send_frame(driver, END, json.dumps(end()).encode())
+            driver.recv(1)  # the driver has all of it
 
 
-def _send(driver: socket.socket, kind: bytes, payload: bytes) -> None:
-    driver.sendall(kind + _LENGTH.pack(len(payload)))
-    driver.sendall(payload)
+def send_frame(peer: socket.socket, kind: bytes, payload: bytes) -> None:
+    """Send a frame."""
+    peer.sendall(kind + _LENGTH.pack(len(payload)))
+    peer.sendall(payload)
 
 
-def receive(worker: socket.socket) -> tuple[bytes, bytes]:
+def receive(peer: socket.socket) -> tuple[bytes, bytes]:
     """Return kind and content of the next frame.
 
     Raises:
-        EOFError: the worker has closed the connection.
+        EOFError: the peer has closed the connection.
     """
-    head = read_exactly(worker, 1 + _LENGTH.size)
-    return head[:1], read_exactly(worker, _LENGTH.unpack(head[1:])[0])
+    head = read_exactly(peer, 1 + _LENGTH.size)
+    return head[:1], read_exactly(peer, _LENGTH.unpack(head[1:])[0])
 
 
-def read_exactly(worker: socket.socket, size: int) -> bytes:
+def read_exactly(peer: socket.socket, size: int) -> bytes:
     """Return so many bytes.
 
     Raises:
-        EOFError: the worker has closed the connection.
+        EOFError: the peer has closed the connection.
     """
     found = bytearray()
     while len(found) < size:
-        part = worker.recv(min(1 << 20, size - len(found)))
+        part = peer.recv(min(1 << 20, size - len(found)))
         if not part:
             raise EOFError
         found += part
     return bytes(found)
 
 
-def chunks_of(store: ChunkStore | None) -> Iterator[tuple[int, bytes]]:
+def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:
     """Yield the values of a log with their numbers; of a new task there are none."""
-    head = None if store is None else store.get(META)
-    if store is None or head is None:
+    head = store.get(META)
+    if head is None:
         return
     yield META, head
     known = open_head(head, LogIdentity("of a recording", 0, 1, 1))

@@ -29,6 +29,7 @@ from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.source_stream_task import SourceStreamTask
 from pillarbox._task.stream_task import StreamTask
 from pillarbox._task.vertex import Vertex
+from pillarbox._time.clock_log import ClockLog, ReplayedClock
 
 _LET_GO_AFTER_SECONDS = 600.0
 
@@ -115,7 +116,7 @@ class Residency:
             partitions = facts.partitions or vertex.partitions
             vertex.rate_scope = RateScope.of_worker(facts.query or shipped.digest, partitions, facts.partition)
             vertex.shared = self._shared.setdefault((*place[:-1], facts.partition), SharedResources(stay=self._stay))
-            return MultipleInputStreamTask(vertex, subtask)
+            return MultipleInputStreamTask(vertex, subtask, clock=_clock_of(facts))
 
         task = self._resident(place, make)
         try:
@@ -214,6 +215,11 @@ class Residency:
             gc.collect(2 if self._has_ended else 1)
         self._has_ended = False
         gc.freeze()
+
+
+def _clock_of(facts: TaskFacts) -> ReplayedClock | None:
+    """Return the clock that a task goes by; None: the machine's."""
+    return None if facts.clock is None else ReplayedClock(ClockLog.of_bytes(facts.clock), facts.time)
 
 
 def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:

@@ -83,6 +83,8 @@ class TaskFacts(NamedTuple):
         task: the task's number; a later attempt has a higher one. None: no task of Spark's runs here.
         attempt: which attempt the task is, from 0; None: no task of Spark's runs here.
         time: the time of the micro-batch (epoch ms), where it is known.
+        clock: the log of the clock that the task goes by, as one of an epoch that runs again for a recording; None: it
+            goes by the clock of its machine.
     """
 
     layout: Layout
@@ -95,6 +97,7 @@ class TaskFacts(NamedTuple):
     task: int | None = None
     attempt: int | None = None
     time: int = 0
+    clock: bytes | None = None
 
     @staticmethod
     def here(program: ProgramLayout) -> TaskFacts:

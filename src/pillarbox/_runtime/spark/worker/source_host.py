@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pillarbox._elements import ArrowRecords, Buffer, Records
+from pillarbox._elements import ArrowRecords, Buffer, Records, pickled_records
 from pillarbox._model.failure import Attempt
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
@@ -49,8 +48,10 @@ class SourceHost:
         facts = TaskFacts.here(self._layout)
         recorded = RecordedTask.here()
         if recorded is not None and recorded.is_task(self._layout.program, self._shipped.number, facts.partition):
-            told = {"time": facts.time, "is_last": facts.is_last, "layout": list(facts.layout)}
-            recorded.send(told, None, map(self._as_bytes, batches))
+            told = {"is_last": facts.is_last, "layout": list(facts.layout), "is_pickled": self._columns is None}
+            recorded.send_source(told, map(self._named, batches))
+            return
+        if recorded is not None and recorded.is_left_out(self._layout.program, self._shipped.number):
             return
         if not self._bounded and any(number != 0 for number in self._layout.parallelisms):
             prepare_homes(facts)
@@ -84,17 +85,13 @@ class SourceHost:
                 residency.here.discard(task)
                 raise
 
-    def _as_bytes(self, batch: pa.RecordBatch) -> bytes:
-        """Return a batch as the task gets it, for a recording."""
-        named = batch if self._columns is None else batch.rename_columns(self._columns)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, named.schema) as writer:
-            writer.write_batch(named)
-        return bytes(sink.getvalue())
+    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with the columns' names for functions, if it has columns for them."""
+        return batch if self._columns is None else batch.rename_columns(self._columns)
 
     def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Records]:
-        for batch in batches:
+        for batch in map(self._named, batches):
             if self._columns is None:
-                yield Records([pickle.loads(value) for value in batch.column(0).to_pylist()])
+                yield pickled_records(batch)
             elif batch.num_rows:
-                yield ArrowRecords(batch.rename_columns(self._columns))
+                yield ArrowRecords(batch)

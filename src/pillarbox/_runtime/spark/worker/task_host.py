@@ -122,6 +122,10 @@ class TaskHost:
             told = {"time": now, "is_last": facts.is_last, "layout": list(facts.layout)}
             self._recorded.send(told, self._store, buffers)
             return
+        if self._recorded is not None:
+            if self._recorded.is_left_out(self._program.program, place[0]):
+                return
+            facts = facts._replace(clock=self._recorded.clock(self._program.program, *place))
         tasks = self._tasks_of(code)
         wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
         if self._timers:

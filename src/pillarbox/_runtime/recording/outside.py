@@ -1,0 +1,131 @@
+"""What user code takes from outside of its input and its state: random numbers, unique ids, the machine's clock."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+from pillarbox._errors import ConfigurationError
+from pillarbox._tracebacks import is_user_code
+
+# So many calls are named.
+_NAMED = 10
+
+# Functions in Python that give something else each time: their modules, and how their names begin.
+_MODULES = {"random": "", "secrets": "", "uuid": "uuid"}
+_FUNCTIONS = {
+    time.time: "time.time()",
+    time.time_ns: "time.time_ns()",
+    time.monotonic: "time.monotonic()",
+    time.perf_counter: "time.perf_counter()",
+    time.localtime: "time.localtime()",
+    time.gmtime: "time.gmtime()",
+    os.urandom: "os.urandom()",
+}
+# Python's own modules, which user code calls.
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_METHODS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+
+
+@contextmanager
+def outside_calls() -> Iterator[list[str]]:
+    """List the calls of user code in this thread meanwhile that may give something else each time, with their lines.
+
+    Python's profiler finds them, so the code runs several times slower.
+    """
+    found: dict[str, None] = {}
+
+    def look(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call":
+            name, caller = _name_of(argument), frame
+        elif event == "call" and frame.f_back is not None:
+            module, function, caller = frame.f_globals.get("__name__", ""), frame.f_code.co_name, frame.f_back
+            is_one = module in _MODULES and function.startswith(_MODULES[module])
+            name = f"{module}.{function}()" if is_one else None
+        else:
+            return
+        if name is not None and len(found) < _NAMED and _is_user_code(caller.f_code.co_filename):
+            found[f"{name} at {caller.f_code.co_filename}:{caller.f_lineno}"] = None
+
+    calls: list[str] = []
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+        calls += found
+
+
+def _is_user_code(filename: str) -> bool:
+    is_python = filename.startswith((_LIBRARY, "<")) and "site-packages" not in filename
+    return not is_python and is_user_code(filename)
+
+
+def _name_of(function: Any) -> str | None:
+    """Return what a function of C is called that gives something else each time; None: it is another one."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, random.Random):
+        return f"random.{function.__name__}()"
+    if getattr(function, "__qualname__", "") in _METHODS or (
+        isinstance(owner, type) and issubclass(owner, dt.date) and function.__name__ in ("now", "utcnow", "today")
+    ):
+        return f"{owner.__name__}.{function.__name__}()" if isinstance(owner, type) else function.__qualname__
+    try:
+        return _FUNCTIONS.get(function)
+    except TypeError:  # it has no hash
+        return None
+
+
+@contextmanager
+def settled(seed: int | None, clock: int | None) -> Iterator[None]:
+    """Let user code draw the same random numbers each time, and read a clock that stands still, meanwhile.
+
+    Args:
+        seed: of ``random``, ``numpy.random``, ``os.urandom`` and so of ``uuid``; None: they are left alone.
+        clock: what ``time`` and ``datetime`` show (epoch ms); None: they are left alone.
+
+    Raises:
+        ConfigurationError: a clock is given, and time-machine is not installed.
+    """
+    with ExitStack() as stack:
+        if seed is not None:
+            stack.enter_context(_seeded(seed))
+        if clock is not None:
+            stack.enter_context(_frozen(clock))
+        yield
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    states = random.getstate()
+    random.seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % (1 << 32))
+    drawn = random.Random(seed)
+    with mock.patch("os.urandom", drawn.randbytes):
+        try:
+            yield
+        finally:
+            random.setstate(states)
+
+
+@contextmanager
+def _frozen(clock: int) -> Iterator[None]:
+    try:
+        import time_machine
+    except ImportError as error:
+        raise ConfigurationError(
+            "a clock for user code takes the package time-machine, which is not installed: pip install 'pillarbox[cli]'"
+        ) from error
+    with time_machine.travel(dt.datetime.fromtimestamp(clock / 1000, dt.timezone.utc), tick=False):
+        yield

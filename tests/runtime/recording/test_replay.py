@@ -1,0 +1,203 @@
+"""A recorded task runs again and does the same, also by the clock; what differs is shown, and why it may."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from pillarbox import KeyedProcessFunction, OperatorError, ValueStateDescriptor
+from pillarbox._runtime.recording.recording import read_recording
+from pillarbox._runtime.recording.replay import Replay, replay
+from pillarbox._time.manual_clock import ManualProcessingTimeService
+from pillarbox.testing import ProgramTestHarness
+from tests.support.recorded import recorded
+
+NOW = 1_700_000_000_000
+SECOND = 1000
+
+
+class World:
+    """What the functions see: the clock of the job that runs, which replays do not have."""
+
+    clock: ManualProcessingTimeService
+
+
+class Silent(KeyedProcessFunction):
+    """Notes when each key came, and when it has been silent for three seconds. A record takes a second."""
+
+    def open(self, ctx: Any) -> None:
+        self.seen = ctx.get_state(ValueStateDescriptor("seen"))
+        self.told = ctx.get_state(ValueStateDescriptor("told"))
+
+    def process_element(self, key: Any, ctx: Any) -> Any:
+        World.clock.advance(SECOND)
+        now = ctx.timer_service().current_processing_time()
+        self.seen.update([*(self.seen.value() or []), now])
+        ctx.timer_service().register_processing_time_timer(now + 3 * SECOND)
+        yield key, now
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        # (The records between are those that came before the timer fired.)
+        self.told.update([*(self.told.value() or []), timestamp, len(self.seen.value())])
+        yield ctx.get_current_key(), timestamp, ctx.timer_service().current_processing_time()
+
+
+class Fails(Silent):
+    """Fails at a certain time."""
+
+    def process_element(self, key: Any, ctx: Any) -> Any:
+        yield from super().process_element(key, ctx)
+        if self.seen.value()[-1] == NOW + 17 * SECOND:
+            raise ValueError(f"{self.seen.value()}")
+
+
+class Draws(KeyedProcessFunction):
+    """Takes what it stores from outside."""
+
+    def open(self, ctx: Any) -> None:
+        self.drawn = ctx.get_state(ValueStateDescriptor("drawn"))
+
+    def process_element(self, key: Any, ctx: Any) -> Any:
+        self.drawn.update((random.random(), str(uuid.uuid4()), time.time(), dt.datetime.now()))
+        yield key
+
+
+class Adds(KeyedProcessFunction):
+    """Depends on nothing else than its input and its state."""
+
+    def open(self, ctx: Any) -> None:
+        self.total = ctx.get_state(ValueStateDescriptor("total"))
+
+    def process_element(self, key: Any, ctx: Any) -> Any:
+        self.total.update((self.total.value() or 0) + 1)
+        yield key, self.total.value()
+
+
+def tasks_of(folder: Path, function: Any, *epochs: list[list[Any]]) -> list[Path]:
+    """Run a keyed function on records in partitions, epoch by epoch; return the recordings of its task."""
+
+    def build(env: Any, records: Any) -> Any:
+        return records.key_by(lambda key: key).process(function, processing_time=True).uid("function")
+
+    with recorded(folder) as found, ProgramTestHarness(build, processing_time=NOW) as harness:
+        World.clock = harness.processing_time_service
+        for partitions in epochs:
+            for number, records in enumerate(partitions):
+                harness.push("records", *records, partition=number)
+            try:
+                harness.run_epoch()
+            except OperatorError:
+                break
+    return [each for each in found if read_recording(each).facts.level]
+
+
+def replayed(folder: Path, **options: Any) -> Replay:
+    World.clock = ManualProcessingTimeService()  # nobody reads it any more
+    return replay(read_recording(folder), diff=True, **options)
+
+
+KEYS = [["a", "b", "c"], ["a"], ["b", "c", "c"], ["a", "d"], ["b"]]
+
+
+def test_timers_fire_between_the_records_where_they_fired(tmp_path):
+    tasks = tasks_of(tmp_path, Silent(), KEYS, KEYS, KEYS)
+    assert len(tasks) == 3
+    for task in tasks:
+        found = replayed(task)
+        assert (found.records, found.failure, found.differs, found.state) == (10, None, [], [])
+    # Some have fired in the middle of an epoch, and that was seen.
+    assert any(len(read_recording(task).facts.clock or "") > 40 for task in tasks)
+    (difference, *_) = replayed(tasks[1], clock=NOW).state or []
+    assert difference.state in ("seen", "told", "timers function/processing", "timers user-timers/processing")
+
+
+def test_a_failure_that_depends_on_the_clock(tmp_path):
+    task = tasks_of(tmp_path, Fails(), KEYS, KEYS, KEYS)[-1]
+    noted = read_recording(task).facts.noted_failure
+    assert noted is not None
+    assert noted.cause == "ValueError"
+    found = replayed(task)
+    assert found.is_same
+    assert found.failure is not None
+    assert found.failure.number == noted.number
+    found = replayed(task, clock=NOW)
+    assert found.differs == ["the task failed then, and has not failed now"]
+    assert found.reasons[-1] == "--clock lets the task's clock stand still"
+
+
+def test_a_clock_that_is_not_known_stands_still_and_is_said(tmp_path):
+    task = tasks_of(tmp_path, Silent(), KEYS)[0]
+    facts = (task / "recording.json").read_text()
+    clock = read_recording(task).facts.clock
+    (task / "recording.json").write_text(facts.replace(f'"clock": "{_escaped(clock)}"', '"clock": null'))
+    assert read_recording(task).facts.clock is None
+    found = replayed(task)
+    assert found.state
+    assert any("what the task's clock showed in the epoch is not known" in reason for reason in found.reasons)
+
+
+def _escaped(text: str | None) -> str:
+    return (text or "").replace("\\", "\\\\").replace('"', '\\"')
+
+
+def test_calls_that_may_give_something_else_are_named(tmp_path):
+    task = tasks_of(tmp_path, Draws(), [["a"]])[0]
+    found = replayed(task)
+    assert [each.state for each in found.state or []] == ["drawn"]
+    named = "\n".join(found.reasons)
+    lines = Path(__file__).read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "random.random()" in text)
+    for call in ("random.random()", "uuid.uuid4()", "time.time()", "datetime.now()"):
+        assert f"it calls {call} at {__file__}:{line}" in named
+    assert len(found.reasons) == 4  # and not those that pillarbox makes itself
+
+
+def test_a_program_that_is_the_same_has_no_reasons(tmp_path):
+    (first, second) = tasks_of(tmp_path, Adds(), [["a", "b"]], [["a"]])
+    for task in (first, second):
+        found = replayed(task)
+        assert (found.is_same, found.reasons) == (True, [])
+
+
+def test_seed_and_clock_make_it_the_same_each_time(tmp_path):
+    task = tasks_of(tmp_path, Draws(), [["a"]])[0]
+
+    def drawn(**options: Any) -> str | None:
+        found = replayed(task, **options)
+        return found.state[0].now if found.state else None
+
+    assert drawn(seed=7, clock=NOW) == drawn(seed=7, clock=NOW) != drawn(seed=8, clock=NOW)
+    assert drawn(seed=7, clock=NOW) != drawn(seed=7, clock=NOW + SECOND)
+    assert drawn(seed=7) != drawn(seed=7)  # the clock of the machine goes on
+
+
+def test_it_stops_before_a_record(tmp_path):
+    task = tasks_of(tmp_path, Silent(), KEYS)[0]
+    for number in (1, 5, 10):
+        found = replayed(task, at=number)
+        assert (found.stopped, found.failure) == (True, None)
+    assert not replayed(task, at=11).stopped
+
+
+def test_it_stops_at_calls_of_services(tmp_path):
+    def build(env: Any, records: Any) -> Any:
+        return records.key_by(lambda key: key).process(Adds()).uid("adds").map_async(ask, timeout="5 s").uid("ask")
+
+    with recorded(tmp_path) as tasks, ProgramTestHarness(build) as harness:
+        harness.push("records", "a", "b")
+        harness.run_epoch()
+    (task,) = [each for each in tasks if read_recording(each).facts.level]
+    found = replayed(task)
+    assert (found.records, found.failure) == (2, None)
+    assert "operator 'ask' calls a service, and the recording has none of its answers" in str(found.unanswered)
+    assert "it would ask about ('a', 1), ('b', 1); pass --allow-calls" in str(found.unanswered)
+    assert found.differs == ["it stopped at calls of a service, so nothing can be compared"]
+    assert replayed(task, allow_calls=True).is_same
+
+
+async def ask(record: Any) -> Any:
+    return record

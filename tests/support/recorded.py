@@ -1,0 +1,100 @@
+"""Recordings without Spark: each task of a local job is recorded, in each epoch, as the driver of a query does it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._model.failure import Attempt, Failure
+from pillarbox._runtime.local import LocalJob
+from pillarbox._runtime.recording.recording import RecordingFacts, input_of, write_recording
+from pillarbox._runtime.spark.tasks.recorded import chunks_of
+
+
+@contextmanager
+def recorded(folder: Path) -> Iterator[list[Path]]:
+    """Record each task of all local jobs meanwhile; the list has the recordings in the order of their ends."""
+    found: list[Path] = []
+    run_partition, sent_by = LocalJob._run_partition, LocalJob._sent_by
+
+    def record(job: LocalJob, number: int, subtask: int, level: int, portions: list[Any], **facts: Any) -> Any:
+        place = folder / f"{len(list(folder.iterdir())):04d}"
+        place.mkdir()
+        input_of(place).write_bytes(b"".join(map(pickle.dumps, portions)))
+        vertex = job.program.vertices[number]
+        return place, RecordingFacts(
+            checkpoint="none",
+            epoch=job.epoch,
+            number=number,
+            uid=vertex.uid,
+            name=vertex.name,
+            subtask=subtask,
+            level=level,
+            layout=list(job.program.layout),
+            calls=[node.uid for node in vertex.nodes if node.factory.wakes_up],
+            **facts,
+        )
+
+    def write(job: LocalJob, place: Path, facts: RecordingFacts, before: Any, after: Any) -> None:
+        write_recording(place, facts, pickle.dumps(job._shipped[facts.number]), before, after)
+        found.append(place)
+
+    def of_partition(job: LocalJob, number: int, partition: int, runs: Any, bounded: bool) -> Iterator[Any]:
+        given = list(runs)
+        is_pickled = not all(isinstance(run, ArrowRecords) for run in given)
+        batches = [pickled(run) if is_pickled else run.batch for run in given]
+        portions = [stream(each) for each in batches]
+        place, facts = record(
+            *(job, number, partition, 0, portions), time=0, clock=None, is_last=bounded, is_pickled=is_pickled
+        )
+        yield from run_partition(job, number, partition, iter(given), bounded)
+        write(job, place, facts, {}, None)
+
+    def of_subtask(job: LocalJob, vertex: Any, subtask: int, arrived: Any, store: Any) -> Iterator[Any]:
+        before = dict(chunks_of(store))
+        time = job._epoch_time
+        assert time is not None
+        place, facts = record(
+            *(job, vertex.number, subtask, vertex.level, [[tuple(each) for each in arrived]]), time=time, clock=None
+        )
+        try:
+            yield from sent_by(job, vertex, subtask, arrived, store)
+        except Exception as error:
+            failure = Failure.of(error, subtask, Attempt(job.epoch, 0))
+            failed = replace(facts, failure=vars(failure), clock=clock_of(job, vertex.number, subtask))
+            write(job, place, failed, before, None)
+            raise
+        done = replace(facts, clock=clock_of(job, vertex.number, subtask))
+        write(job, place, done, before, dict(chunks_of(store)))
+
+    with (
+        mock.patch.object(LocalJob, "_run_partition", of_partition),
+        mock.patch.object(LocalJob, "_sent_by", of_subtask),
+    ):
+        yield found
+
+
+def clock_of(job: LocalJob, number: int, subtask: int) -> str | None:
+    """What the clock of a task showed in its last epoch."""
+    return job._tasks[number, subtask].clock.log.to_text()
+
+
+def pickled(run: Records) -> pa.RecordBatch:
+    """A run of a collection, as Spark has it."""
+    return pa.RecordBatch.from_pydict({"value": pa.array(list(map(pickle.dumps, run.values)), pa.binary())})
+
+
+def stream(batch: pa.RecordBatch) -> bytes:
+    """A batch as a stream of Arrow's."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
