@@ -34,6 +34,7 @@ CASES = {
     "key-cost": "state.key_cost",
     "recovery": "state.recovery",
     "operate": "state.operate",
+    "replay": "state.replay",
     "mailbox": "parts.mailbox",
     "timers": "parts.timers",
     "against": "against",

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task that failed at a late record of an epoch: how long it takes to see it fail again.
+
+A query with one keyed subtask reads one epoch of many rows, and its function fails at the record with the number in
+``--fails-at``. Two ways to see it fail again take turns, each in a process of its own:
+
+  replay  ``pillarbox replay`` of the recording of the task, in a process that finds no Java
+  spark   the program is started again on the checkpoint: a Spark session, and the epoch up to the failure
+
+The seconds are of the whole process, from its start to its end. Both must give the same exception, key, record and
+number of the record. Also told is how long ``pillarbox.record`` took to make the recording, and its size.
+
+In the last line ``ratio`` is the time of ``replay`` over that of ``spark``; ``seconds`` has both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
+
+import pillarbox
+from benchmarks.harness.case import Block, Outcome, Said
+from benchmarks.harness.process import ROOT, SOURCE, Side
+from benchmarks.harness.stepped import SparkSide
+from benchmarks.harness.turns import extent, rounded, table, turns
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
+from pillarbox._model.failure import Failure
+
+KEYS = 10_000
+SMALL = {"rows": 20_000, "fails_at": 14_001, "rounds": 1}
+BLOCKS: dict[str, Block] = {}
+# What both ways have to agree in.
+AGREE = ("cause", "key", "record", "number")
+
+
+class Count(KeyedProcessFunction):
+    """Counts the rows of a key. A negative amount is an error."""
+
+    def open(self, ctx):
+        self.n = ctx.get_state(ValueStateDescriptor("n", Types.LONG()))
+
+    def process_element(self, row, ctx):
+        if row.amount < 0:
+            raise ValueError(f"an amount of {row.amount}")
+        n = (self.n.value() or 0) + 1
+        self.n.update(n)
+        yield row.key, n
+
+
+class Failing(SparkSide):
+    """The query, with all that it reads and writes in a directory."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory, {"spark__driver__memory": "1g"})
+
+    def _writer(self) -> Any:
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(1)
+        rows = self.spark.readStream.schema("key LONG, amount LONG").parquet(str(self.directory / "rows"))
+        counts = env.from_dataframe(rows).key_by("key").process(Count()).uid("count")
+        return counts.to_dataframe("key LONG, n LONG").writeStream.format("noop")
+
+    def fail(self) -> dict[str, Any]:
+        """Run the query until it fails; return the failure."""
+        query = pillarbox.start(self._writer().option("checkpointLocation", str(self.directory / "checkpoint")))
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            failure = Failure.of_text(str(error))
+            assert failure is not None, error
+            return vars(failure)
+        raise AssertionError("the query has not failed")
+
+    def record(self, recording: str) -> dict[str, Any]:
+        """Record the task that failed; return the seconds that it took."""
+        began = time.perf_counter()
+        pillarbox.record(self._writer(), recording, checkpointLocation=str(self.directory / "checkpoint"))
+        return {"seconds": time.perf_counter() - began}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of the epoch")
+    parser.add_argument("--fails-at", type=int, default=700_001, help="the number of the record that fails, from 1")
+    parser.add_argument("--rounds", type=int, default=3)
+
+
+def write_rows(directory: Path, rows: int, fails_at: int) -> None:
+    """Write the rows of the epoch, of which one is wrong."""
+    random = np.random.default_rng(7)
+    amounts = random.integers(1, 100, rows)
+    amounts[fails_at - 1] = -5
+    (directory / "rows").mkdir()
+    pq.write_table(
+        pa.table({"key": random.integers(0, KEYS, rows), "amount": amounts}), directory / "rows" / "1.parquet"
+    )
+
+
+def replay(recording: Path) -> dict[str, Any]:
+    """Run the recording in a process that finds no Java; return its failure."""
+    without = {**os.environ, "JAVA_HOME": "/none", "PATH": "/none", "PYTHONPATH": f"{SOURCE}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-m", "pillarbox", "replay", str(recording), "--diff", "--json"]
+    done = subprocess.run(command, env=without, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the replay differs from what was recorded:\n{done.stdout}{done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout)["failure"]
+    return found
+
+
+def again(directory: Path) -> dict[str, Any]:
+    """Start the program again in a process of its own; return its failure."""
+    side = Side(Failing, directory=str(directory))
+    failure = side.ask("fail")
+    side.close()
+    return failure
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    write_rows(directory, arguments.rows, arguments.fails_at)
+    recording = directory / "recording"
+    side = Side(Failing, directory=str(directory))
+    noted = side.ask("fail")
+    recorded = side.ask("record", recording=str(recording))["seconds"]
+    side.close()
+    print(f"recorded in {recorded:.1f} s: record {noted['number']:,} of {arguments.rows:,} fails", flush=True)
+    wrong = [] if noted["number"] == arguments.fails_at else [f"record {noted['number']}, not {arguments.fails_at}"]
+    took: defaultdict[str, list[float]] = defaultdict(list)
+    for index, way in turns(("replay", "spark"), arguments.rounds, 0):
+        began = time.perf_counter()
+        failure = replay(recording) if way == "replay" else again(directory)
+        took[way].append(time.perf_counter() - began)
+        print(f"round {index}  {way:8}{took[way][-1]:8.2f} s", flush=True)
+        wrong += [f"{way}: {name} is {failure[name]}" for name in AGREE if failure[name] != noted[name]]
+    seconds = {way: statistics.median(each) for way, each in took.items()}
+    mib = sum(path.stat().st_size for path in recording.iterdir()) / 2**20
+    figures = {
+        "rows": arguments.rows,
+        "fails_at": arguments.fails_at,
+        "seconds": rounded(seconds, 2),
+        "spread": rounded({way: [min(each), max(each)] for way, each in took.items()}, 2),
+        "record_seconds": round(recorded, 2),
+        "recording_mib": round(mib, 1),
+    }
+    return Outcome("replay", seconds["replay"] / seconds["spark"], figures, wrong)
+
+
+def present(said: Said, charts: Path | None) -> str:
+    rows = [(way, f"{said['seconds'][way]:.2f}", extent(said["spread"][way], 2)) for way in ("replay", "spark")]
+    return table(("way", "seconds", "lowest and highest"), rows)
