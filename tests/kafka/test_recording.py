@@ -1,0 +1,39 @@
+"""Tasks of a query that reads Kafka are recorded: its records are read again between the offsets of the epoch."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import pillarbox
+from tests.kafka.kafka_job import writer
+from tests.kafka.shop import Shop
+from tests.kafka.test_kafka import CARDS
+from tests.support.replays import replay_epochs
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif("PILLARBOX_KAFKA" not in os.environ, reason="takes a Kafka: make test-kafka runs it"),
+]
+
+
+def test_epochs_are_replayed_and_expired_records_are_an_error(shop: Shop) -> None:
+    shop.create("payments", 2)
+    shop.create("limits", 1)
+    shop.pay("payments", CARDS)
+    shop.pay("limits", {"limit 0": 0})
+    sources = {"payments": shop.read("payments", maxOffsetsPerTrigger=30), "limits": shop.read("limits")}
+    shop.run("first", shop.environment(2), sources)
+    checkpoint = shop.folder / "first"
+    again = writer(shop.environment(2), sources, checkpoint)
+    tasks = [("total", 0), ("total", 1)]
+    assert replay_epochs(again, str(checkpoint), tasks, shop.folder) >= 4
+    # What Kafka no longer has cannot be read again.
+    shop.forget("payments", 0, 20)
+    with pytest.raises(Exception, match=r"(?i)offset|data loss|missing"):
+        pillarbox.record(
+            again, str(shop.folder / "gone"), epoch=0, uid="total", subtask=0, checkpointLocation=str(checkpoint)
+        )
+    assert not (shop.folder / "gone").exists()
