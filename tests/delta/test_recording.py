@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.delta.shop import Shop
-from tests.support.replays import replay_epochs
+from tests.support.recorded import replay_epochs
 
 pytestmark = [
     pytest.mark.spark,

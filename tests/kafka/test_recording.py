@@ -10,7 +10,7 @@ import pillarbox
 from tests.kafka.kafka_job import writer
 from tests.kafka.shop import Shop
 from tests.kafka.test_kafka import CARDS
-from tests.support.replays import replay_epochs
+from tests.support.recorded import replay_epochs
 
 pytestmark = [
     pytest.mark.spark,

@@ -1,9 +1,9 @@
-"""Recordings without Spark: each task of a local job is recorded, in each epoch, as the driver of a query does it."""
+"""Recordings of local jobs, each task in each epoch, as the driver of a query makes them; and replays of queries on Spark."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +12,14 @@ from unittest import mock
 
 import pyarrow as pa
 
+import pillarbox
+from pillarbox import ProgramError
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._model.failure import Attempt, Failure
 from pillarbox._runtime.local import LocalJob
-from pillarbox._runtime.recording.recording import RecordingFacts, input_of, write_recording
+from pillarbox._runtime.recording.recording import RecordingFacts, input_of, read_recording, write_recording
+from pillarbox._runtime.recording.replay import replay
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.tasks.recorded import chunks_of
 
 
@@ -98,3 +102,33 @@ def stream(batch: pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue())
+
+
+def replay_epochs(
+    writer: Any, checkpoint: str, tasks: Iterable[tuple[str, int]], folder: Path, *, newest: int = 100
+) -> int:
+    """Record the newest committed epochs of some tasks, and replay them; return how many there were.
+
+    A task that had nothing to do in an epoch has no recording of it.
+
+    Args:
+        tasks: uid and subtask, or partition, of each.
+    """
+    count = 0
+    last = Checkpoint(writer._spark, checkpoint).last_committed
+    for epoch in range(max(0, last - newest + 1), last + 1):
+        for uid, subtask in tasks:
+            place = folder / f"{uid}-{subtask}-{epoch}"
+            try:
+                pillarbox.record(
+                    writer, str(place), epoch=epoch, uid=uid, subtask=subtask, checkpointLocation=checkpoint
+                )
+            except ProgramError as error:
+                assert "it had no input, and nothing was due" in str(error)
+                continue
+            recording = read_recording(place)
+            found = replay(recording, diff=True)
+            assert (found.error, found.differs, found.state or []) == (None, [], []), (place, found.reasons)
+            assert found.state is not None or not recording.facts.level
+            count += 1
+    return count

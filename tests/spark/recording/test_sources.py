@@ -18,7 +18,7 @@ from pillarbox._runtime.recording.recording import read_recording
 from pillarbox._runtime.recording.replay import replay
 from pillarbox._runtime.spark.running.record_request import request_record
 from tests.spark.recording.program import Heartbeats, Inbox, Limited, Seen
-from tests.support.replays import replay_epochs
+from tests.support.recorded import replay_epochs
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow("queries whose epochs run again for each recording")]
 FIRST = 1_700_000_000_000
