@@ -40,6 +40,14 @@ def test_an_epoch_has_sparks_parts_and_ours() -> None:
     ]
 
 
+def test_rows_are_those_of_the_sources_where_spark_leaves_out_the_sum() -> None:
+    """As under Spark Connect."""
+    given = progress(3, source(records_in=6))
+    assert epoch_of(given).rows == 6
+    assert epoch_of({**given, "numInputRows": None}).rows == 10
+    assert epoch_of({**given, "numInputRows": 0}).rows == 0
+
+
 def test_a_task_that_ran_twice_counts_once_and_is_repeated() -> None:
     epoch = epoch_of(
         progress(1, keyed(records_in=5, operators=[[5, 1]]), keyed(records_in=5, attempt=1, operators=[[5, 1]]))

@@ -60,13 +60,15 @@ def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
     parts = {name: int(value) for name, value in (progress.get("durationMs") or {}).items()}
     commits = [each["commitTimeMs"] for each in progress.get("stateOperators") or () if each.get("commitTimeMs")]
     written = (progress.get("sink") or {}).get("numOutputRows")
+    sources = [_source(each) for each in progress.get("sources") or ()]
+    rows = progress.get("numInputRows")  # under Spark Connect it is left out
     return EpochRun(
         number=int(progress["batchId"]),
         began=millis(progress["timestamp"]),
         duration=parts.pop("triggerExecution", sum(parts.values())),
         parts=parts,
-        rows=int(progress.get("numInputRows") or 0),
-        sources=[_source(each) for each in progress.get("sources") or ()],
+        rows=sum(each.rows for each in sources) if rows is None else int(rows),
+        sources=sources,
         vertices=_vertices(reports),
         tasks=[_task(name, report) for name, report in reports],
         state_commit=sum(commits) if commits else None,
