@@ -59,6 +59,21 @@ def test_a_query_that_is_started_again_goes_on_with_its_counters() -> None:
     assert busy(exported) == {"counts": 10}
 
 
+def test_series_of_runs_long_ago_are_forgotten() -> None:
+    """Where each run has other names, their number is bounded, and what the newest run has continues."""
+    exported, most = Exported(), 0
+    for run in range(60):
+        query, ledger = started(run=f"r{run}")
+        exported.add(ledger)
+        names = {f"map-3.of-{run}-{number}": 1 for number in range(100)}
+        query.progressed(progress(run, keyed(busy_ms=1000, counters=names)))
+        most = max(most, sum(map(len, exported.samples().values())))
+        assert busy(exported) == {"counts": run + 1}
+        query.ended()
+    assert exported.samples()[m.STARTS] == {("counts",): 60}
+    assert most < 2_500
+
+
 def test_the_run_before_may_still_tell_of_an_epoch() -> None:
     exported = Exported()
     query, ledger = started()

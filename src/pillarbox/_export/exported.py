@@ -10,6 +10,8 @@ from pillarbox._export.metric import Metric
 
 # Queries that have ended are told of until there are more than so many.
 _MOST_ENDED = 20
+# Counters of runs that have ended are kept, also of labels that the newest run does not have, until there are more.
+_MOST_SUMS = 2_000
 
 #: The values of each metric by the values of its labels, the query's first; divided, so in the metric's unit.
 Samples = Mapping[Metric, Mapping[tuple[str, ...], float]]
@@ -34,6 +36,9 @@ class _Told:
             _add(self._sums, earlier.standing().counters)
             self._earlier.remove(earlier)
         found = self.ledger.standing()
+        if len(self._sums) > _MOST_SUMS:
+            # Each run has had other operators, sources or names of metrics.
+            self._sums = {place: sum_ for place, sum_ in self._sums.items() if place in found.counters}
         for each in (self._sums, *(earlier.standing().counters for earlier in self._earlier)):
             _add(found.counters, each)
         return found

@@ -1,0 +1,137 @@
+"""Metrics of queries on Spark, in a classic session and under Spark Connect: several at once, and one again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import functions as F
+
+import pillarbox
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow("three queries")]
+
+Scraped = dict[tuple[str, tuple[str, ...]], float]
+
+
+class Count(KeyedProcessFunction):
+    def open(self, runtime_context: Any) -> None:
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.seen.update((self.seen.value() or 0) + 1)
+        yield value.key, self.seen.value()
+
+
+def put(spark: Any, inbox: Path, rows: int, keys: int) -> None:
+    """Add a file of rows with so many keys."""
+    made = spark.range(rows).select((F.col("id") % keys).alias("key"))
+    made.coalesce(1).write.mode("append").parquet(str(inbox))
+
+
+def start(spark: Any, folder: Path, name: str) -> Any:
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(4)
+    rows = env.from_dataframe(spark.readStream.schema("key LONG").parquet(str(folder / name)))
+    writer = rows.key_by("key").process(Count()).uid("count").to_dataframe("key LONG, seen LONG").writeStream
+    return pillarbox.start(
+        writer.format("noop").queryName(name).option("checkpointLocation", str(folder / f"{name} checkpoint"))
+    )
+
+
+def place(sample: Any) -> tuple[str, tuple[str, ...]]:
+    """The name of a sample, and the values of its labels: the query's first."""
+    labels = sorted(sample.labels.items(), key=lambda label: (label[0] != "query", label[0]))
+    return sample.name, tuple(value for _, value in labels)
+
+
+class Scraper:
+    """Scrapes a server; no counter may fall between any two scrapes."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._before: Scraped = {}
+
+    def scrape(self) -> Scraped:
+        with urlopen(self._url, timeout=60) as answer:
+            families = [*text_string_to_metric_families(answer.read().decode())]
+        samples = [(family.type, sample) for family in families for sample in family.samples]
+        found = {place(each): each.value for _, each in samples}
+        assert len(found) == len(samples), "a series is there twice"
+        counters = {place(each) for kind, each in samples if kind == "counter"}
+        fallen = {each for each in counters if found[each] < self._before.get(each, 0)}
+        gone = {each for each in self._before if each[0].endswith("_total") and each not in found}
+        assert not fallen | gone
+        self._before = found
+        return found
+
+    def until(self, holds: Callable[[Scraped], bool]) -> Scraped:
+        """Scrape until the driver has told what holds."""
+        deadline = time.monotonic() + 60
+        while not holds(found := self.scrape()):
+            assert time.monotonic() < deadline, {each: value for each, value in found.items() if len(each[1]) == 1}
+            time.sleep(0.2)
+        return found
+
+
+def served(spark: Any, folder: Path) -> tuple[Scraped, Scraped]:
+    """Run two queries at once, one of which ends and starts again; return what was scraped before and after that."""
+    put(spark, folder / "one", 70, 7)
+    put(spark, folder / "other", 30, 3)
+    one, other = start(spark, folder, "one"), start(spark, folder, "other")
+    with pillarbox.serve_metrics(one, port=0) as server:
+        try:
+            assert pillarbox.serve_metrics(other, port=0) is server
+            scraper = Scraper(server.url)
+
+            def rows(name: str, count: int) -> Callable[[Scraped], bool]:
+                return lambda found: found.get(("pillarbox_rows_in_total", (name,))) == count
+
+            scraper.until(rows("one", 70))
+            before = scraper.until(rows("other", 30))
+            one.stop()
+            one.awaitTermination()
+            ended = scraper.until(lambda found: not found["pillarbox_query_up", ("one",)])
+            assert ended["pillarbox_records_in_total", ("one", "count")] == 70
+            put(spark, folder / "one", 1_000, 500)
+            one = start(spark, folder, "one")
+            assert pillarbox.serve_metrics(one, port=0) is server
+            pillarbox.serve_metrics(one, port=0)  # twice is once
+            put(spark, folder / "other", 9, 9)
+            scraper.until(rows("one", 1_070))
+            return before, scraper.until(rows("other", 39))
+        finally:
+            one.stop()
+            other.stop()
+
+
+def check(before: Scraped, after: Scraped) -> None:
+    def of(found: Scraped, name: str) -> dict[str, float]:
+        return {labels[0]: value for (each, labels), value in found.items() if (each, labels[1:]) == (name, ("count",))}
+
+    assert of(before, "pillarbox_records_in_total") == {"one": 70, "other": 30}
+    assert of(after, "pillarbox_records_in_total") == {"one": 1_070, "other": 39}
+    assert of(after, "pillarbox_records_out_total") == {"one": 1_070, "other": 39}
+    assert of(before, "pillarbox_keys") == {"one": 7, "other": 3}
+    assert of(after, "pillarbox_keys") == {"one": 500, "other": 9}
+    queries = {name: value for (each, (name, *_)), value in after.items() if each == "pillarbox_query_starts_total"}
+    assert queries == {"one": 2, "other": 1}
+    assert after["pillarbox_query_up", ("one",)] == 1
+    # 500 keys have as many series as 7, and a query that has started again as many as one that has started once.
+    assert {place for place in after if place[0] != "pillarbox_query_info"} == {
+        place for place in before if place[0] != "pillarbox_query_info"
+    }
+    assert len(after) == len(before) < 2 * 150
+
+
+def test_several_queries_and_one_again(spark: Any, tmp_path: Path) -> None:
+    check(*served(spark, tmp_path))
+
+
+def test_under_spark_connect(connect: Any, tmp_path: Path) -> None:
+    check(*connect.run(served, tmp_path))
