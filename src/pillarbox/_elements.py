@@ -209,6 +209,7 @@ class TaskReport:
             ``{}`` where the records do not tell. None: it has given none.
         key_sample: how many records of the epoch were sampled, and the most frequent keys among them (as text), each
             with the number of its records in the sample. None: it has no keys, or few records.
+        versions: of Python and of packages in its process, in the first epoch of the task there; None: in later ones.
     """
 
     vertex: str
@@ -253,6 +254,7 @@ class TaskReport:
     held_by: list[int] | None = None
     event_times: list[Any] | None = None
     key_sample: list[Any] | None = None
+    versions: dict[str, str] | None = None
 
     def __repr__(self) -> str:
         return told(self, vars(self))

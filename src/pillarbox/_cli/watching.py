@@ -65,24 +65,26 @@ def _serve(opened: Any) -> None:
 def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any) -> None:
     """Say what is wrong with this machine, or with the query of CHECKPOINT, and what to do.
 
-    Without CHECKPOINT it looks at Java, Python and the packages here and in a worker of --master. With it, also at what
-    the driver of the query has written into the checkpoint: memory, keys, event time, epochs, timers, state, calls.
+    Without CHECKPOINT it looks at Java, Python, the packages and the settings here and in a worker of --master. With
+    it, at what the driver of the query has written into the checkpoint: the same of its machines, and memory, keys,
+    event time, epochs, timers, state, calls.
 
     The exit code is 1 if something is wrong.
     """
     from dataclasses import asdict
 
+    from pillarbox._doctor.facts import Facts
     from pillarbox._doctor.machine_rules import MACHINE_RULES
     from pillarbox._doctor.rules import RULES, examine
-    from pillarbox._runtime.spark.watching.machine import facts_of_query, facts_of_session
+    from pillarbox._runtime.spark.watching.machine import facts_of_session
     from pillarbox._runtime.spark.watching.stored import stored_snapshot
 
-    with open_session("Asking a worker") as spark:
+    with open_session("Asking a worker" if checkpoint is None else f"Reading {checkpoint}") as spark:
         if checkpoint is None:
             found = examine(facts_of_session(spark), MACHINE_RULES)
         else:
             snapshot = stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint)
-            found = examine(facts_of_query(spark, snapshot), RULES)
+            found = examine(Facts.of(snapshot), RULES)
     wrong = [each for each in found if each.status == "wrong"]
     if as_json:
         click.echo(json.dumps({"wrong": len(wrong), "findings": [asdict(each) for each in found]}, indent=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pillarbox._model.snapshot import Snapshot
@@ -18,20 +19,21 @@ class Facts:
 
     Attributes:
         versions: of ``java``, ``python``, ``spark`` and of packages in the driver, by name.
-        worker_versions: the same of a worker, without ``java`` and ``spark``; None: no worker was asked.
+        worker_versions: the same of workers, without ``java`` and ``spark``: each combination; None: none has told.
         settings: of Spark, of the query and of its trigger.
         snapshot: of the query; None: there is none.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
-    worker_versions: dict[str, str] | None = None
+    worker_versions: Sequence[Mapping[str, str]] | None = None
     settings: dict[str, str] = field(default_factory=dict)
     snapshot: Snapshot | None = None
 
     @staticmethod
     def of(snapshot: Snapshot) -> Facts:
-        """Return the facts that a snapshot has of a query and of the machine of its driver."""
-        return Facts(snapshot.run.versions, None, snapshot.run.settings, snapshot)
+        """Return the facts that a snapshot has of a query, of the machine of its driver, and of its workers."""
+        run = snapshot.run
+        return Facts(run.versions, run.worker_versions or None, run.settings, snapshot)
 
     @property
     def cores(self) -> int | None:

@@ -47,30 +47,31 @@ def packages(facts: Facts) -> str | None:
 
 def workers_python(facts: Facts) -> str | None:
     """Check that workers run the driver's Python."""
-    worker = known(facts.worker_versions, "the Python of the workers: no worker was asked").get("python")
-    driver = facts.versions.get("python")
-    if worker is None or driver is None:
-        raise UnknownFactsError("the Python of the workers")
-    if (numbers_of(worker) or ())[:2] == (numbers_of(driver) or ())[:2]:
-        return None
-    return (
-        f"workers run Python {worker}, and the driver runs Python {driver}: functions are pickled by one and read by"
-        " the other, so set PYSPARK_PYTHON to the driver's version on all machines"
-    )
+    workers = known(facts.worker_versions, "the Python of the workers: none has told")
+    driver = known(facts.versions.get("python"), "the Python of the driver")
+    for worker in (each["python"] for each in workers if "python" in each):
+        if (numbers_of(worker) or ())[:2] != (numbers_of(driver) or ())[:2]:
+            return (
+                f"workers run Python {worker}, and the driver runs Python {driver}: functions are pickled by one and"
+                " read by the other, so set PYSPARK_PYTHON to the driver's version on all machines"
+            )
+    return None
 
 
 def version_skew(facts: Facts) -> str | None:
     """Check that driver and workers have the same versions of what they share."""
-    workers = known(facts.worker_versions, "the packages of the workers: no worker was asked")
-    differing = [
-        f"{name} {workers.get(name, 'is missing')} (driver: {facts.versions[name]})"
-        for name in _SHARED
-        if name in facts.versions and workers.get(name) != facts.versions[name]
-    ]
-    if not differing:
-        return None
-    count = f"{len(differing)} package{'s differ' if len(differing) > 1 else ' differs'}"
-    return f"{count} between workers and driver: {', '.join(differing)}; install the same versions on all machines"
+    for worker in known(facts.worker_versions, "the packages of the workers: none has told"):
+        differing = [
+            f"{name} {worker.get(name, 'is missing')} (driver: {facts.versions[name]})"
+            for name in _SHARED
+            if name in facts.versions and worker.get(name) != facts.versions[name]
+        ]
+        if differing:
+            count = f"{len(differing)} package{'s differ' if len(differing) > 1 else ' differs'}"
+            return (
+                f"{count} between workers and driver: {', '.join(differing)}; install the same versions on all machines"
+            )
+    return None
 
 
 def spark_skew(facts: Facts) -> str | None:
@@ -84,7 +85,7 @@ def spark_skew(facts: Facts) -> str | None:
 
 def speculation(facts: Facts) -> str | None:
     """Check that speculation is off: two attempts of a task would work on the same state."""
-    if facts.settings.get("spark.speculation", "false").lower() != "true":
+    if facts.settings.get("spark.speculation", "false").strip().lower() != "true":
         return None
     return "spark.speculation is true: 2 attempts of one task would work on the same state, so set it to false"
 
@@ -92,11 +93,27 @@ def speculation(facts: Facts) -> str | None:
 def worker_reuse(facts: Facts) -> str | None:
     """Check that Python workers are used again."""
     for name in ("spark.python.worker.reuse", "spark.python.use.daemon"):
-        if facts.settings.get(name, "true").lower() != "true":
+        if facts.settings.get(name, "true").strip().lower() != "true":
             return (
-                f"{name} is false: each task gets a new Python process, which takes 1 second or more to import what the"
-                " program needs, so leave it true"
+                f"{name} is false: each task of Spark's gets a new Python process, which takes 1 second or more to"
+                " import pandas and to open the functions again, so leave it true"
             )
+    return None
+
+
+def retention(facts: Facts) -> str | None:
+    """Check that Spark keeps enough epochs to go back to, and not too many files."""
+    retained = facts.retained
+    if retained < 10:
+        return (
+            f"Spark keeps {retained} epochs: an older one can neither be inspected nor go into a savepoint, so set"
+            " spark.sql.streaming.minBatchesToRetain to 10 or more"
+        )
+    if retained > 1000:
+        return (
+            f"Spark keeps {retained:,} epochs, each with files for each state partition: set"
+            " spark.sql.streaming.minBatchesToRetain to 1000 or less"
+        )
     return None
 
 
@@ -109,4 +126,5 @@ MACHINE_RULES = (
     spark_skew,
     speculation,
     worker_reuse,
+    retention,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import median
 
 from pillarbox._doctor.facts import Facts
@@ -113,27 +113,47 @@ def _with_tasks(facts: Facts) -> EpochRun:
 
 
 def stuck_watermark(facts: Facts) -> str | None:
-    """Check that event time goes forward while records come."""
+    """Check that event time goes forward while newer records come."""
     epochs, snapshot = _epochs(facts), _query(facts)
     if len(epochs) < _FEW:
         raise UnknownFactsError(f"whether event time goes forward: fewer than {_FEW} epochs with rows have ended")
-    first, last = _watermarks(epochs[0]), _watermarks(epochs[-1])
-    for place, watermark in last.items():
-        if watermark != first.get(place) or watermark == MAX_WATERMARK:
+    if not _newer_records_come(epochs):
+        return None  # the program has no event time, or its records are of one time: of a day, perhaps
+    for place, runs in _runs(epochs).items():
+        watermark, count = runs[-1].watermark, _standing([each.watermark for each in runs])
+        if count < _FEW or watermark in (None, MAX_WATERMARK):
             continue
-        if watermark == MIN_TIMESTAMP and not any(each.held_by or each.event_times for each in epochs[-1].tasks):
-            continue  # a program without event time
+        if watermark == MIN_TIMESTAMP and not runs[-1].timers:
+            continue  # nothing waits for it
         why = next((held.message for held in held_watermarks(snapshot) if (held.program, held.vertex) == place), "")
         said = "has not begun" if watermark == MIN_TIMESTAMP else "has stood still"
         return (
-            f"event time of {_name(snapshot, *place)} {said} in {len(epochs)} epochs with rows:"
+            f"event time of {_name(snapshot, *place)} {said} in {count} epochs with rows:"
             f" {why or 'its input holds it'}; see with_idleness(...) for sources that may be silent"
         )
     return None
 
 
-def _watermarks(epoch: EpochRun) -> dict[tuple[str, int], int]:
-    return {(each.program, each.vertex): each.watermark for each in epoch.vertices if each.watermark is not None}
+def _standing(watermarks: list[int | None]) -> int:
+    """Return how many of the last watermarks are the same."""
+    return len(list(takewhile(lambda each: each == watermarks[-1], reversed(watermarks))))
+
+
+def _newer_records_come(epochs: list[EpochRun]) -> bool:
+    """Return whether the newest records are newer than they were some epochs ago, as far as tasks are known."""
+    newest = [
+        max(times) for epoch in epochs if (times := [each.event_times[1] for each in epoch.tasks if each.event_times])
+    ]
+    return len(newest) > 1 and newest[-1] > newest[0]
+
+
+def _runs(epochs: list[EpochRun]) -> dict[tuple[str, int], list[VertexRun]]:
+    """Return the runs of each vertex, the oldest first."""
+    found: dict[tuple[str, int], list[VertexRun]] = {}
+    for epoch in epochs:
+        for run in epoch.vertices:
+            found.setdefault((run.program, run.vertex), []).append(run)
+    return found
 
 
 def slow_epochs(facts: Facts) -> str | None:
@@ -155,7 +175,7 @@ def slow_epochs(facts: Facts) -> str | None:
 
 def piling_timers(facts: Facts) -> str | None:
     """Check that keys have a few timers each."""
-    for vertex in _newest(facts).values():
+    for vertex in (runs[-1] for runs in _runs(_epochs(facts)).values()):
         timers, keys = vertex.timers or 0, vertex.keys or 0
         if keys and timers > 100 * keys and timers > 10_000:
             return (
@@ -164,11 +184,6 @@ def piling_timers(facts: Facts) -> str | None:
                 " ctx.timer_service().delete_event_time_timer(...)"
             )
     return None
-
-
-def _newest(facts: Facts) -> dict[tuple[str, int], VertexRun]:
-    """Return the newest run of each vertex."""
-    return {(each.program, each.vertex): each for epoch in _epochs(facts) for each in epoch.vertices}
 
 
 def endless_state(facts: Facts) -> str | None:
@@ -189,26 +204,8 @@ def endless_state(facts: Facts) -> str | None:
     return None
 
 
-def retention(facts: Facts) -> str | None:
-    """Check that Spark keeps enough epochs to go back to, and not too many files."""
-    _query(facts)
-    retained = facts.retained
-    if retained < 10:
-        return (
-            f"Spark keeps {retained} epochs: an older one can neither be inspected nor go into a savepoint, so set"
-            " spark.sql.streaming.minBatchesToRetain to 10 or more"
-        )
-    if retained > 1000:
-        return (
-            f"Spark keeps {retained:,} epochs, each with files for each state partition: set"
-            " spark.sql.streaming.minBatchesToRetain to 1000 or less"
-        )
-    return None
-
-
 def partitions_and_cores(facts: Facts) -> str | None:
     """Check that there are not many more state partitions than cores, and not fewer."""
-    _query(facts)
     cores = known(facts.cores, "the cores of the cluster")
     said = facts.settings.get("parallelism", "")
     if not said.isdigit():
@@ -316,7 +313,6 @@ QUERY_RULES = (
     slow_epochs,
     piling_timers,
     endless_state,
-    retention,
     partitions_and_cores,
     back_pressure,
     repeated_tasks,

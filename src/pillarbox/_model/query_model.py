@@ -20,6 +20,8 @@ EPOCHS = 60
 _WITH_TASKS = 5
 # How many failures of one run are kept.
 _FAILURES = 20
+# How many combinations of versions in workers are kept.
+_VERSIONS = 5
 
 
 def now_ms() -> int:
@@ -88,9 +90,19 @@ class QueryModel:
             if len(self._epochs) > _WITH_TASKS:
                 self._epochs[-1 - _WITH_TASKS] = replace(self._epochs[-1 - _WITH_TASKS], tasks=[])
             self._moments.add(epoch, self._plan)
+            self._take_versions(epoch)
             self._tell()
             for follower in self._followers:
                 follower.progressed(epoch)
+
+    def _take_versions(self, epoch: EpochRun) -> None:
+        known = self._run.worker_versions
+        found = [*known]
+        for task in epoch.tasks:
+            if task.versions and task.versions not in found:
+                found.append(task.versions)
+        if len(found) > len(known):
+            self._run = replace(self._run, worker_versions=found[:_VERSIONS])
 
     def failed(self, text: str) -> None:
         """Note that the query has failed with an error, which Spark told as text."""

@@ -69,6 +69,7 @@ class TaskRun:
     process_bytes: int | None = None
     process_tasks: int | None = None
     attempt: int | None = None
+    versions: dict[str, str] | None = None
 
     @property
     def total_ms(self) -> int:
@@ -194,7 +195,8 @@ class Run:
         id: Spark's ``runId``.
         began: when it was started, and ``ended``: when it ended.
         status: ``running``, ``stopped`` or ``failed``.
-        settings: what was set for it, with secrets masked; ``versions``: of Python, Spark and the like.
+        settings: what was set for it, with secrets masked; ``versions``: of Python, Spark and the like in the driver.
+        worker_versions: of Python and packages in workers: each combination that tasks have told, up to a few.
         moments: its epochs, added up by the minute.
         failures: why it ended, if it failed, and what else went wrong.
     """
@@ -205,6 +207,7 @@ class Run:
     status: str = "running"
     settings: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    worker_versions: list[dict[str, str]] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 

@@ -111,6 +111,7 @@ class StreamTask(ABC):
         self._mails_before = 0
         self.attempt: int | None = None
         self.process_tasks: int | None = None
+        self.versions: dict[str, str] | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
         """Return the mailbox's metrics; where the program asks for it, with probes by the task's clock."""
@@ -466,4 +467,5 @@ class StreamTask(ABC):
             started=self.metrics.started,
             operators=self.chain.take_counts(self.metrics.records_in),
             event_times=self.chain.take_event_times(),
+            versions=self.versions,
         )

@@ -239,6 +239,11 @@ class Checkpoint:
         return self._last_partitions.get(self.last_committed)
 
     @property
+    def known_parallelism(self) -> int | None:
+        """The same, without a request to the store; None: it was not read yet."""
+        return self.parallelism if "_last_partitions" in vars(self) else None
+
+    @property
     def unfinished(self) -> int | None:
         """The number of partitions of the batch that was begun, and not committed; None: there is none."""
         return self._last_partitions.get(self.last_committed + 1)

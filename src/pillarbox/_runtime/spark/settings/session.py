@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import re
 import shutil
@@ -12,15 +11,16 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._doctor import machine_rules as rules
+from pillarbox._doctor.facts import Facts
 from pillarbox._errors import ConfigurationError, check_count, check_text
 from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger("pillarbox")
+    from pillarbox._doctor.rules import Rule
 
-_NEEDED_FOR_SPEED = ("spark.python.worker.reuse", "spark.python.use.daemon")
 # A program sets a higher parallelism by itself: each partition has a state store and may have a home of its own.
 _MOST_BY_DEFAULT = 16
 # `spark.sql.shuffle.partitions` may be meant for the batch jobs of a whole cluster; each of ours has a state store.
@@ -111,12 +111,7 @@ def check_packages() -> None:
                 f"Spark's stateful Python API needs {package}, which cannot be imported ({error}):"
                 f" pip install '{package}'"
             ) from error
-    import pandas
-
-    if int(pandas.__version__.split(".")[0]) >= 3:
-        raise ConfigurationError(
-            f"Spark's stateful Python API does not work with pandas {pandas.__version__}: pip install 'pandas<3'"
-        )
+    _refuse(rules.pandas, Facts(versions={"pandas": importlib.import_module("pandas").__version__}))
 
 
 def check_java() -> None:
@@ -130,12 +125,20 @@ def check_java() -> None:
     if java is None or not os.path.exists(java):
         raise ConfigurationError("Spark needs Java 17 or newer: install it, or set JAVA_HOME to where it is")
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', said)
-    version = int(found[2] or 0) if found and found[1] == "1" else int(found[1]) if found else 17
-    if version < 17:
-        raise ConfigurationError(
-            f"Spark needs Java 17 or newer, {java} is Java {version}: install a newer one, or set JAVA_HOME to it"
-        )
+    found = re.search(r'version "(\d[^"]*)', said)
+    if found is not None:
+        _refuse(rules.java, Facts(versions={"java": found[1]}), f"{java}: ")
+
+
+def _refuse(rule: Rule, facts: Facts, where: str = "") -> None:
+    """Refuse what a rule of the doctor finds, without which no program runs.
+
+    Raises:
+        ConfigurationError: it finds something.
+    """
+    found = rule(facts)
+    if found is not None:
+        raise ConfigurationError(f"{where}{found}")
 
 
 def check_session(spark: SparkSession, *, streaming: bool) -> None:
@@ -145,27 +148,13 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
         ConfigurationError: a package is missing, or a setting of the application stands in the way.
     """
     check_packages()
-    if streaming and _is(spark, "spark.speculation", "false"):
-        raise ConfigurationError(
-            "spark.speculation is on: two attempts of one task would work on the same state; set it to false"
-        )
     if streaming:
-        for name in _NEEDED_FOR_SPEED:
-            if not _is(spark, name, "true"):
-                _log.warning(
-                    "%s is off, so each task of Spark's gets a new Python process, which imports pandas and opens the"
-                    " functions before the first shuffle again; leave it on, as it is by default",
-                    name,
-                )
+        said = str(spark.conf.get("spark.speculation", "false"))
+        _refuse(rules.speculation, Facts(settings={"spark.speculation": said}))
     # On this machine the workers can be compared with the driver; elsewhere the interpreter's path may well differ.
     context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
     if context is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):
         check_python(context.pythonExec)
-
-
-def _is(spark: SparkSession, name: str, default: str) -> bool:
-    """Return whether a setting of the application is on."""
-    return str(spark.conf.get(name, default)).strip().lower() == "true"
 
 
 def check_python(worker: str) -> None:

@@ -16,11 +16,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._doctor.facts import Facts
+from pillarbox._doctor.rules import START_RULES
 from pillarbox._errors import CheckpointMismatchError, ProgramError, describe
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
+from pillarbox._runtime.spark.configuration import Configuration, configuration_of
 from pillarbox._runtime.spark.facts import check_facts, is_classic
 from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.plan.analyzed_plan import runs_other_python
@@ -36,6 +39,7 @@ from pillarbox._runtime.spark.settings.session import default_parallelism
 from pillarbox._runtime.spark.settings.session_settings import alone, session_settings
 from pillarbox._runtime.spark.settings.writer import Start, note_batch_function
 from pillarbox._runtime.spark.starting.closing import close_ended_queries
+from pillarbox._runtime.spark.starting.examination import warn_of_findings
 from pillarbox._runtime.spark.starting.first_batch import (
     begin_batch_without_input,
     finish_batch_in_sink,
@@ -165,9 +169,21 @@ class _Starting:
             _tell_defaults(spark, programs)
         with interrupted_batch_is_read(start, checkpoint), self._settings(runs_every_plan=reads):
             query = method()
+        # Spark prepares the first epoch meanwhile.
+        configuration = self._configuration(checkpoint)
+        warn_of_findings(Facts(configuration.versions, None, configuration.settings), START_RULES)
         # Nobody looks after a query that was started by its writer alone: its end is noticed now.
-        close_ended_queries(remember(StartedQuery(query, start, programs, self._run_id)))
+        close_ended_queries(remember(StartedQuery(query, start, programs, self._run_id, configuration)))
         return query
+
+    def _configuration(self, checkpoint: Checkpoint | None) -> Configuration:
+        """Return what the query runs with."""
+        present = None if checkpoint is None else checkpoint.known_parallelism
+        stateful = [one.parallelism for one in self._programs if one.parallelism]
+        own = {"trigger": self._start.trigger}
+        if stateful:
+            own["parallelism"] = str(present or max(stateful))
+        return configuration_of(self._spark, **own)
 
     @contextmanager
     def _settings(self, *, runs_every_plan: bool) -> Iterator[None]:

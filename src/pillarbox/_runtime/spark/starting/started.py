@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pillarbox._runtime.spark.configuration import Configuration
     from pillarbox._runtime.spark.plan.registry import PlannedProgram
     from pillarbox._runtime.spark.settings.writer import Start
     from pillarbox._runtime.spark.watching.watched import WatchedQuery
@@ -26,6 +27,7 @@ class StartedQuery:
         checkpoint: its checkpoint location; None: Spark chose a temporary one, from which nobody could resume.
         programs: those in its plan.
         run: the id of its run that its tasks are told.
+        configuration: what it runs with; None: it was not noted.
         is_closed: whether what executors held of it has been closed, or is about to be.
         await_end: the query's own ``awaitTermination``.
         watched: what is known of it as it runs; None: nobody watches it.
@@ -39,12 +41,14 @@ class StartedQuery:
         start: Start,
         programs: Sequence[PlannedProgram] = (),
         run: str = "",
+        configuration: Configuration | None = None,
     ) -> None:
         self.query = query
         self.start = start
         self.checkpoint = start.checkpoint
         self.programs = programs
         self.run = run
+        self.configuration = configuration
         self.is_closed = False
         # Guards the number; threads wait for it to be 0.
         self._changed = threading.Condition()

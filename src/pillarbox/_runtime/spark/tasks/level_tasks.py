@@ -9,6 +9,7 @@ from typing import Protocol
 from pillarbox._elements import Buffer
 from pillarbox._model.failure import Attempt
 from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._runtime.spark.configuration import packages_here
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
@@ -78,9 +79,10 @@ class LevelTasks:
             return None if task is None else task.clock.log.to_text(_TOLD_CLOCK)
 
         with failures_in_worker(shipped.name, subtask, Attempt(facts.batch, facts.attempt), clock):
-            chunks.is_new = not self._residency.has(shipped, subtask, facts)
+            chunks.is_new = is_new = not self._residency.has(shipped, subtask, facts)
             task = self._running = self._residency.task(shipped, subtask, chunks, facts)
             task.attempt, task.process_tasks = facts.attempt, len(self._residency)
+            task.versions = dict(packages_here()) if is_new else None
             try:
                 yield from task.run_epoch(buffers, chunks, facts.time, last=facts.is_last)
                 wakes_up = task.next_wake_up

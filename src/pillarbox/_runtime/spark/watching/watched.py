@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._doctor.facts import Facts
+from pillarbox._doctor.rules import FIRST_EPOCH_RULES
 from pillarbox._errors import describe
 from pillarbox._export.ledger import Ledger
 from pillarbox._model.plan import Plan
 from pillarbox._model.query_model import QueryModel, now_ms
 from pillarbox._model.snapshot import Run, Snapshot, Stage
+from pillarbox._runtime.spark.configuration import configuration_of
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.reading.key_life import key_life, no_checkpoint
+from pillarbox._runtime.spark.starting.examination import warn_of_findings
 from pillarbox._runtime.spark.watching.history import HistoryWriter, read_history, with_earlier
 from pillarbox._runtime.spark.watching.progress import Progress, ProgressReader
-from pillarbox._runtime.spark.watching.surroundings import settings_of, versions_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,11 +45,12 @@ class WatchedQuery:
         self._checkpoint = started.checkpoint
         self._progress = ProgressReader(query)
         self._warned = False
+        configuration = started.configuration or configuration_of(self._spark)
         run = Run(
             id=str(query.runId),
             began=now_ms(),
-            settings={**settings_of(self._spark), **_of_query(started)},
-            versions=versions_of(self._spark),
+            settings=configuration.settings,
+            versions=configuration.versions,
         )
         self.model = QueryModel(
             str(query.id), query.name or "", started.checkpoint or "", plan_in(started.programs), run
@@ -76,8 +80,11 @@ class WatchedQuery:
         return found
 
     def _take(self, progress: Progress) -> None:
+        is_first = self.model.version == 0
         try:
             self.model.progressed(progress)
+            if is_first:
+                warn_of_findings(Facts.of(self.model.snapshot()), FIRST_EPOCH_RULES)
         except Exception as error:  # the query can do without, and whoever waits for its end must not fail
             self.tell_unknown(describe(error))
 
@@ -108,13 +115,6 @@ class WatchedQuery:
         if self._checkpoint is None:
             raise no_checkpoint()
         return key_life(self._spark, self._checkpoint, uid, key)
-
-
-def _of_query(started: StartedQuery) -> dict[str, str]:
-    """Return the settings of a query of its own."""
-    stateful = [one.parallelism for one in started.programs if one.parallelism]
-    found = {"trigger": started.start.trigger}
-    return {**found, "parallelism": str(max(stateful))} if stateful else found
 
 
 def plan_in(programs: Sequence[PlannedProgram]) -> Plan | None:

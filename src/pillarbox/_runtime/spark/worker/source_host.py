@@ -9,6 +9,7 @@ import pyarrow as pa
 from pillarbox._elements import ArrowRecords, Buffer, Records, pickled_records
 from pillarbox._model.failure import Attempt
 from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._runtime.spark.configuration import packages_here
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.output import Output
 from pillarbox._runtime.spark.tasks import residency
@@ -60,6 +61,7 @@ class SourceHost:
             is_new = not residency.here.has(self._shipped, -1, facts)
             task = residency.here.source_task(self._shipped, facts)
             task.attempt, task.process_tasks = facts.attempt, len(residency.here)
+            task.versions = dict(packages_here()) if is_new else None
             if is_new and not self._bounded and any(operator.has_close for operator in task.chain.operators):
                 hold(facts)
             if facts.is_last:

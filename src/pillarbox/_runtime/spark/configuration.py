@@ -5,12 +5,16 @@ from __future__ import annotations
 import platform
 import re
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from pillarbox._runtime.spark.facts import is_classic, jvm
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
 # Settings of which the name begins so.
@@ -37,6 +41,27 @@ _LONGEST = 500
 _PACKAGES = ("pillarbox", "pyspark", "pandas", "pyarrow", "numpy", "protobuf")
 
 
+class Configuration(NamedTuple):
+    """What a query runs with.
+
+    Attributes:
+        settings: of Spark and of the query, with secrets masked.
+        versions: of what the driver runs on, by name.
+    """
+
+    settings: dict[str, str]
+    versions: dict[str, str]
+
+
+def configuration_of(spark: SparkSession, **of_query: str) -> Configuration:
+    """Return the configuration of a query that a session starts. It costs no job, and no request to a store.
+
+    Args:
+        of_query: settings of the query's own.
+    """
+    return Configuration({**settings_of(spark), **of_query}, versions_of(spark))
+
+
 def masked(name: str, value: str) -> str:
     """Return the value of a setting; a mask where it is a secret, by the name or by the look of it."""
     return _MASK if _SECRET.search(name) else _IN_URL.sub(_MASK, value)[:_LONGEST]
@@ -56,7 +81,8 @@ def settings_of(spark: SparkSession) -> dict[str, str]:
     return {name: masked(name, value) for name, value in sorted(found.items()) if _TOLD.match(name)}
 
 
-def packages_here() -> dict[str, str]:
+@cache
+def packages_here() -> Mapping[str, str]:
     """Return the versions of Python and of packages in this process."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
@@ -67,7 +93,7 @@ def packages_here() -> dict[str, str]:
             module = sys.modules.get(package)
             if module is not None and hasattr(module, "__version__"):
                 found[package] = str(module.__version__)
-    return found
+    return MappingProxyType(found)
 
 
 def versions_of(spark: SparkSession) -> dict[str, str]:

@@ -1,0 +1,278 @@
+"""Queries that break the rules of the doctor, several at a time, and one that is well."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pillarbox
+from pillarbox import (
+    ConfigurationError,
+    DataStream,
+    DeadLetter,
+    KeyedProcessFunction,
+    OutputTag,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+)
+from pillarbox._doctor.facts import Facts
+from pillarbox._doctor.rules import RULES, wrong
+from pillarbox._runtime.spark.running.following import watched_query
+from pillarbox._runtime.spark.starting import examination
+from pillarbox._runtime.spark.watching.stored import stored_snapshot
+from tests.see.queries import Inbox, counts, slow_sink, started
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow("four queries")]
+
+SICK, STARTED, REFUSED, SLOW_SINK = "sick", "started", "refused", "slow sink"
+#: Which query breaks a rule; where none of this machine can, why. The facts of `test_rules.py` break each of them.
+BROKEN_BY = {
+    "java": "no query: its driver would need another Java, which Spark itself refuses",
+    "pandas": "no query: the session would not be made",
+    "packages": "no query: its driver would need packages that pip refuses beside pillarbox",
+    "spark_skew": "no query: its driver would need a Spark of another version than PySpark",
+    "workers_python": "no query: Spark itself refuses workers of another Python",
+    "version_skew": "no query: its workers would need other packages",
+    "speculation": REFUSED,
+    "worker_reuse": STARTED,
+    "retention": STARTED,
+    "partitions_and_cores": STARTED,
+    "executor_memory": SICK,
+    "memory_runs_out": "no query: memory would have to grow for ten minutes",
+    "endless_state": "no query: its state would have to grow for an hour",
+    "heavy_keys": SICK,
+    "skewed_tasks": SICK,
+    "stuck_watermark": SICK,
+    "slow_epochs": SICK,
+    "piling_timers": SICK,
+    "repeated_tasks": SICK,
+    "lost_records": SICK,
+    "dead_letters": SICK,
+    "failing_calls": SICK,
+    "back_pressure": SLOW_SINK,
+}
+BAD = OutputTag[DeadLetter]("bad")
+OUTPUT = "card STRING, seen LONG"
+DAY = 86_400
+#: When the one refund was made, in seconds after the first payment: event time stands still there.
+REFUND = 3_600
+
+
+def broken_by(query: str) -> set[str]:
+    """The rules that a query breaks."""
+    return {rule for rule, broken in BROKEN_BY.items() if broken == query}
+
+
+def test_it_is_said_of_each_rule_what_breaks_it() -> None:
+    assert {rule.__name__ for rule in RULES} == set(BROKEN_BY)
+    queries = {broken for broken in BROKEN_BY.values() if not broken.startswith("no query: ")}
+    assert queries == {SICK, STARTED, REFUSED, SLOW_SINK}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "_told", set())
+
+
+@contextmanager
+def setting_of_application(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Have a setting of the whole application meanwhile, which sessions cannot change."""
+    conf: Any = spark.sparkContext._conf
+    before = conf.get(name)
+    conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            conf._jconf.remove(name)
+        else:
+            conf.set(name, before)
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> set[str]:
+    """The rules that the log names."""
+    found = [re.search(r"a finding of pillarbox doctor: (\w+)", each) for each in caplog.messages]
+    return {each[1] for each in found if each is not None}
+
+
+def found_in(query: Any) -> dict[str, str]:
+    """What the doctor finds in a query of this process that was stopped, by rule."""
+    query.awaitTermination()  # now all of its epochs are known
+    snapshot = watched_query(query, "the test").snapshot()
+    return {each.rule: each.message for each in wrong(Facts.of(snapshot))}
+
+
+# -- a query that is well --
+
+
+def test_a_query_that_is_well_is_left_alone(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = Inbox(tmp_path / "payments")
+    for epoch in range(3):
+        inbox.put(*((f"c{number % 7}", 1, 60 * epoch + number) for number in range(140)))
+    query = started(counts(spark, inbox), tmp_path / "checkpoint", "well")
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert found_in(query) == {}
+    assert [each.getMessage() for each in caplog.records if each.name == "pillarbox" and each.levelname != "INFO"] == []
+    # The rules of the first epoch knew their facts: the tasks have told the versions of their processes.
+    run = watched_query(query, "the test").snapshot().run
+    [workers] = run.worker_versions
+    assert {name: run.versions[name] for name in workers} == workers
+    # What the command finds is what the driver has written.
+    assert wrong(Facts.of(stored_snapshot(spark, str(tmp_path / "checkpoint")))) == []
+
+
+# -- what is known when a query starts --
+
+
+def test_a_query_that_starts(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
+    env = StreamExecutionEnvironment.get_execution_environment(session).set_parallelism(40)
+    payments = env.from_dataframe(Inbox(tmp_path / "payments").read(session))  # it is empty: no epoch runs
+    writer = payments.key_by("card").process(Sick()).to_dataframe(OUTPUT).writeStream.format("noop")
+    with setting_of_application(spark, "spark.python.worker.reuse", "false"):
+        for place, start in enumerate((pillarbox.start, lambda writer: writer.start())):  # also by the writer alone
+            query: Any = start(writer.option("checkpointLocation", str(tmp_path / f"checkpoint {place}")))
+            query.stop()
+            query.awaitTermination()
+            # A process tells a finding once.
+            assert warned(caplog) == (set() if place else broken_by(STARTED))
+            caplog.clear()
+            writer = payments.key_by("card").process(Sick()).to_dataframe(OUTPUT).writeStream.format("noop")
+
+
+def test_a_query_with_speculation_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    session: Any = spark.newSession()
+    # Sessions have it of the application, as it was when that began.
+    session._jsparkSession.sessionState().conf().setConfString("spark.speculation", "true")
+    env = StreamExecutionEnvironment.get_execution_environment(session).set_parallelism(2)
+    payments = env.from_dataframe(Inbox(tmp_path / "payments").read(session))
+    with pytest.raises(ConfigurationError, match=r"spark\.speculation is true: 2 attempts of one task"):
+        payments.key_by("card").process(Sick()).to_dataframe(OUTPUT)
+    assert broken_by(REFUSED) == {"speculation"}
+
+
+# -- a query in which nearly everything is wrong --
+
+
+class Sick(KeyedProcessFunction):
+    """Registers timers in each record, and is slow once. An amount below 0 is an error."""
+
+    def process_element(self, payment: Any, ctx: Any) -> Any:
+        if payment.amount < 0:
+            raise ValueError(f"an amount of {payment.amount}")
+        if payment.amount == 2:
+            time.sleep(2.5)  # longer than all that the other tasks do, whatever the machine
+        for number in range(8):
+            ctx.timer_service().register_event_time_timer(payment.at + 1000 * DAY + 8 * payment.amount + number)
+        yield payment.card, payment.amount
+
+
+class Trip:
+    """A function that raises an exception once for each amount above a million."""
+
+    def __init__(self, marks: Path) -> None:
+        self.marks = marks
+
+    def __call__(self, payment: Any) -> Any:
+        mark = self.marks / str(payment.amount)
+        if payment.amount > 1_000_000 and not mark.exists():
+            mark.touch()
+            raise RuntimeError("the first attempt")
+        return payment
+
+
+def larger(one: tuple[str, int], other: tuple[str, int]) -> tuple[str, int]:
+    return max(one, other)
+
+
+async def ask(payment: Any) -> tuple[str, int]:
+    if payment.amount % 10 == 0:
+        raise ConnectionError("no route to the service")
+    return payment.card, payment.amount
+
+
+def sick(spark: SparkSession, marks: Path, *inboxes: Inbox) -> DataStream:
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(8)
+    times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
+    payments, refunds = (
+        env.from_dataframe(inbox.read(spark)).name(inbox.folder.name).assign_timestamps_and_watermarks(times)
+        for inbox in inboxes
+    )
+    every = payments.map(Trip(marks)).union(refunds)
+    counted = every.key_by("card").process(Sick(), on_error=BAD).uid("count")
+    minutes = counted.key_by(lambda pair: pair[0]).window(TumblingEventTimeWindows.of("1 minute"))
+    largest = minutes.reduce(larger).uid("minutes")
+    asked = payments.filter(lambda payment: payment.card != "heavy").map_async(ask, on_failure="drop").uid("ask")
+    return largest.union(asked)
+
+
+def test_a_sick_query(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    payments, refunds, marks = Inbox(tmp_path / "payments"), Inbox(tmp_path / "refunds"), tmp_path / "marks"
+    marks.mkdir()
+    writer = sick(spark, marks, payments, refunds).to_dataframe(OUTPUT).writeStream.format("noop").queryName("sick")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="1 millisecond")
+    # No worker starts meanwhile: one that Spark keeps within this limit could not even import Arrow.
+    with setting_of_application(spark, "spark.executor.pyspark.memory", "64m"):
+        query = pillarbox.start(writer)
+    assert warned(caplog) == set()
+    try:
+        refunds.put(("ann", 1, REFUND))
+        for epoch in range(11):
+            first_attempt_fails = [("c1", 1_000_001 + epoch, REFUND + epoch)] if epoch < 3 else []
+            payments.put(*first_attempt_fails, *((f"c{number}", 1, REFUND + epoch) for number in range(30)))
+        payments.put(
+            *(("heavy", 3 + number, REFUND + 20) for number in range(2_000)),
+            ("heavy", 2, REFUND + 20),
+            *((f"c{number % 30}", 10 * number, REFUND + 20) for number in range(1, 301)),
+            *((f"c{number % 30}", -1, REFUND + 20) for number in range(60)),
+            *((f"c{number % 30}", 1, REFUND - DAY) for number in range(60)),
+        )
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    found = found_in(query)
+    assert set(found) == broken_by(SICK)
+    # The first epoch has told of the memory of its workers, and the rest is for whoever asks.
+    assert warned(caplog) == {"executor_memory"}
+    assert re.match(r"a worker process uses \d+% of its 64 MiB", found["executor_memory"])
+    assert re.match(r"key 'heavy' has \d+% \(plus or minus \d%\) of the records of 'count'", found["heavy_keys"])
+    assert re.match(r"subtask \d of 'count' is busy [45678]\.\d times as long", found["skewed_tasks"])
+    held = r"event time of 'count' has stood still in 1\d epochs with rows: the source of 'refunds.*' had no records"
+    assert re.match(held, found["stuck_watermark"])
+    assert re.match(r"an epoch takes \d+\.\d s, and the trigger's interval is 0.001 s", found["slow_epochs"])
+    assert re.match(r"the keys of 'count' have \d+ timers each, \d\d,\d{3} in all", found["piling_timers"])
+    assert re.match(r"Spark has repeated 3 tasks in 1\d epochs", found["repeated_tasks"])
+    assert found["lost_records"].startswith("60 records of 'minutes'")
+    assert found["dead_letters"].startswith("60 records of 'count'")
+    assert re.match(r"300 of \d+ records of 'ask'", found["failing_calls"])
+    # A later process finds the same in the checkpoint.
+    stored = wrong(Facts.of(stored_snapshot(spark, str(tmp_path / "checkpoint"))))
+    assert {each.rule for each in stored} == broken_by(SICK)
+
+
+@pytest.mark.long("a sink that takes its time; the dashboard's test shows such a query, too")
+def test_a_slow_sink(spark: SparkSession, tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path / "payments")
+    inbox.put(*((f"c{number % 7}", 1, number // 1000) for number in range(20_000)))
+    query = slow_sink(counts(spark, inbox), tmp_path / "checkpoint", 0.8)
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    found = found_in(query)
+    assert set(found) == broken_by(SLOW_SINK)
+    assert re.match(r"tasks of 'count' waited \d+\.\d s for their output to be taken", found["back_pressure"])

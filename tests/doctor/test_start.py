@@ -1,0 +1,102 @@
+"""What the doctor says of a query that starts: each finding once in a process, and nothing of one that is well."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from pillarbox._doctor.facts import Facts
+from pillarbox._doctor.rules import FIRST_EPOCH_RULES, RULES, START_RULES, Rule, examine
+from pillarbox._runtime.spark.starting import examination
+from pillarbox._runtime.spark.starting.examination import warn_of_findings
+from tests.doctor.test_rules import SETTINGS, VERSIONS, facts, growing
+from tests.model.made import keyed, model, progress, source
+
+
+@pytest.fixture(autouse=True)
+def _of_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "_told", set())
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings so far; the next call returns those that are new."""
+    found = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert {each.name for each in caplog.records} <= {"pillarbox"}
+    caplog.clear()
+    return found
+
+
+def started(**settings: str) -> Facts:
+    """The facts that a start has: none of workers, and none of epochs."""
+    return Facts(VERSIONS, None, {**SETTINGS, **settings})
+
+
+def test_a_healthy_start_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_findings(started(), START_RULES)
+    warn_of_findings(facts(), FIRST_EPOCH_RULES)
+    assert warned(caplog) == []
+
+
+@pytest.mark.parametrize("setting", ["spark.python.worker.reuse", "spark.python.use.daemon"])
+def test_a_finding_is_told_once(setting: str, caplog: pytest.LogCaptureFixture) -> None:
+    given = started(**{setting: "False"})
+    warn_of_findings(given, START_RULES)
+    [said] = warned(caplog)
+    assert said.startswith(f"{setting} is false: each task of Spark's gets a new Python process")
+    assert said.endswith("(a finding of pillarbox doctor: worker_reuse)")
+    warn_of_findings(given, START_RULES)
+    assert warned(caplog) == []
+    # Another one is another one: of another rule, or of the same.
+    warn_of_findings(started(parallelism="96"), START_RULES)
+    warn_of_findings(started(parallelism="128"), START_RULES)
+    assert [each.partition(" state")[0] for each in warned(caplog)] == ["the query has 96", "the query has 128"]
+
+
+def test_the_first_epoch_tells_of_the_workers(caplog: pytest.LogCaptureFixture) -> None:
+    found = model()
+    other = {**VERSIONS, "pandas": "2.2.0"}
+    tasks = [source(records_in=9, versions=VERSIONS), keyed(subtask=0, versions=other), keyed(subtask=1)]
+    found.progressed(progress(0, *tasks))
+    snapshot = found.snapshot()
+    assert snapshot.run.worker_versions == [VERSIONS, other]
+    told = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
+    warn_of_findings(told, FIRST_EPOCH_RULES)
+    [said] = warned(caplog)
+    assert "1 package differs between workers and driver: pandas 2.2.0 (driver: 2.3.3)" in said
+
+
+def test_the_first_epoch_tells_of_memory(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_findings(facts(growing(lambda n: {"process_bytes": 900 << 20}, 1)), FIRST_EPOCH_RULES)
+    [said] = warned(caplog)
+    assert said.startswith("a worker process uses 88% of its 1024 MiB")
+
+
+def test_a_rule_that_fails_stops_no_query(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(facts: Facts) -> str | None:
+        raise ValueError("a version without numbers")
+
+    with caplog.at_level(logging.DEBUG, "pillarbox"):
+        warn_of_findings(started(), [fails])
+    [record] = caplog.records
+    assert record.levelno == logging.DEBUG
+    assert "a version without numbers" in record.getMessage()
+
+
+def test_rules_of_a_start_know_their_facts_then() -> None:
+    """A rule that a start cannot judge would never say anything there."""
+
+    def is_known(rule: Rule, given: Facts) -> bool:
+        return examine(given, [rule])[0].status != "unknown"
+
+    of_workers = {"workers_python", "version_skew"}
+    assert {each.__name__ for each in START_RULES if not is_known(each, started())} == of_workers
+    assert {each.__name__ for each in RULES if is_known(each, started())} | of_workers == {
+        each.__name__ for each in START_RULES
+    }
+    first = model()
+    first.progressed(progress(0, source(records_in=9, versions=VERSIONS), keyed(process_bytes=1 << 27)))
+    snapshot = first.snapshot()
+    told = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
+    assert [each.__name__ for each in FIRST_EPOCH_RULES if not is_known(each, told)] == []
