@@ -8,6 +8,7 @@
 - ``contest`` is the comparison of many contenders in rows per second; ``runners`` are its contenders at work.
 - ``turns`` has turns, medians and tables for all others.
 - ``rows`` draws rows, writes them, and says with a checksum what must come of them.
+- ``findings`` is what pillarbox's doctor finds in the queries of a case.
 - ``machine`` asks Linux for processor time and memory.
 
 Start with ``turns``, then ``contest``. The weak spot: processor time and memory are read from ``/proc``, so most of it

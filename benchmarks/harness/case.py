@@ -17,10 +17,12 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.findings import findings_in, read_findings
 from benchmarks.harness.machine import load_before, machine
 
 Said = dict[str, Any]
@@ -107,11 +109,17 @@ def run_case(name: str, case: Any, argv: Sequence[str]) -> None:
     arguments = parser.parse_args(argv)
     load = load_before()
     with tempfile.TemporaryDirectory(prefix=f"bench-{name}-", ignore_cleanup_errors=True) as directory:
-        outcome = case.run(arguments, Path(directory))
-    last = json.dumps({**outcome.said(), "load_before": load})
+        file = Path(directory) / "findings.jsonl"
+        with findings_in(file) if arguments.size == "small" else nullcontext():
+            outcome = case.run(arguments, Path(directory))
+        findings = read_findings(file)
+    examined = {"examined": findings.queries, "findings": findings.wrong} if arguments.size == "small" else {}
+    last = json.dumps({**outcome.said(), **examined, "load_before": load})
     print(f"\n{case.present(json.loads(last), None)}\n")
     for line in outcome.wrong:
         print(f"WRONG RESULTS: {line}")
+    for query, rule, message in findings.wrong:
+        print(f"THE DOCTOR FINDS ({rule}) in {query}: {message}")
     print(last, flush=True)
     if outcome.wrong:
         sys.exit(1)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.harness.findings import examine_queries, notice_queries
 from benchmarks.harness.machine import cpu_seconds
 from benchmarks.harness.process import carry_whole
 from benchmarks.harness.rows import SUBTASKS, observed
@@ -132,9 +133,12 @@ class SparkSide:
         self.directory = Path(directory)
         given = {"spark__local__dir": f"{directory}/local", **settings, **({} if ours else AS_SPARK_COMES)}
         self.spark = local_session(slots, **given)
+        if ours:
+            notice_queries()
 
     def close(self) -> None:
         """Stop Spark."""
+        examine_queries()
         self.spark.stop()
 
 

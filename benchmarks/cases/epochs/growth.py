@@ -30,6 +30,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from benchmarks.harness.case import Outcome, Said, shown
+from benchmarks.harness.findings import examine_queries, notice_queries
 from benchmarks.harness.rows import HOUR, write_halves
 from benchmarks.harness.stepped import SteppedQuery, step_settings, task_reports
 from benchmarks.harness.turns import in_turn, medians, rounded, table
@@ -93,6 +94,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     tiny: dict[int, list[float]] = defaultdict(list)
     number = 0
     spark = local_session(2, spark__local__dir=str(directory / "local"), **step_settings(arguments.memory))
+    notice_queries()
 
     def query(subtasks: int, of: int) -> Query:
         nonlocal number
@@ -113,6 +115,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
                     batches[subtasks, size, of].append(running.run(size))
                 tiny[subtasks] += [running.run(TINY) for _ in range(3)]
             running.stop()
+    examine_queries()
     spark.stop()
     fixed = medians(tiny)
     costs = {

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pillarbox's doctor finds in the queries of a case, which it looks at when they have ended.
+
+Only with ``--size small``: who tries a case learns whether a rule cries wrongly, and nobody looks while it measures.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# The file of this process and of its sides; it is set where findings are wanted.
+_FILE = "BENCHMARKS_FINDINGS"
+_noticed: list[Any] = []
+
+
+class Findings(NamedTuple):
+    """What was found.
+
+    Attributes:
+        queries: how many queries were looked at.
+        wrong: for each finding the query, the rule and the message.
+    """
+
+    queries: int
+    wrong: list[list[str]]
+
+
+@contextmanager
+def findings_in(file: Path) -> Iterator[None]:
+    """Let this process, and the sides that it starts meanwhile, write what is found into a file."""
+    os.environ[_FILE] = str(file)
+    try:
+        yield
+    finally:
+        del os.environ[_FILE]
+
+
+def read_findings(file: Path) -> Findings:
+    """Return what is in a file; a case without queries of pillarbox has none."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    looked = [json.loads(line) for line in lines]
+    return Findings(len(looked), [[each["query"], *found] for each in looked for found in each["wrong"]])
+
+
+def notice_queries() -> None:
+    """Notice each query of pillarbox that starts in this process, if findings are wanted."""
+    if _FILE not in os.environ:
+        return
+    try:
+        importlib.import_module("pillarbox._doctor.rules")
+        start: Any = importlib.import_module("pillarbox._runtime.spark.starting.start")
+    except ImportError:  # another revision, which has no doctor
+        return
+    remember = start.remember
+
+    def remember_and_notice(started: Any) -> Any:
+        _noticed.append(started)
+        return remember(started)
+
+    if not hasattr(remember, "__wrapped__"):
+        functools.update_wrapper(remember_and_notice, remember)
+        start.remember = remember_and_notice
+
+
+def examine_queries() -> None:
+    """Let the doctor look at the queries that were noticed; call it when they have ended, and before Spark does."""
+    if not _noticed:
+        return
+    from pillarbox._doctor.facts import Facts
+    from pillarbox._doctor.rules import wrong
+    from pillarbox._runtime.spark.watching.watched import WatchedQuery
+
+    with Path(os.environ[_FILE]).open("a") as file:
+        for started in _noticed:
+            watched = WatchedQuery(started)
+            watched.look()
+            found = [[each.rule, each.message] for each in wrong(Facts.of(watched.snapshot()))]
+            epochs = len(watched.snapshot().epochs)
+            file.write(json.dumps({"query": started.checkpoint, "epochs": epochs, "wrong": found}) + "\n")
+    _noticed.clear()

@@ -1,0 +1,55 @@
+"""The doctor finds nothing in the queries of the benchmarks; where something is wrong, it is in the last line."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.cases import CASES
+from benchmarks.harness import findings
+from benchmarks.harness.findings import Findings, findings_in, read_findings
+from tests.benchmarks.test_cases import last_line
+
+# Those that have no streaming query of pillarbox in them, with the reason.
+WITHOUT_QUERIES = {
+    "batch": "its programs read batch DataFrames",
+    "stateless": "its programs read batch DataFrames",
+    "state": "its small size has no Spark",
+    "key-cost": "it has no Spark",
+    "mailbox": "it has no Spark",
+    "timers": "it has no Spark",
+    "against": "it runs the others",
+    "dashboard": "it shows a query in which nothing is measured but the page",
+}
+
+
+def test_what_sides_find_is_gathered(tmp_path: Path) -> None:
+    file = tmp_path / "findings.jsonl"
+    assert read_findings(file) == Findings(0, [])
+    found = [["slow_epochs", "an epoch takes 2 s"], ["retention", "Spark keeps 2 epochs"]]
+    lines = [{"query": "one", "epochs": 3, "wrong": []}, {"query": "other", "epochs": 9, "wrong": found}]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert read_findings(file) == Findings(2, [["other", *found[0]], ["other", *found[1]]])
+
+
+def test_nobody_looks_while_a_case_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start: Any = importlib.import_module("pillarbox._runtime.spark.starting.start")
+    remember = start.remember
+    monkeypatch.setattr(start, "remember", remember)  # it is as before when the test ends
+    findings.notice_queries()
+    assert start.remember is remember
+    with findings_in(tmp_path / "findings.jsonl"):
+        findings.notice_queries()
+        assert start.remember is not remember
+
+
+@pytest.mark.long("a minute for each case")
+@pytest.mark.parametrize("case", [name for name in CASES if name not in WITHOUT_QUERIES])
+def test_the_doctor_finds_nothing_in_a_case(case: str) -> None:
+    _, said = last_line(case, "--size", "small")
+    assert said["findings"] == []
+    assert said["examined"]
