@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pillarbox._doctor.facts import Facts
 from pillarbox._doctor.rules import FIRST_EPOCH_RULES, RULES, START_RULES, Rule, examine
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.starting import examination
 from pillarbox._runtime.spark.starting.examination import warn_of_findings
 from tests.doctor.test_rules import SETTINGS, VERSIONS, facts, growing
@@ -100,3 +102,14 @@ def test_rules_of_a_start_know_their_facts_then() -> None:
     snapshot = first.snapshot()
     told = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
     assert [each.__name__ for each in FIRST_EPOCH_RULES if not is_known(each, told)] == []
+
+
+def test_the_parallelism_of_a_checkpoint_is_taken_where_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start makes no request to the store for the doctor."""
+    spark: Any = None  # whoever asked it would fail
+    checkpoint = Checkpoint(spark, "/checkpoints/counts")
+    assert checkpoint.known_parallelism is None
+    monkeypatch.setitem(vars(checkpoint), "last_committed", 7)
+    assert checkpoint.known_parallelism is None
+    monkeypatch.setitem(vars(checkpoint), "_last_partitions", {7: 40})
+    assert checkpoint.known_parallelism == 40
