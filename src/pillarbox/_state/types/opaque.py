@@ -92,6 +92,15 @@ class Opaque(metaclass=_Name):
         made._state, made._items, made._pairs = change(self._state), change(self._items), change(self._pairs)
         return made
 
+    @property
+    def parts(self) -> list[Any]:
+        """The values that it is made of, in whichever of the ways in which pickles have them."""
+        # (Some have the dictionary of their attributes, and that of their slots.)
+        states = self._state if type(self._state) is tuple else (self._state,)
+        of_state = [part for each in states for part in (each.values() if isinstance(each, dict) else _as_list(each))]
+        args = [part for each in self.args for part in (each if isinstance(each, (list, tuple)) else (each,))]
+        return [*args, *of_state, *self._items, *(value for _, value in self._pairs)]
+
     def __setstate__(self, state: Any) -> None:
         self._state = state
 
@@ -120,6 +129,10 @@ class Opaque(metaclass=_Name):
 
     def __repr__(self) -> str:
         return f"<{'.'.join(type(self).where)}>"
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 class Distinct(Opaque):

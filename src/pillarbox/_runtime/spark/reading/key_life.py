@@ -31,8 +31,10 @@ from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView, ViewedRows
 from pillarbox._state.keys.key_groups import key_group, subtask_of
+from pillarbox._state.savepoint.manifest import parts_slot_of
 from pillarbox._state.savepoint.timer_column import encode_timers
 from pillarbox._state.slots import state_name
+from pillarbox._state.types.opaque import Opaque
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ def key_life(spark: SparkSession, checkpoint: str, uid: str, text: str) -> dict[
     Returns:
         ``key``, ``subtask``, ``epoch`` (the last one committed), ``epochs`` (those that were read), ``state`` (name,
         value as text, the last of these epochs that changed it, or None), ``timers`` (domain, time, what it waits for),
-        ``messages`` for people, and ``took_ms``.
+        ``calls`` (of asynchronous operators in its subtask, carried into the next epoch, whose record has the key in
+        it: uid, record as text, when the service was asked, or None), ``messages`` for people, and ``took_ms``.
 
     Raises:
         CheckpointMismatchError: there is no such checkpoint or operator, or it cannot be read.
@@ -152,14 +155,15 @@ def _as_key(value: Any) -> Any:
 def _of_log(epoch: int, keys: list[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
     """Return what a log has of some keys, as a line of JSON."""
     view = LogView(store, code)
-    found = [each for rows in view.rows() for each in _rows_of(rows, keys)]
-    gate = view.task_state().get("gate") or {}
+    task = view.task_state()
+    gate = task.get("gate") or {}
     facts = {
         "epoch": epoch,
         "subtask": view.head.subtask,
         "watermark": (gate.get("valve") or {}).get("watermark"),
-        "carried": sorted(view.task_state().get("operators") or {}),
-        "rows": found,
+        "by_columns": parts_slot_of(view.head) is not None,
+        "rows": [each for rows in view.rows() for each in _rows_of(rows, keys)],
+        **_calls_of(task.get("operators") or {}, keys),
     }
     yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
@@ -181,12 +185,49 @@ def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
         }
 
 
+def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
+    """Return the requests that a task carries: of each operator how many, and those with one of some keys in them."""
+    carried: dict[str, int] = {}
+    calls: list[dict[str, Any]] = []
+    for uid, state in operators.items():
+        for request in state if isinstance(state, list) else ():
+            if type(request) is not tuple or request[:1] != ("request",):
+                continue
+            records, asked = request[1], request[-1]
+            carried[uid] = carried.get(uid, 0) + len(records)
+            mine = [each for each in records if any(_has(each, key) for key in keys)]
+            calls += [{"uid": uid, "record": _shown(each), "asked": asked} for each in mine]
+    return {"carried": carried, "calls": calls}
+
+
+def _has(record: Any, key: Any) -> bool:
+    """Return whether a record is a key, or has all of its columns among its own."""
+    if _is_same(record, key):
+        return True
+    if isinstance(record, dict):
+        fields = list(record.values())
+    elif isinstance(record, (tuple, list)):
+        fields = list(record)
+    elif isinstance(record, Opaque):
+        fields = record.parts
+    else:
+        return False
+    wanted = key if isinstance(key, tuple) and key else (key,)
+    return all(any(_is_same(field, each) for field in fields) for each in wanted)
+
+
 def _is_same(key: Any, other: Any) -> bool:
     # (True equals 1, and they are two keys.)
-    return isinstance(key, bool) == isinstance(other, bool) and bool(key == other)
+    if isinstance(key, bool) != isinstance(other, bool):
+        return False
+    try:
+        return bool(key == other)
+    except Exception:  # such as an array
+        return False
 
 
 def _shown(value: Any) -> str:
+    value = value.parts if isinstance(value, Opaque) else value
     text = as_json(value)
     shown = shorten(value, _VALUE) if text is None else text
     return shown if len(shown) <= _VALUE else f"{shown[: _VALUE - 3]}..."
@@ -209,15 +250,17 @@ def told(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str,
         }
         for looks in (by_epoch[number] for number in epochs)
     ]
-    carried = sorted({uid for look in now for uid in look["carried"]})
     messages = []
-    if not rows:
+    if any(look["by_columns"] for look in now):
+        messages.append("the operator works by columns, so its keys are not shown here: read them with read_state()")
+    elif not rows:
         messages.append(f"epoch {epoch} has no state and no timers of this key")
         last = next((number for number in reversed(epochs) if any(look["rows"] for look in by_epoch[number])), None)
         if last is not None:
             messages.append(f"it had some in epoch {last}")
-    if carried:
-        messages.append(f"requests of this subtask are carried into the next epoch, by {', '.join(map(repr, carried))}")
+    of_subtask = [look for look in now if look["subtask"] == subtask]
+    for uid, count in sorted({uid: count for look in of_subtask for uid, count in look["carried"].items()}.items()):
+        messages.append(f"{count:,} requests of {uid!r} in this subtask are carried into the next epoch")
     return {
         "key": rows[0]["key"] if rows else text,
         "subtask": subtask,
@@ -236,6 +279,7 @@ def told(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str,
             {"domain": domain, "at": at, "waits": _waits(domain, at, watermark)}
             for domain, at in sorted({(domain, at) for row in rows for domain, at in row["timers"]})
         ],
+        "calls": [call for look in now for call in look["calls"]],
         "messages": messages,
     }
 

@@ -1,0 +1,205 @@
+"""A key's life, without Spark: what the log of its subtask has of it, and what is told of several epochs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pillarbox import KeyedProcessFunction, ProgramError, ValueStateDescriptor
+from pillarbox._runtime.spark.reading import key_life as module
+from pillarbox._runtime.spark.reading.key_life import key_life, keys_of_text, told
+from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox.testing import ProgramTestHarness, row
+
+# Until then no request is answered: all of them are carried into the next epoch.
+ANSWERING = threading.Event()
+# Requests that the service has got.
+ASKED = threading.Semaphore(0)
+
+
+@pytest.fixture(autouse=True)
+def _unanswered() -> Iterator[None]:
+    ANSWERING.clear()
+    yield
+    ANSWERING.set()
+
+
+async def ask(value: Any) -> Any:
+    ASKED.release()
+    while not ANSWERING.is_set():
+        await asyncio.sleep(0.002)
+    return value
+
+
+@dataclass
+class Payment:
+    """A record of a class."""
+
+    card: str
+    amount: int
+
+
+class Count(KeyedProcessFunction):
+    """Counts, and hands on a value of the given form."""
+
+    def __init__(self, form: Any) -> None:
+        self.form = form
+
+    def open(self, ctx: Any) -> None:
+        self.seen = ctx.get_state(ValueStateDescriptor("seen"))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.seen.update((self.seen.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(5_000)
+        yield self.form(value)
+
+
+def looks(build: Any, text: str, *records: Any) -> list[dict[str, Any]]:
+    """Return what the logs of a program have of a key after some records, about which a service was asked."""
+    with ProgramTestHarness(build, parallelism=2) as harness:
+        for record in records:
+            harness.push("rows", record)
+        harness.run_epoch()
+        for _ in records:
+            ASKED.acquire()
+        harness.run_epoch()
+        stores = [each for each in harness.snapshot().stores.values() if each.get(0) is not None]
+        ANSWERING.set()
+    keys = keys_of_text(text)
+    return [
+        json.loads(batch.to_pylist()[0]["facts"]) for store in stores for batch in module._of_log(3, keys, 0, store)
+    ]
+
+
+PAYMENTS = [row(card="ann", amount=5), row(card="bob", amount=7), row(card="ann", amount=9)]
+
+
+@pytest.mark.parametrize(
+    ("form", "shown"),
+    [
+        (lambda value: value.card, ['"ann"', '"ann"']),
+        (lambda value: value, ['{"card":"ann","amount":5}', '{"card":"ann","amount":9}']),
+        (lambda value: (value.amount, value.card), ['[5,"ann"]', '[9,"ann"]']),
+        (lambda value: {"card": value.card}, ['{"card":"ann"}', '{"card":"ann"}']),
+        (lambda value: Payment(value.card, value.amount), ['["ann",5]', '["ann",9]']),
+    ],
+)
+def test_pending_calls_of_a_key_are_those_with_the_key_in_their_record(form: Any, shown: list[str]) -> None:
+    def build(env: Any, rows: Any) -> Any:
+        return rows.key_by("card").process(Count(form)).uid("count").map_async(ask, on_barrier="carry").uid("ask")
+
+    found = looks(build, "ann", *PAYMENTS)
+    calls = [call for look in found for call in look["calls"]]
+    assert [call["uid"] for call in calls] == ["ask", "ask"]
+    assert [json.loads(call["record"]) for call in calls] == [json.loads(each) for each in shown]
+    assert all(isinstance(call["asked"], int) for call in calls)
+    assert sum(look["carried"].get("ask", 0) for look in found) == 3
+    [of_key] = [look for look in found if look["rows"]]
+    assert of_key["rows"][0]["states"] == {"seen": "2"}
+    assert of_key["rows"][0]["timers"] == [["event", 5_000]]
+    # They are told as calls of the subtask of the key.
+    said = told("ann", 3, [3], found)
+    assert said["calls"] == calls
+    count = of_key["carried"]["ask"]
+    assert f"{count} requests of 'ask' in this subtask are carried into the next epoch" in said["messages"]
+
+
+def test_the_key_of_an_asynchronous_operator_itself() -> None:
+    def build(env: Any, rows: Any) -> Any:
+        return rows.key_by("card", "amount").map_async(ask, on_barrier="carry").uid("ask")
+
+    calls = [call for look in looks(build, '["ann", 9]', *PAYMENTS) for call in look["calls"]]
+    assert [json.loads(call["record"]) for call in calls] == [{"card": "ann", "amount": 9}]
+
+
+def test_records_that_cannot_be_compared_with_a_key_have_none() -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("no")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    assert not module._has((Odd(), 1), "ann")
+    assert module._has((Odd(), "ann"), "ann")
+    # (True equals 1, and they are two keys.)
+    assert not module._has((True,), 1)
+    assert not module._has(("ann", 5), ("ann", 6))
+    assert not module._has(object(), "ann")
+
+
+def _look(epoch: int, **values: Any) -> dict[str, Any]:
+    empty = {"subtask": 1, "watermark": 4_000, "by_columns": False, "rows": [], "carried": {}, "calls": []}
+    return {"epoch": epoch, **empty, **values}
+
+
+def _row(seen: str, **values: Any) -> dict[str, Any]:
+    return {"key": "'ann'", "namespace": None, "states": {"seen": seen}, "timers": [], **values}
+
+
+def test_the_epoch_that_changed_a_state_last() -> None:
+    found = told("ann", 5, [2, 3, 4, 5], [_look(each, rows=[_row(value)]) for each, value in zip((2, 3, 4, 5), "1223")])
+    assert (found["key"], found["subtask"], found["epochs"]) == ("'ann'", 1, [2, 3, 4, 5])
+    assert found["state"] == [{"name": "seen", "value": "3", "changed": 5}]
+    found = told("ann", 5, [4, 5], [_look(each, rows=[_row("2")]) for each in (4, 5)])
+    assert found["state"] == [{"name": "seen", "value": "2", "changed": None}]
+
+
+def test_what_timers_wait_for() -> None:
+    timers = [["event", 3_000], ["event", 9_500], ["processing", 7_000]]
+
+    def waits(watermark: int | None) -> list[str]:
+        rows = [_row("1", timers=timers, namespace="(0, 60000)")]
+        found = told("ann", 5, [5], [_look(5, watermark=watermark, rows=rows)])
+        assert [each["name"] for each in found["state"]] == ["seen of (0, 60000)"]
+        return [each["waits"] for each in found["timers"]]
+
+    clock = "the clock of the worker, and an epoch after that time"
+    ahead = "event time, which has to advance by 5.5 s in this subtask"
+    assert waits(4_000) == ["the next epoch", ahead, clock]
+    none = "event time, which has not begun in this subtask"
+    assert waits(None) == waits(MIN_TIMESTAMP) == [none, none, clock]
+
+
+def test_a_key_without_state_and_one_in_columns() -> None:
+    found = told("ann", 5, [4, 5], [_look(4, rows=[_row("1")]), _look(5)])
+    assert found["messages"] == ["epoch 5 has no state and no timers of this key", "it had some in epoch 4"]
+    found = told("ann", 5, [5], [_look(5, by_columns=True)])
+    assert found["messages"] == [
+        "the operator works by columns, so its keys are not shown here: read them with read_state()"
+    ]
+    assert told("ann", 5, [5], [])["subtask"] is None
+
+
+def test_one_key_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_spark: Any = None
+
+    def meanwhile(*arguments: Any) -> dict[str, Any]:
+        with pytest.raises(ProgramError, match="the state of another key is being read"):
+            key_life(no_spark, "/checkpoint", "count", "bob")
+        return {"key": "ann"}
+
+    monkeypatch.setattr(module, "_read", meanwhile)
+    monkeypatch.setattr(module, "is_classic", lambda spark: False)
+    assert key_life(no_spark, "/checkpoint", "count", "ann")["key"] == "ann"
+    # Also after one that fails.
+    monkeypatch.setattr(module, "_read", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        key_life(no_spark, "/checkpoint", "count", "ann")
+    monkeypatch.setattr(module, "_read", meanwhile)
+    assert key_life(no_spark, "/checkpoint", "count", "ann")["key"] == "ann"
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [("ann", 0), ("42", 2), ("true", 1), ('["ann", 42]', 1), ("2026-05-01", 2), ("4.5", 2), ("{", 0), ("null", 0)],
+)
+def test_a_text_may_stand_for_several_keys(text: str, more: int) -> None:
+    found = keys_of_text(text)
+    assert found[0] == text
+    assert len(found) == 1 + more
