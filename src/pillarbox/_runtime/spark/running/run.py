@@ -16,6 +16,7 @@ from pillarbox._errors import ProgramError, check_text, shorten
 from pillarbox._runtime.spark.failures import sentence_of
 from pillarbox._runtime.spark.recording.record import record
 from pillarbox._runtime.spark.running.ending import end_query
+from pillarbox._runtime.spark.running.progress_line import progress_line
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
 from pillarbox._runtime.spark.telling import tell
 from pillarbox._time.duration import DurationLike, to_millis
@@ -38,6 +39,10 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
     that epoch takes longer than ``grace``, or another signal comes, the query is stopped at once, and its next start
     runs that epoch again; results are right all the same. The ``close()`` of the query's functions is called in either
     case, as when it ends by itself.
+
+    In a terminal, a line on standard error shows how far the query is while it has to catch up: with
+    ``trigger(availableNow=True)``, or when it is behind its input. It has the epochs, the rows, the rows per second,
+    and the share that is done, where the source tells how much there is.
 
     Signals reach the main thread alone: in another thread this waits for the end of the query, and no more. When it
     returns, and at a second signal, the process handles signals as it did before.
@@ -71,9 +76,13 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
         )
     waiting: Any = query
     try:
-        with _Signals() as signals:
+        with _Signals() as signals, progress_line(started) as line:
             while not waiting.awaitTermination(_LOOK_EVERY):
+                if line is not None:
+                    line.look()
                 if signals.count:
+                    if line is not None:
+                        line.clear()
                     _end(started, seconds, signals)
                     break
             waiting.awaitTermination()

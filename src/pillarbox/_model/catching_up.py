@@ -1,0 +1,148 @@
+"""How far a query is with the input that waits for it: of a batch, or of a stream that is behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pillarbox._model.snapshot import EpochRun, Snapshot, Stage
+from pillarbox._model.trigger import trigger_interval
+
+# The rate is that of so many epochs, and so many that take too long in a row show that a query is behind.
+_RECENT = 10
+_SLOW = 3
+# Event time that lags by less is what a query has that keeps up (milliseconds).
+_LAG = 60_000
+
+
+@dataclass(frozen=True)
+class CatchingUp:
+    """How far a query is.
+
+    Attributes:
+        epochs: how many have ended in this run, and ``rows``: how many rows came in.
+        rows_per_second: of the last epochs together.
+        share: the share of the input that is done, from 0 to 1; None: nobody knows how much there is.
+        left_ms: how long the rest takes at this rate; None: it is not known.
+        is_behind: whether the query has more to do than to keep up with its input.
+    """
+
+    epochs: int
+    rows: int
+    rows_per_second: float
+    share: float | None
+    left_ms: int | None
+    is_behind: bool
+
+
+def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
+    """Return how far a query is; None: no epoch has ended yet.
+
+    How much is left is known where the source tells its newest offsets, as Kafka does. Else it is estimated from event
+    time, which goes from where it was to now; of a batch it is not, as nobody knows where event time is to end.
+
+    Args:
+        is_batch: whether the query ends when its input does.
+    """
+    epochs, moments = snapshot.epochs, snapshot.run.moments
+    if not epochs or not moments:
+        return None
+    rows, recent = sum(each.rows for each in moments), epochs[-_RECENT:]
+    took = sum(each.duration for each in recent)
+    rate = 1000 * sum(each.rows for each in recent) / took if took else 0.0
+    left = rows_left(epochs[-1])
+    lags = [each.lag for each in moments if each.lag is not None]
+    share, left_ms = None, None
+    if left is not None:
+        share = rows / (rows + left) if rows + left else 1.0
+        left_ms = round(1000 * left / rate) if rate else None
+    elif not is_batch and lags and lags[0] > 0:
+        share = min(1.0, max(0.0, 1 - lags[-1] / lags[0]))
+        since = moments[-1].at - moments[0].at
+        left_ms = round(since * (1 - share) / share) if share else None
+    if left is not None:
+        is_behind = left > epochs[-1].rows
+    else:
+        is_behind = bool(lags) and _LAG < lags[-1] < lags[0]
+    is_behind = is_behind or _is_slow(snapshot)
+    return CatchingUp(sum(each.epochs for each in moments), rows, rate, share, left_ms, is_batch or is_behind)
+
+
+def _is_slow(snapshot: Snapshot) -> bool:
+    """Return whether epochs with rows take longer than the interval of the trigger."""
+    interval = trigger_interval(snapshot.run.settings)
+    last = [each for each in snapshot.epochs if each.rows][-_SLOW:]
+    return bool(interval and len(last) == _SLOW and all(each.duration > interval for each in last))
+
+
+def rows_left(epoch: EpochRun) -> int | None:
+    """Return how many rows the sources had after an epoch; None: one of them does not tell."""
+    if not epoch.sources:
+        return None
+    total = 0
+    for source in epoch.sources:
+        left = _between(source.end, source.latest)
+        if left is None:
+            return None
+        total += max(0, left)
+    return total
+
+
+def _between(end: Any, latest: Any) -> int | None:
+    """Return how far offsets are apart: numbers, or those of Kafka, by topic and partition; None: they are others."""
+    if _is_number(end) and _is_number(latest):
+        return int(latest - end)
+    if not isinstance(end, dict) or not isinstance(latest, dict):
+        return None
+    total = 0
+    for topic, partitions in latest.items():
+        # (A topic or a partition that is new has no offset yet.)
+        known = end.get(topic) or {}
+        if not isinstance(partitions, dict) or not isinstance(known, dict):
+            return None
+        for partition, offset in partitions.items():
+            if not partition.isdigit() or not _is_number(offset):
+                return None
+            total += max(0, offset - known.get(partition, 0))
+    return total
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def line_of(snapshot: Snapshot, stages: list[Stage] | None, *, is_batch: bool) -> str | None:
+    """Return one line for people on how far a query is; None: there is nothing to say, as it keeps up.
+
+    Args:
+        stages: of the epoch that runs.
+    """
+    found = catching_up(snapshot, is_batch=is_batch)
+    if found is not None and not found.is_behind:
+        return None
+    parts: list[str] = []
+    if found is not None:
+        parts += [
+            f"{found.epochs:,} epoch{'' if found.epochs == 1 else 's'}",
+            f"{found.rows:,} rows",
+            f"{found.rows_per_second:,.0f} rows/s",
+        ]
+        if found.share is not None:
+            # (It is all done when the query says so.)
+            parts.append(f"{min(0.99, found.share):.0%} done")
+        if found.left_ms:
+            parts.append(f"about {_duration(found.left_ms)} left")
+    elif not is_batch:
+        return None
+    if stages:
+        done, tasks = sum(each.completed for each in stages), sum(each.tasks for each in stages)
+        parts.append(f"{done:,} of {tasks:,} tasks of the next epoch")
+    return " · ".join(parts) or None
+
+
+def _duration(ms: int) -> str:
+    seconds = ms / 1000
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,112 @@
+"""How far a query is: what it says of a batch, of a stream that is behind, and of one that keeps up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pillarbox._model.catching_up import catching_up, line_of, rows_left
+from pillarbox._model.progress import epoch_of
+from pillarbox._model.query_model import QueryModel
+from pillarbox._model.snapshot import Stage
+from pillarbox._time.timestamps import MIN_TIMESTAMP
+from tests.model.made import START, keyed, model, progress, source
+
+
+def kafka(end: Any, latest: Any) -> dict[str, Any]:
+    return {"description": "KafkaV2", "numInputRows": 10, "endOffset": end, "latestOffset": latest}
+
+
+def epochs(*numbers_of_rows: int, sources: list[dict[str, Any]] | None = None, **values: Any) -> QueryModel:
+    """A query of which epochs with so many rows have ended, a second each."""
+    query = model()
+    for number, rows in enumerate(numbers_of_rows):
+        more: dict[str, Any] = {} if sources is None else {"sources": sources}
+        query.progressed(progress(number, source(records_in=rows), keyed(watermark=MIN_TIMESTAMP), **more, **values))
+    return query
+
+
+@pytest.mark.parametrize(
+    ("end", "latest", "left"),
+    [
+        (5, 9, 4),
+        ('{"t": {"0": 5, "1": 1}}', '{"t": {"0": 9, "1": 1}}', 4),
+        ({"t": {"0": 5}}, {"t": {"0": 9, "1": 2}, "u": {"0": 3}}, 9),
+        ({"t": {"0": 9}}, {"t": {"0": 5}}, 0),
+        ({"t": {"0": 5}}, None, None),
+        ({"logOffset": 3}, {"logOffset": 9}, None),
+        ({"t": {"offset": 3}}, {"t": {"offset": 9}}, None),
+        ("start", "end", None),
+    ],
+)
+def test_rows_that_are_left(end: Any, latest: Any, left: int | None) -> None:
+    assert rows_left(epoch_of(progress(1, sources=[kafka(end, latest)]))) == left
+    assert rows_left(epoch_of(progress(1, sources=[kafka(end, latest), kafka(1, None)]))) is None
+    assert rows_left(epoch_of(progress(1, sources=[]))) is None
+
+
+def test_a_batch_tells_how_much_is_done() -> None:
+    query = epochs(300, 100, sources=[kafka({"t": {"0": 400}}, {"t": {"0": 1000}})])
+    assert line_of(query.snapshot(), None, is_batch=True) == (
+        "2 epochs · 400 rows · 200 rows/s · 40% done · about 3 s left"
+    )
+    # What is left of it is more than the next epoch will have, so it is the same of a stream.
+    assert line_of(query.snapshot(), None, is_batch=False) is not None
+
+
+def test_a_batch_of_files_does_not_know_its_end() -> None:
+    query = epochs(300)
+    assert line_of(query.snapshot(), None, is_batch=True) == "1 epoch · 300 rows · 300 rows/s"
+    stages = [Stage(1, "a", 8, 2, 3, 0), Stage(2, "b", 4, 0, 0, 0)]
+    assert line_of(query.snapshot(), stages, is_batch=True) == (
+        "1 epoch · 300 rows · 300 rows/s · 3 of 12 tasks of the next epoch"
+    )
+
+
+def test_before_the_first_epoch_there_are_only_tasks() -> None:
+    stages = [Stage(1, "a", 8, 2, 3, 0)]
+    assert line_of(model().snapshot(), stages, is_batch=True) == "3 of 8 tasks of the next epoch"
+    assert line_of(model().snapshot(), None, is_batch=True) is None
+    assert line_of(model().snapshot(), stages, is_batch=False) is None
+
+
+def test_a_stream_that_keeps_up_says_nothing() -> None:
+    query = epochs(300, sources=[kafka({"t": {"0": 300}}, {"t": {"0": 310}})])
+    assert line_of(query.snapshot(), None, is_batch=False) is None
+    assert line_of(epochs(300).snapshot(), None, is_batch=False) is None
+
+
+def lagging(*lags: int) -> QueryModel:
+    """A query whose event time lags, at the end of epochs a minute apart."""
+    query = model()
+    for number, lag in enumerate(lags):
+        told = progress(number, source(records_in=60), keyed(watermark=START + 60_000 * number - lag))
+        query.progressed({**told, "timestamp": f"2023-11-14T22:{13 + number:02d}:19.000Z"})
+    return query
+
+
+def test_event_time_that_catches_up_tells_the_share() -> None:
+    query = lagging(36_000_000, 27_000_000)
+    found = catching_up(query.snapshot(), is_batch=False)
+    assert found is not None
+    assert found.is_behind
+    assert found.share == pytest.approx(0.25, abs=0.001)
+    # A quarter in a minute: the rest takes three.
+    assert found.left_ms == pytest.approx(180_000, rel=0.01)
+    assert line_of(query.snapshot(), None, is_batch=False) == (
+        "2 epochs · 120 rows · 60 rows/s · 25% done · about 3 min left"
+    )
+
+
+@pytest.mark.parametrize("lags", [(36_000_000, 36_000_000), (900_000, 40_000), (50_000, 40_000)])
+def test_event_time_that_stands_still_or_has_caught_up_says_nothing(lags: tuple[int, int]) -> None:
+    assert line_of(lagging(*lags).snapshot(), None, is_batch=False) is None
+
+
+def test_epochs_that_take_longer_than_the_trigger_are_behind() -> None:
+    query = epochs(300, 300, 300)
+    query._run.settings["trigger"] = "ProcessingTimeTrigger(900)"
+    assert line_of(query.snapshot(), None, is_batch=False) == "3 epochs · 900 rows · 300 rows/s"
+    query._run.settings["trigger"] = "ProcessingTimeTrigger(1000)"
+    assert line_of(query.snapshot(), None, is_batch=False) is None

@@ -1,0 +1,103 @@
+"""The progress line of a query in a terminal that is none, without Spark."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from os import terminal_size
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import pillarbox
+from pillarbox._runtime.spark.running import progress_line as module
+from pillarbox._runtime.spark.running.progress_line import ProgressLine
+from pillarbox._runtime.spark.starting.started import StartedQuery, remember
+from tests.model.made import model, progress, source
+
+CLEAR = "\r\x1b[K"
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_EVERY", 0.0)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: terminal_size((40, 24)))
+
+
+def test_the_line_is_written_in_its_place_and_fits() -> None:
+    query, terminal = model(), Terminal()
+    line = ProgressLine(terminal, query.snapshot, lambda: None, is_batch=True)
+    line.look()
+    assert terminal.getvalue() == "", "there is nothing to say yet"
+    query.progressed(progress(1, source(records_in=1_000_000)))
+    line.look()
+    assert terminal.getvalue() == CLEAR + "1 epoch · 1,000,000 rows · 1,000,000 rows"[:39]
+    line.clear()
+    line.clear()
+    assert terminal.getvalue().count(CLEAR) == 2
+    assert terminal.getvalue().endswith(CLEAR)
+
+
+def test_what_goes_wrong_with_it_is_no_concern_of_the_query() -> None:
+    def gone() -> Any:
+        raise ConnectionError("Java is gone")
+
+    terminal = Terminal()
+    line = ProgressLine(terminal, gone, lambda: None, is_batch=True)
+    line.look()
+    assert terminal.getvalue() == ""
+    line._shown = "something"
+    terminal.close()
+    line.clear()
+
+
+class Query:
+    """A query that ends after some looks at it."""
+
+    id = "q"
+    runId = "r"
+    isActive = True
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        self.waits += 1
+        self.isActive = self.waits < 4
+        return not self.isActive
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, bar: str) -> str:
+    query, known = Query(), model()
+    known.progressed(progress(1, source(records_in=50)))
+    context = SimpleNamespace(getConf=lambda: {"spark.ui.showConsoleProgress": bar})
+    start: Any = SimpleNamespace(checkpoint=None, is_available_now=True, spark=SimpleNamespace(sparkContext=context))
+    sparks: Any = query
+    started = StartedQuery(sparks, start)
+    watched: Any = SimpleNamespace(model=known, stages=lambda: None)
+    started.watched = watched
+    remember(started)
+    monkeypatch.setattr(module, "is_classic", lambda spark: True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    pillarbox.run(sparks)
+    return stream.getvalue()
+
+
+def test_run_shows_the_progress_of_a_batch_and_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = _run(monkeypatch, Terminal(), "false")
+    assert shown.count("1 epoch · 50 rows · 50 rows/s") == 3
+    assert shown.endswith(CLEAR)
+
+
+def test_there_is_no_line_where_nobody_looks_or_spark_shows_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _run(monkeypatch, io.StringIO(), "false") == ""
+    assert _run(monkeypatch, Terminal(), "true") == ""
