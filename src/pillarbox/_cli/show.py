@@ -105,7 +105,11 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
     rows = []
     for operator in operators:
         timers, due = operator["timers"], operator["next_timers"]
-        states = "\n".join(f"{name}: {kind}" for name, kind in operator["states"].items())
+        sizes = operator.get("bytes_of") or {}
+        states = "\n".join(
+            f"{name}: {kind}" + (f", about {size(sizes[name])}" if name in sizes else "")
+            for name, kind in operator["states"].items()
+        )
         rows.append(
             [
                 operator["uid"],

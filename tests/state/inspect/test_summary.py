@@ -69,6 +69,10 @@ def test_the_largest_keys_and_those_of_namespaces():
     assert found.next_timers == {"event": 10} and found.watermark is None
     (first, most), (second, more) = found.largest
     assert (first, second) == ("9", "7") and 3_500 < most < 6_000 and 600 < more < 2_500
+    # 49 values of 10 bytes and one of 5,000, and 69 of 30 bytes. (Of the namespaces' rows, the addresses take a part.)
+    assert found.bytes_of.keys() == {"own", "window"}
+    assert 4_500 < found.bytes_of["own"] < 7_000 and 1_200 < found.bytes_of["window"] < 3_500
+    assert sum(found.bytes_of.values()) < found.state_bytes
 
 
 def test_keys_of_one_hash_and_the_operators_own_state():

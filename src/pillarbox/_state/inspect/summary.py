@@ -11,9 +11,13 @@ import numpy.typing as npt
 from pillarbox._errors import shorten
 from pillarbox._state.inspect.view import LogView, ViewedRows
 from pillarbox._state.keys.addresses import OPERATOR
+from pillarbox._state.slots import state_name
+from pillarbox._state.types.sizes import size_of_all
 
 # Of each chunk this many of the keys with most state are kept by name.
 _NAMED = 20
+# Of each chunk about this many rows are looked at to learn what each state takes.
+_SAMPLED = 256
 _MINUS_ONE = 0x2545F4914F6CDD1D
 
 
@@ -30,6 +34,7 @@ class LogSummary:
         carried: number of requests that are carried on, by operator.
         state_bytes: about how many bytes the state takes in a new log.
         own_bytes: the same of the operator's own state, such as broadcast state.
+        bytes_of: the same of each state by its name, without the keys themselves; an estimate of a sample of the rows.
         largest: the keys with most state, as text, and about how many bytes each takes.
     """
 
@@ -41,6 +46,7 @@ class LogSummary:
     carried: dict[str, int] = field(default_factory=dict)
     state_bytes: int = 0
     own_bytes: int = 0
+    bytes_of: dict[str, int] = field(default_factory=dict)
     largest: list[tuple[str, int]] = field(default_factory=list)
 
     @staticmethod
@@ -58,7 +64,9 @@ class LogSummary:
         hashes: list[npt.NDArray[np.int64]] = []
         sizes: list[npt.NDArray[np.float64]] = []
         named: dict[int, Any] = {}
-        for rows in map(found._without_own, view.rows()):
+        for every_row in view.rows():
+            found._add_states(every_row)
+            rows = found._without_own(every_row)
             every = np.fromiter(map(_hash, rows.keys), np.int64, len(rows.keys))
             mine, places, indexes = np.unique(every, return_index=True, return_inverse=True)
             hashes.append(mine)
@@ -109,6 +117,22 @@ class LogSummary:
             sizes=rows.sizes[others],
         )
 
+    def _add_states(self, rows: ViewedRows) -> None:
+        """Share out what rows take among their states, by the sizes of values of some of them."""
+        step = len(rows.rows) // _SAMPLED + 1
+        some = rows.rows[::step]
+        sizes = {
+            state_name(name): size_of_all([value for row in some if (value := row[place]) is not None])
+            for place, (name, kind) in enumerate(rows.layout, 1)
+            if kind != "timers"
+        }
+        slots = [row[place] for row in some for place, (_, kind) in enumerate(rows.layout, 1) if kind == "timers"]
+        rest = size_of_all(rows.keys[::step]) + size_of_all([slot for slot in slots if slot is not None])
+        total = sum(sizes.values()) + rest
+        for name, size in sizes.items():
+            share = float(rows.sizes.sum()) * size / total if total else 0.0
+            self.bytes_of[name] = self.bytes_of.get(name, 0) + round(share)
+
     def _add_timers(self, domain: str, slots: list[Any]) -> None:
         timestamps = [timestamp for slot in slots for timestamp in timestamps_in(slot)]
         if timestamps:
@@ -121,6 +145,8 @@ class LogSummary:
         self.namespaces += other.namespaces
         self.state_bytes += other.state_bytes
         self.own_bytes += other.own_bytes
+        for name, size in other.bytes_of.items():
+            self.bytes_of[name] = self.bytes_of.get(name, 0) + size
         for domain, count in other.timers.items():
             self.timers[domain] = self.timers.get(domain, 0) + count
         for domain, timestamp in other.next_timers.items():

@@ -49,6 +49,11 @@ def sizes_of(keys: list[Any], rows: list[Any]) -> npt.NDArray[np.float64]:
     return np.concatenate(parts)
 
 
+def size_of_all(values: Sequence[Any]) -> float:
+    """Return about how many bytes some values take together."""
+    return float(_sizes(values, 0).sum()) if values else 0.0
+
+
 def size_of(value: Any) -> float:
     """Return about how many bytes one value takes: of a tuple or a row of plain values, quickly."""
     size = _CONTAINER
