@@ -29,6 +29,7 @@ CASES = {
     "slots": "epochs.slots",
     "rate": "epochs.rate",
     "growth": "epochs.growth",
+    "dashboard": "epochs.dashboard",
     "state": "state.state",
     "memory": "state.memory",
     "key-cost": "state.key_cost",

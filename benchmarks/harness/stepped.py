@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from pillarbox import TaskReport
 
@@ -43,10 +45,17 @@ class SteppedQuery:
         self._number = 0
         self.source = spark.readStream.schema(schema).parquet(str(self._arrived / "*"))
 
-    def start(self, result: DataFrame) -> None:
-        """Start to consume ``result`` as cheaply as it can be."""
+    def start(
+        self, result: DataFrame, start: Callable[[DataStreamWriter], StreamingQuery] = methodcaller("start")
+    ) -> StreamingQuery:
+        """Start to consume ``result`` as cheaply as it can be.
+
+        Args:
+            start: how to start the writer; by default by its own method.
+        """
         checkpoint = str(self._directory / "checkpoint")
-        self._query = result.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        self._query = start(result.writeStream.format("noop").option("checkpointLocation", checkpoint))
+        return self._query
 
     def step(self, batch: str | Path) -> StreamingQueryProgress:
         """Run the micro-batch whose files are in the directory ``batch``, which is moved."""
@@ -161,7 +170,11 @@ class Stepped(SparkSide):
         for setting, value in settings.items():
             self.spark.conf.set(setting, value)
         self._queries[name] = query = SteppedQuery(self.spark, Path(directory), self._case.SCHEMA)
-        query.start(observed(self._case.query(query.source, question)))
+        self.start(query, observed(self._case.query(query.source, question)))
+
+    def start(self, query: SteppedQuery, result: DataFrame) -> None:
+        """Start a query."""
+        query.start(result)
 
     def step(self, name: str, batch: str) -> dict[str, Any]:
         """Run a micro-batch of a query."""

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the dashboard costs a query that is looked at, and how quickly a large page is served and drawn.
+
+- The query counts keys with timers, as in the case ``keyed``: 100,000 keys, micro-batches of 1,000,000 rows, two
+  cores, started by ``pillarbox.start``. Micro-batches with and without a reader take turns: a pair is one of each, and
+  every other pair goes the other way round. The reader is a process of its own that stands for a browser: it reads the
+  page and what the page loads, and then the stream of events up to the end of the micro-batch. Without it no dashboard
+  is open. Processes differ from their start to their end, so the query is started several times. Each pair gives the
+  speed of the query with the reader over its speed without; what counts is the median. The reader draws nothing, and
+  what it takes of the two cores counts.
+- The page is of a query that was made up: 20 operators, each in a chain of its own, with 128 subtasks each, and a
+  history of 60 epochs. Before each turn another epoch ends, so nothing of the page was made before. Served: the page,
+  its scripts and style, the list of queries, and the first event, which has all that is drawn, one after the other over
+  one connection. Drawn: from the start of the navigation in Chromium until the first frame with the page in it. That
+  takes Playwright and Chromium, which ``make test-see`` installs; without them it is left out.
+
+In the last line ``ratio`` is the median speed with a reader over that without; its goal is 0.98. ``served_ms`` (goal
+50) and ``drawn_ms`` (goal 200) are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import importlib
+import json
+import shutil
+import statistics
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark.sql import DataFrame
+
+import pillarbox
+from benchmarks.cases.epochs.made_query import MadeQuery
+from benchmarks.cases.rates import keyed
+from benchmarks.harness.case import Outcome, Said
+from benchmarks.harness.process import ROOT, Side
+from benchmarks.harness.stepped import Stepped, SteppedQuery
+from benchmarks.harness.turns import rounded, table, turns
+
+SIDES = {"read": "with a reader", "alone": "without"}
+SMALL = {"rows": 20_000, "keys": 2_000, "starts": 1, "pairs": 2, "warm_up": 1, "turns": 3}
+BLOCKS: dict[str, Any] = {}
+_STATIC = ("style.css", "draw.js", "page.js")
+# Set by the page when it has been drawn.
+_DRAWN = "document.body.dataset.drawn"
+
+
+# -- the sides, in processes of their own --
+
+
+class Shown(Stepped):
+    """A query by ``pillarbox.start``, which can be shown."""
+
+    query: Any = None
+    dashboard: Any = None
+
+    def start(self, query: SteppedQuery, result: DataFrame) -> None:
+        """Start a query."""
+        self.query = query.start(result, pillarbox.start)
+
+    def show(self) -> dict[str, Any]:
+        """Open the dashboard."""
+        self.dashboard = pillarbox.dashboard(self.query, port=0)
+        return {"url": self.dashboard.url, "query": str(self.query.id)}
+
+    def hide(self) -> None:
+        """Close it."""
+        self.dashboard.close()
+
+
+class Reader:
+    """Reads a page and its stream of events, as a browser does, and draws nothing."""
+
+    def __init__(self) -> None:
+        self._events = 0
+        self._bytes = 0
+        self._leaves = False
+        self._first = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._connection: http.client.HTTPConnection | None = None
+
+    def read(self, url: str, query: str) -> dict[str, Any]:
+        """Read the page, and the stream up to its first event; return the milliseconds that it took."""
+        began = time.perf_counter()
+        self._connection = connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+        read_page(connection, query)
+        connection.request("GET", f"/api/queries/{query}/events")
+        stream = connection.getresponse()
+        self._events = self._bytes = 0
+        self._leaves = False
+        self._first.clear()
+        self._thread = threading.Thread(target=self._follow, args=(stream,), daemon=True)
+        self._thread.start()
+        self._first.wait()
+        return {"ms": 1000 * (time.perf_counter() - began)}
+
+    def _follow(self, stream: http.client.HTTPResponse) -> None:
+        try:
+            for line in stream:
+                if line.startswith(b"data: "):
+                    self._events += 1
+                    self._bytes += len(line)
+                    self._first.set()
+                if self._leaves:
+                    return
+        except (OSError, http.client.HTTPException):
+            pass  # the dashboard was closed
+        finally:
+            self._first.set()
+
+    def leave(self) -> dict[str, Any]:
+        """Stop reading; return how many events there were after the first one, and the bytes of all."""
+        assert self._thread is not None and self._connection is not None
+        self._leaves = True
+        self._thread.join()
+        self._connection.close()
+        return {"events": self._events - 1, "bytes": self._bytes}
+
+
+class Page:
+    """A dashboard with a query that was made up."""
+
+    def __init__(self, subtasks: int, operators: int, epochs: int) -> None:
+        from pillarbox._dashboard.server import Dashboard
+
+        self._query = MadeQuery(subtasks, operators, epochs)
+        self._dashboard = Dashboard()
+        self._dashboard.show(self._query)
+
+    def change(self) -> dict[str, Any]:
+        """Let another epoch end."""
+        self._query.run_epoch()
+        return {"url": self._dashboard.url, "query": self._query.id}
+
+    def close(self) -> None:
+        """Close the dashboard."""
+        self._dashboard.close()
+
+
+def read_page(connection: http.client.HTTPConnection, query: str) -> None:
+    """Read a page and what it loads, but for its events."""
+    for path in (f"/query/{query}", *(f"/static/{name}" for name in _STATIC), "/api/queries"):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        if answer.status != 200 or not answer.read():
+            raise SystemExit(f"{path} is answered by {answer.status}")
+
+
+# -- the comparison --
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of a micro-batch")
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--starts", type=int, default=3, help="how often the query is started")
+    parser.add_argument("--pairs", type=int, default=5, help="of micro-batches, of each start")
+    parser.add_argument("--warm-up", type=int, default=2, help="pairs before these, after a small micro-batch")
+    parser.add_argument("--memory", default="2g", help="of Spark")
+    parser.add_argument("--turns", type=int, default=20, help="how often the page is served, and drawn")
+    parser.set_defaults(warm_up_rows=100_000, flink_rows=0, flink_warm_up_rows=0)
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    ratios: list[float] = []
+    taken: dict[str, list[float]] = {side: [] for side in SIDES}
+    wrong: list[str] = []
+    events = 0
+    for start in range(arguments.starts):
+        events += measure(arguments, directory / f"start {start}", taken, ratios, wrong)
+    served, drawn = page_times(arguments)
+    if not events:
+        wrong.append("the reader got no event while the query ran")
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    figures = {
+        "quartiles": [round(each, 3) for each in (low, middle, high)],
+        "pairs": rounded(ratios, 3),
+        "micro_batch_ms": rounded({side: statistics.median(each) for side, each in taken.items()}),
+        "events": events,
+        "served_ms": round(statistics.median(served), 1),
+        "drawn_ms": round(statistics.median(drawn), 1) if drawn else None,
+        "rounds": rounded({"served": served, "drawn": drawn}, 1),
+        "rows": arguments.rows,
+        "keys": arguments.keys,
+    }
+    return Outcome("dashboard", middle, figures, wrong)
+
+
+def measure(
+    arguments: argparse.Namespace, directory: Path, taken: dict[str, list[float]], ratios: list[float], wrong: list[str]
+) -> int:
+    """Start the query, and run its pairs; return how many events the reader got in the micro-batches that count."""
+    batches = keyed.CountBatches(arguments, 1, directory / "batches")
+    side = Side(Shown, module=keyed.__name__, directory=directory / "spark", memory=arguments.memory, ours=True)
+    reader = Side(Reader)
+    question = {"query": "pillarbox"}
+    side.ask("begin", name="shown", directory=directory / "query", settings={}, question=question)
+    number = events = 0
+
+    def step() -> float:
+        nonlocal number
+        staged = directory / f"{number:03}"
+        shutil.copytree(batches.place(number, "parquet"), staged)
+        said = side.ask("step", name="shown", batch=staged)
+        if said["results"] != batches.expected(number, "ours"):
+            wrong.append(f"micro-batch {number}: {said['results']}, not {batches.expected(number, 'ours')}")
+        number += 1
+        return float(said["ms"])
+
+    step()
+    costs: dict[str, float] = {}
+    for index, name in turns(SIDES, arguments.pairs, arguments.warm_up):
+        said: Said = {"events": 0}
+        if name == "read":
+            reader.ask("read", **side.ask("show"))
+            costs[name] = step()
+            said = reader.ask("leave")
+            side.ask("hide")
+        else:
+            costs[name] = step()
+        counts = "" if index >= 0 else " (warm-up)"
+        print(f"  {SIDES[name]:28}  {costs[name]:10,.0f} ms, {said['events']} events{counts}", flush=True)
+        if index >= 0:
+            taken[name].append(costs[name])
+            events += said["events"]
+        if len(costs) == len(SIDES):
+            if index >= 0:
+                ratios.append(costs["alone"] / costs["read"])
+            costs.clear()
+    reader.close()
+    side.ask("end", name="shown")
+    side.close()
+    return events
+
+
+# -- the page --
+
+
+def page_times(arguments: argparse.Namespace) -> tuple[list[float], list[float]]:
+    """Return the milliseconds in which the page was served in each turn, and drawn; nothing: there is no browser."""
+    with ExitStack() as stack:
+        side = Side(Page, subtasks=128, operators=20, epochs=60)
+        stack.callback(side.close)
+        served: list[float] = []
+        for index in range(-2, arguments.turns):
+            place = side.ask("change")
+            taken = serve(**place)
+            if index >= 0:
+                served.append(taken)
+        print(f"  the page is served in {statistics.median(served):.1f} ms", flush=True)
+        drawn = draw(side, arguments.turns)
+    return served, drawn
+
+
+def serve(url: str, query: str) -> float:
+    """Read the page once, as a browser does; return the milliseconds that it took."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    connection.connect()
+    began = time.perf_counter()
+    read_page(connection, query)
+    connection.request("GET", f"/api/queries/{query}/events")
+    event = connection.getresponse().readline()
+    taken = 1000 * (time.perf_counter() - began)
+    connection.close()
+    json.loads(event.removeprefix(b"data: "))
+    return taken
+
+
+def draw(side: Side, count: int) -> list[float]:
+    """Return the milliseconds in which Chromium drew the page in each turn."""
+    installed = ROOT / ".venvs" / "see"
+    if installed.is_dir():
+        sys.path.append(str(installed))
+    chromium = shutil.which("chromium")
+    try:
+        api = importlib.import_module("playwright.sync_api")
+    except ImportError:
+        api = None
+    if api is None or chromium is None:
+        print("  the page is not drawn, as Playwright or Chromium is missing: make test-see installs both", flush=True)
+        return []
+    found: list[float] = []
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": 1280, "height": 900})
+        # The time since the start of the navigation, at the first frame after the page was drawn.
+        opened.add_init_script(
+            "document.addEventListener('DOMContentLoaded', () => {"
+            f"const look = () => {{ if ({_DRAWN}) requestAnimationFrame(() => requestAnimationFrame(() =>"
+            " { window.drawnAfter = performance.now(); })); };"
+            "new MutationObserver(look).observe(document.body, { attributeFilter: ['data-drawn'] }); });"
+        )
+        for index in range(-2, count):
+            place = side.ask("change")
+            opened.goto(f"{place['url']}query/{place['query']}")
+            opened.wait_for_function("window.drawnAfter", timeout=60_000)
+            if index >= 0:
+                found.append(float(opened.evaluate("window.drawnAfter")))
+        vertices = opened.locator("#plan g.vertex").count()
+        browser.close()
+    if vertices != 20:
+        raise SystemExit(f"the page shows {vertices} operators, not 20")
+    print(f"  the page is drawn in {statistics.median(found):.1f} ms", flush=True)
+    return found
+
+
+# -- what is shown --
+
+
+def present(said: Said, charts: Path | None) -> str:
+    middle, (low, _, high) = said["ratio"], said["quartiles"]
+    drawn = "not drawn" if said["drawn_ms"] is None else f"{said['drawn_ms']:.0f} ms"
+    rows = [
+        ["speed with a reader over speed without", f"{middle:.3f} ({low:.3f} to {high:.3f})", "0.98"],
+        ["page of 128 subtasks and 20 operators, served", f"{said['served_ms']:.0f} ms", "50 ms"],
+        ["drawn in Chromium", drawn, "200 ms"],
+    ]
+    return table(["", "median", "goal"], rows)
