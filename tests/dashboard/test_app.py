@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import socket
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from pillarbox._dashboard import app
 from pillarbox._dashboard.guard import is_loopback
 from pillarbox._dashboard.server import Dashboard, open_dashboard
 from pillarbox._dashboard.shown import StoredQuery
+from pillarbox._dashboard.told import Told
+from pillarbox._dashboard.views import view_of
 from pillarbox._errors import ConfigurationError, ProgramError
+from pillarbox._model.plan import Plan
 from pillarbox._model.query_model import QueryModel
-from pillarbox._model.snapshot import Snapshot
-from tests.model.made import keyed, model, progress, source
+from pillarbox._model.snapshot import Snapshot, Stage
+from tests.model.made import keyed, model, plan, progress, source
 
 
 class Live:
@@ -26,16 +31,24 @@ class Live:
     def __init__(self) -> None:
         self.model: QueryModel = model()
         self.asked: list[tuple[str, str]] = []
+        self.running: list[Stage] | None = None
+        self.asked_for_stages = 0
+        self.snapshots = 0
 
     @property
     def id(self) -> str:
         return self.model.id
 
     def snapshot(self) -> Snapshot:
+        self.snapshots += 1
         return self.model.snapshot()
 
-    def wait(self, seen: int, timeout: float) -> int:
-        return self.model.wait(seen, timeout)
+    def look(self) -> int:
+        return self.model.version
+
+    def stages(self) -> list[Stage] | None:
+        self.asked_for_stages += 1
+        return self.running
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         self.asked.append((uid, key))
@@ -123,6 +136,99 @@ def test_a_stream_ends_with_the_query(client: httpx.Client, live: Live) -> None:
     events = client.get("/api/queries/q/events").text.split("\n\n")
     assert json.loads(events[0].removeprefix("data: "))["status"] == "stopped"
     assert events[1].startswith("retry:")
+    assert live.asked_for_stages == 0, "no stages run"
+
+
+def _events(client: httpx.Client, change: Callable[[int], None], count: int) -> list[Any]:
+    """Return the first events of the stream of a query; None is a line without data.
+
+    Args:
+        change: is called with the number of each event that has come.
+    """
+    found: list[Any] = []
+    with client.stream("GET", "/api/queries/q/events") as stream:
+        for line in stream.iter_lines():
+            if line:
+                found.append(json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else None)
+                if len(found) == count:
+                    break
+                change(len(found))
+    return found
+
+
+def test_after_the_first_event_only_what_is_new_comes(
+    client: httpx.Client, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_TELL_EVERY", 0.01)
+
+    def change(number: int) -> None:
+        if number == 2:
+            live.running = [Stage(7, "save", 4, 2, 1, 0)]
+        if number == 5:
+            live.model.progressed(progress(2, source(records_in=5)))
+        if number == 8:
+            live.model.ended()
+
+    first, *rest = _events(client, change, 12)
+    # The first one has all that the view has.
+    assert first.keys() == client.get("/api/queries/q").json().keys()
+    said = [each for each in rest if each]
+    assert said[0] == {"stages": [{"number": 7, "name": "save", "tasks": 4, "active": 2, "completed": 1, "failed": 0}]}
+    assert said[1]["epoch"] == 2
+    assert not said[1].keys() & {"settings", "versions", "earlier", "stages", "name"}
+    assert said[2]["status"] == "stopped"
+    assert None in rest, "there are lines without data in between"
+
+
+def test_a_view_is_made_once_for_each_change(live: Live) -> None:
+    told = Told(live)
+    first, _ = told.fields()
+    again, _ = told.fields()
+    told.entry()
+    assert live.snapshots == 1
+    assert all(first[name] is again[name] for name in first if name != "stages")
+    live.model.progressed(progress(2))
+    told.fields()
+    assert live.snapshots == 2
+
+
+def test_another_run_of_a_query_takes_its_place(dashboard: Dashboard, live: Live) -> None:
+    live.model.ended()
+    assert [each["status"] for each in _get(f"{dashboard.url}api/queries")] == ["stopped"]
+    dashboard.show(live)
+    dashboard.show(Live())
+    assert [each["status"] for each in _get(f"{dashboard.url}api/queries")] == ["running"]
+
+
+def test_the_list_says_how_queries_are(client: httpx.Client, live: Live) -> None:
+    [entry] = client.get("/api/queries").json()
+    assert (entry["rows_per_second"], entry["failure"]) == (9.0, None)
+    live.model.failed("pillarbox.OperatorError: no such card")
+    [entry] = client.get("/api/queries").json()
+    assert (entry["status"], entry["failure"]) == ("failed", "no such card")
+
+
+def test_programs_of_a_query_have_levels_of_their_own() -> None:
+    one = plan()
+    other = [replace(each, program="pillarbox 2") for each in one.vertices]
+    both = Plan([*one.vertices, *other], [*one.edges, *(replace(each, program="pillarbox 2") for each in one.edges)])
+    query = QueryModel("q", "two", "", both, model().snapshot().run)
+    began = 1_699_999_981_000
+    told = progress(1, keyed(records_in=8, busy_ms=600, operators=[[8, 3], [3, 3]], started=began + 100))
+    second = progress(
+        1, keyed(records_in=5, busy_ms=200, operators=[[5, 1], [1, 1]], started=began + 100), name="pillarbox 2"
+    )
+    query.progressed({**told, "observedMetrics": told["observedMetrics"] | second["observedMetrics"]})
+    view = view_of(query.snapshot())
+    shares = {(each["program"], each["level"]): each["level_share"] for each in view["plan"]["vertices"]}
+    assert shares == {
+        ("pillarbox", 0): 0,
+        ("pillarbox", 1): pytest.approx(0.6),
+        ("pillarbox 2", 0): 0,
+        ("pillarbox 2", 1): pytest.approx(0.2),
+    }
+    counts = {each["program"]: each["operators"][0].get("in") for each in view["plan"]["vertices"] if each["level"]}
+    assert counts == {"pillarbox": 8, "pillarbox 2": 5}
 
 
 def test_a_key_is_asked_for(client: httpx.Client, live: Live) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import pairwise
 
 from hypothesis import given
@@ -27,9 +26,20 @@ def test_it_keeps_the_newest_epochs_and_the_tasks_of_the_last_ones() -> None:
 def test_a_report_that_comes_again_is_left_out() -> None:
     query = model()
     query.progressed(progress(4, keyed(records_in=1)))
-    query.progressed(progress(4))  # as Spark reports that there was nothing to do
+    query.progressed(progress(4))
     query.progressed(progress(3))
     assert [(each.number, len(each.tasks)) for each in query.snapshot().epochs] == [(4, 1)]
+
+
+def test_that_there_was_nothing_to_do_is_no_epoch() -> None:
+    """Spark reports it with the number of the epoch that comes next."""
+    query = model()
+    idle = {"latestOffset": 23, "triggerExecution": 37}
+    query.progressed(progress(0, durationMs=idle))
+    query.progressed(progress(0, keyed(records_in=1)))
+    query.progressed(progress(1, durationMs=idle))
+    query.progressed(progress(1, keyed(records_in=2)))
+    assert [(each.number, each.vertices[0].records_in) for each in query.snapshot().epochs] == [(0, 1), (1, 2)]
 
 
 def test_a_query_ends_or_fails_once() -> None:
@@ -48,16 +58,21 @@ def test_an_error_without_data_is_a_failure_too() -> None:
     assert [each.message for each in query.snapshot().run.failures] == ["Job aborted"]
 
 
-def test_who_waits_is_told() -> None:
+def test_the_version_grows_with_each_change() -> None:
     query = model()
-    seen = query.version
-    told: list[int] = []
-    waiting = threading.Thread(target=lambda: told.append(query.wait(seen, 60)))
-    waiting.start()
-    query.progressed(progress(1))
-    waiting.join(60)
-    assert told == [seen + 1]
-    assert query.wait(seen + 1, 0) == seen + 1
+    seen = [query.version]
+    for change in (
+        lambda: query.progressed(progress(1)),
+        lambda: query.failed("x"),
+        query.ended,
+        lambda: query.progressed(progress(1)),
+    ):
+        change()
+        seen.append(query.version)
+    first, told, failed, ended, again = seen
+    assert first < told < failed
+    # A query ends once, and an epoch is told once.
+    assert failed == ended == again
 
 
 def _epoch(number: int, rows: int, at: int) -> EpochRun:

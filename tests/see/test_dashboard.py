@@ -21,6 +21,7 @@ from tests.see.queries import FIRST, Inbox, counts, slow_sink, started
 pytestmark = [
     pytest.mark.skipif("PILLARBOX_SEE" not in os.environ, reason="takes Chromium: make test-see runs it"),
     pytest.mark.spark,
+    pytest.mark.slow("each query is looked at in a browser"),
     pytest.mark.timeout(600),
 ]
 
@@ -94,10 +95,66 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
                 seen.add(shown.evaluate("document.activeElement.getAttribute('class') || document.activeElement.id"))
             assert "key-text" in seen
             assert any("vertex" in each for each in seen)
+        # What a reader has unfolded, and where the keyboard is, stays when the page is drawn again.
+        with page(chromium, url) as shown:
+            shown.click("#plan summary")
+            shown.focus("#plan g.vertex[data-uid=count]")
+            inbox.put(*((f"c{number % 7}", 1, 900 + number) for number in range(70)))
+            query.processAllAvailable()
+            wait_for(shown, "#plan text", "70 → 70")
+            assert shown.locator("#plan details[open]").count() == 1
+            assert shown.evaluate("document.activeElement.dataset.uid") == "count"
     finally:
         query.stop()
     with page(chromium, url) as shown:
         wait_for(shown, "#overview dd", "stopped")
+    # The list of queries shows what runs, as it runs.
+    other = started(counts(spark, Inbox(tmp_path / "more")), tmp_path / "other", "more payments")
+    try:
+        with page(chromium, f"{opened[0].url}query/none") as shown:
+            wait_for(shown, "main p", "There is no such query here")
+        pillarbox.dashboard(other, port=0)
+        with page(chromium, opened[0].url) as shown:
+            wait_for(shown, "main td", "more payments")
+            wait_for(shown, "main td", "stopped")
+            assert shown.locator("#queries a").count() == 2
+            other.stop()
+            shown.wait_for_function("!document.querySelector('main').textContent.includes('running')", timeout=60_000)
+            assert not overflows(shown)
+    finally:
+        other.stop()
+
+
+def test_programs_of_a_query_are_below_each_other(
+    spark: SparkSession, tmp_path: Path, chromium: Any, opened: list[Dashboard]
+) -> None:
+    inboxes = [Inbox(tmp_path / "one"), Inbox(tmp_path / "two")]
+    for number, inbox in enumerate(inboxes):
+        inbox.put(*((f"c{place}", 1, place) for place in range(10 + number)))
+    one, other = (counts(spark, inbox).to_dataframe("card STRING, seen LONG") for inbox in inboxes)
+    writer = one.unionAll(other).writeStream.format("noop").queryName("both")
+    query = pillarbox.start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
+    try:
+        query.processAllAvailable()
+        with page(chromium, show(query, opened)) as shown:
+            wait_for(shown, "#plan text", "Program pillarbox 2")
+            wait_for(shown, "#plan text", "10 → 10")
+            wait_for(shown, "#plan text", "11 → 11")
+            assert shown.locator("#plan g.vertex").count() == 4
+            assert shown.locator("#plan g.output").count() == 2
+            boxes = [each.bounding_box() for each in shown.locator("#plan g.vertex rect.box").all()]
+            assert all(
+                one is other
+                or one["y"] + one["height"] <= other["y"]
+                or other["y"] + other["height"] <= one["y"]
+                or one["x"] + one["width"] <= other["x"]
+                or other["x"] + other["width"] <= one["x"]
+                for one in boxes
+                for other in boxes
+            ), "no box lies on another"
+            assert not overflows(shown)
+    finally:
+        query.stop()
 
 
 def _shares(shown: Any) -> dict[int, float]:

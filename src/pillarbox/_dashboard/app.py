@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
 from pillarbox._dashboard.guard import COOKIE, Guard
-from pillarbox._dashboard.shown import ShownQuery
-from pillarbox._dashboard.views import list_entry, view_of
+from pillarbox._dashboard.told import Told, as_object
 from pillarbox._errors import PillarboxError, describe
 
-# How often a page is told at most, and at least (seconds).
-_TELL_EVERY = 0.5
-_AT_LEAST = 2.0
+# How often a page is told what is new (seconds). The driver looks at a query as often.
+_TELL_EVERY = 1.0
+# When a page asks again about a query that has ended (milliseconds).
+_AGAIN = 10_000
 # A page may load nothing but what the dashboard itself serves, and nobody may frame it.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -24,7 +23,7 @@ _POLICY = (
 _KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-def make_app(queries: Callable[[], Mapping[str, ShownQuery]], hosts: frozenset[str], token: str | None) -> Any:
+def make_app(queries: Callable[[], Mapping[str, Told]], hosts: frozenset[str], token: str | None) -> Any:
     """Return the application, as ASGI has it.
 
     Args:
@@ -44,7 +43,7 @@ def make_app(queries: Callable[[], Mapping[str, ShownQuery]], hosts: frozenset[s
         "Cache-Control": "no-store",
     }
 
-    def query_of(request: Request) -> ShownQuery:
+    def query_of(request: Request) -> Told:
         found = queries().get(request.path_params["query"])
         if found is None:
             raise HTTPException(404, "there is no such query here: it may have ended long ago")
@@ -64,37 +63,35 @@ def make_app(queries: Callable[[], Mapping[str, ShownQuery]], hosts: frozenset[s
         return found
 
     async def overview(request: Request) -> Response:
-        shown = [await asyncio.to_thread(each.snapshot) for each in queries().values()]
-        return JSONResponse([list_entry(each) for each in shown], headers=headers)
+        entries = [await asyncio.to_thread(each.entry) for each in queries().values()]
+        return JSONResponse(entries, headers=headers)
 
     async def view(request: Request) -> Response:
-        snapshot = await asyncio.to_thread(query_of(request).snapshot)
-        return JSONResponse(view_of(snapshot), headers=headers)
+        fields, _ = await asyncio.to_thread(query_of(request).fields)
+        return Response(as_object(fields), media_type="application/json", headers=headers)
 
     async def events(request: Request) -> Response:
-        query = query_of(request)
+        number = query_of(request).query.id
 
         async def told() -> AsyncIterator[str]:
-            seen = 0
-            while not await request.is_disconnected():
-                version = await asyncio.to_thread(query.wait, seen, _AT_LEAST)
-                snapshot = await asyncio.to_thread(query.snapshot)
-                # Of a query that runs, the stages have changed as well.
-                if version == seen and not snapshot.is_live:
-                    yield ": nothing new\n\n"
-                    continue
-                seen = version
-                yield f"data: {json.dumps(view_of(snapshot), separators=(',', ':'))}\n\n"
-                if snapshot.run.ended is not None:
+            sent: Mapping[str, str] = {}
+            # Another run of the query takes its place.
+            while (query := queries().get(number)) is not None and not await request.is_disconnected():
+                fields, has_ended = await asyncio.to_thread(query.fields)
+                new = {name: text for name, text in fields.items() if sent.get(name) != text}
+                # Browsers ignore such a line. To send it shows whether the page is open.
+                yield f"data: {as_object(new)}\n\n" if new else ": nothing new\n\n"
+                sent = fields
+                if has_ended:
                     # A browser asks again after this time: there may be another run of the query by then.
-                    yield "retry: 10000\n\n"
+                    yield f"retry: {_AGAIN}\n\n"
                     return
                 await asyncio.sleep(_TELL_EVERY)
 
         return StreamingResponse(told(), media_type="text/event-stream", headers=headers)
 
     async def key(request: Request) -> Response:
-        query = query_of(request)
+        query = query_of(request).query
         uid, text = request.query_params.get("uid", ""), request.query_params.get("key", "")
         try:
             found = await asyncio.to_thread(query.key_life, uid, text)

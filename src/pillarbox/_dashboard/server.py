@@ -11,6 +11,7 @@ from typing import Any
 from pillarbox._dashboard.app import make_app
 from pillarbox._dashboard.guard import is_loopback
 from pillarbox._dashboard.shown import ShownQuery
+from pillarbox._dashboard.told import Told
 from pillarbox._errors import ConfigurationError
 
 # How long a server has to start, and to end (seconds).
@@ -40,7 +41,7 @@ class Dashboard:
             raise ConfigurationError(
                 f"the dashboard needs Starlette and uvicorn ({error}): pip install 'pillarbox[dashboard]'"
             ) from error
-        self._queries: dict[str, ShownQuery] = {}
+        self._queries: dict[str, Told] = {}
         self._token = token if token is not None or is_loopback(host) else secrets.token_urlsafe(24)
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
@@ -71,7 +72,9 @@ class Dashboard:
 
     def show(self, query: ShownQuery) -> None:
         """Show a query, also after its end; another run of it takes its place. Any thread."""
-        self._queries = {**self._queries, query.id: query}
+        known = self._queries.get(query.id)
+        if known is None or known.query is not query:
+            self._queries = {**self._queries, query.id: Told(query)}
 
     def close(self) -> None:
         """Close the server."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Protocol
 
 from pillarbox._errors import ConfigurationError
-from pillarbox._model.snapshot import Snapshot
+from pillarbox._model.snapshot import Snapshot, Stage
 
 
 class ShownQuery(Protocol):
@@ -19,11 +18,14 @@ class ShownQuery(Protocol):
     @property
     def id(self) -> str: ...
 
-    def snapshot(self) -> Snapshot:
-        """Return what is known of it now."""
+    def look(self) -> int:
+        """Look whether there is something new; return a number that grows with each change of the snapshot."""
 
-    def wait(self, seen: int, timeout: float) -> int:
-        """Wait until something changes, or a time is over (seconds); return the number of the state it is in."""
+    def snapshot(self) -> Snapshot:
+        """Return what is known of it, but for the stages that run."""
+
+    def stages(self) -> list[Stage] | None:
+        """Return the stages of the epoch that runs; None: nobody knows them."""
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Return what is known of a key of an operator: as the page shows it.
@@ -44,14 +46,17 @@ class StoredQuery:
         """Spark's id of the query."""
         return self._snapshot.id
 
+    def look(self) -> int:
+        """Return the same number each time: nothing changes."""
+        return 1
+
     def snapshot(self) -> Snapshot:
         """Return what was read."""
         return self._snapshot
 
-    def wait(self, seen: int, timeout: float) -> int:
-        """Wait for that time: nothing changes."""
-        time.sleep(timeout if seen else 0)
-        return 1
+    def stages(self) -> list[Stage] | None:
+        """Return nothing: none runs."""
+        return None
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Refuse: there is no state."""

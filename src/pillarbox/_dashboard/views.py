@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from pillarbox._doctor.facts import Facts
@@ -11,7 +10,7 @@ from pillarbox._doctor.rules import wrong
 from pillarbox._model.growth import growth_of, memory_of
 from pillarbox._model.held_watermarks import held_watermarks
 from pillarbox._model.plan import PlanVertex
-from pillarbox._model.skew import skew_of
+from pillarbox._model.skew import Skew, skew_of
 from pillarbox._model.snapshot import EpochRun, Moment, Run, Snapshot, TaskRun, VertexRun
 
 # Spark's parts of an epoch, in the order in which they come; the tasks run in the fifth.
@@ -31,6 +30,9 @@ _POINTS = 240
 def list_entry(snapshot: Snapshot) -> dict[str, Any]:
     """Return a query as the list of queries shows it."""
     newest = snapshot.newest
+    took = sum(each.duration for each in snapshot.epochs)
+    lags = [each.lag for each in snapshot.run.moments if each.lag is not None]
+    failures = snapshot.run.failures
     return {
         "id": snapshot.id,
         "name": snapshot.name,
@@ -41,11 +43,15 @@ def list_entry(snapshot: Snapshot) -> dict[str, Any]:
         "epoch": None if newest is None else newest.number,
         "duration": None if newest is None else newest.duration,
         "rows": None if newest is None else newest.rows,
+        # Of the last epochs together.
+        "rows_per_second": 1000 * sum(each.rows for each in snapshot.epochs) / took if took else None,
+        "lag": lags[-1] if lags else None,
+        "failure": failures[-1].message if failures else None,
     }
 
 
 def view_of(snapshot: Snapshot) -> dict[str, Any]:
-    """Return all that the page of a query draws."""
+    """Return all that the page of a query draws, which is to be read alone: parts of it are the snapshot's own."""
     epoch = _shown_epoch(snapshot)
     return {
         **list_entry(snapshot),
@@ -54,18 +60,19 @@ def view_of(snapshot: Snapshot) -> dict[str, Any]:
         "earlier": [_run(each) for each in snapshot.earlier],
         "settings": snapshot.run.settings,
         "versions": snapshot.run.versions,
-        "failures": [asdict(each) for each in snapshot.run.failures],
+        "failures": [vars(each) for each in snapshot.run.failures],
         "plan": _plan(snapshot, epoch),
+        # The operators that have keys, by uid.
+        "keyed": [] if snapshot.plan is None else [each.uid for each in snapshot.plan.vertices if each.is_keyed],
         "strip": [{"number": each.number, "duration": each.duration, "rows": each.rows} for each in snapshot.epochs],
         "shown": None if epoch is None else _epoch(epoch),
-        "stages": None if snapshot.stages is None else [asdict(each) for each in snapshot.stages],
-        "watermarks": [asdict(each) for each in held_watermarks(snapshot)],
-        "skew": [] if epoch is None else [asdict(each) for each in skew_of(epoch)],
+        "watermarks": [vars(each) for each in held_watermarks(snapshot)],
+        "skew": [] if epoch is None else [_skew(each) for each in skew_of(epoch)],
         "calls": _calls(snapshot.epochs),
         "counters": _counters(snapshot.epochs),
-        "growth": [asdict(each) for each in growth_of(snapshot)],
-        "memory": asdict(memory_of(snapshot)),
-        "findings": [asdict(each) for each in wrong(Facts.of(snapshot))],
+        "growth": [vars(each) for each in growth_of(snapshot)],
+        "memory": vars(memory_of(snapshot)),
+        "findings": [vars(each) for each in wrong(Facts.of(snapshot))],
         "missing": snapshot.missing,
     }
 
@@ -84,7 +91,7 @@ def _run(run: Run) -> dict[str, Any]:
         "ended": run.ended,
         "status": run.status,
         "versions": run.versions,
-        "failures": [asdict(each) for each in run.failures],
+        "failures": [vars(each) for each in run.failures],
         "moments": [_moment(each) for each in _thinned(run.moments)],
         "rows": sum(each.rows for each in run.moments),
         "epochs": sum(each.epochs for each in run.moments),
@@ -104,8 +111,8 @@ def _moment(moment: Moment) -> dict[str, Any]:
         "epochs": moment.epochs,
         "mean": round(moment.duration / moment.epochs),
         "longest": moment.longest,
-        "state": moment.state_bytes,
-        "keys": moment.keys,
+        "state": sum(moment.state_bytes.values()),
+        "keys": sum(moment.keys.values()),
         "lag": moment.lag,
         "memory": moment.process_bytes,
     }
@@ -119,21 +126,26 @@ def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> dict[str, Any] | None:
     duration = 0 if epoch is None else epoch.duration
     return {
         "vertices": [
-            _vertex(each, runs.get((each.program, each.number)), spans.get(each.level, (0, 0)), duration)
+            _vertex(
+                each, runs.get((each.program, each.number)), spans.get((each.program, each.level), (0, 0)), duration
+            )
             for each in snapshot.plan.vertices
         ],
-        "edges": [asdict(each) for each in snapshot.plan.edges],
+        "edges": [vars(each) for each in snapshot.plan.edges],
     }
 
 
-def _spans(vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], VertexRun]) -> dict[int, tuple[int, int]]:
-    """Return when the first task of each level began, and when its last one was done."""
-    spans: dict[int, tuple[int, int]] = {}
+def _spans(
+    vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], VertexRun]
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return for each program and level when its first task began, and when its last one was done."""
+    spans: dict[tuple[str, int], tuple[int, int]] = {}
     for vertex in vertices:
         run = runs.get((vertex.program, vertex.number))
         if run is not None and run.began:
-            began, ended = spans.get(vertex.level, (run.began, run.ended))
-            spans[vertex.level] = min(began, run.began), max(ended, run.ended)
+            place = vertex.program, vertex.level
+            began, ended = spans.get(place, (run.began, run.ended))
+            spans[place] = min(began, run.began), max(ended, run.ended)
     return spans
 
 
@@ -148,7 +160,7 @@ def _vertex(vertex: PlanVertex, run: VertexRun | None, span: tuple[int, int], du
         "parallelism": vertex.parallelism,
         "is_keyed": vertex.is_keyed,
         "operators": [
-            {**asdict(each), "in": counts[place][0], "out": counts[place][1]} if place < len(counts) else asdict(each)
+            {**vars(each), "in": counts[place][0], "out": counts[place][1]} if place < len(counts) else vars(each)
             for place, each in enumerate(vertex.operators)
         ],
         "run": None,
@@ -158,13 +170,17 @@ def _vertex(vertex: PlanVertex, run: VertexRun | None, span: tuple[int, int], du
     if run is not None:
         total = run.busy_ms + run.idle_ms + run.back_pressured_ms + run.state_ms or 1
         found["run"] = {
-            **asdict(run),
+            **vars(run),
             "busy": run.busy_ms / total,
             "idle": run.idle_ms / total,
             "back_pressured": run.back_pressured_ms / total,
             "state": run.state_ms / total,
         }
     return found
+
+
+def _skew(skew: Skew) -> dict[str, Any]:
+    return {**vars(skew), "heavy": [vars(each) for each in skew.heavy]}
 
 
 def _epoch(epoch: EpochRun) -> dict[str, Any]:
@@ -187,7 +203,7 @@ def _epoch(epoch: EpochRun) -> dict[str, Any]:
         "tasks_from": tasks_from,
         "tasks": [_bar(each, epoch) for each in sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]],
         "tasks_in_all": len(epoch.tasks),
-        "sources": [asdict(each) for each in epoch.sources],
+        "sources": [vars(each) for each in epoch.sources],
     }
 
 

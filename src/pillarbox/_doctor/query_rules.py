@@ -78,11 +78,9 @@ def memory_runs_out(facts: Facts) -> str | None:
 
 def heavy_keys(facts: Facts) -> str | None:
     """Check that no key has so many records that its task is what the epoch waits for."""
-    epoch = _with_tasks(facts)
-    for skew in skew_of(epoch):
-        busy = max((each.busy_ms for each in epoch.tasks if each.vertex == skew.vertex), default=0)
+    for skew in skew_of(_with_tasks(facts)):
         for key in skew.heavy:
-            if key.share - key.error > 0.25 and skew.tasks > 2 and skew.factor > 2 and busy > 500:
+            if key.share - key.error > 0.25 and skew.tasks > 2 and skew.factor > 2 and skew.busiest_ms > 500:
                 return (
                     f"key {key.key} has {key.share:.0%} (plus or minus {key.error:.0%}) of the records of"
                     f" {_name(_query(facts), skew.program, skew.vertex)}, and its subtask is busy {skew.factor:.1f}"
@@ -93,10 +91,8 @@ def heavy_keys(facts: Facts) -> str | None:
 
 def skewed_tasks(facts: Facts) -> str | None:
     """Check that no task is busy for much longer than the others."""
-    epoch = _with_tasks(facts)
-    for skew in skew_of(epoch):
-        busy = max((each.busy_ms for each in epoch.tasks if each.vertex == skew.vertex), default=0)
-        if skew.factor > 4 and skew.tasks >= 4 and busy > 1000:
+    for skew in skew_of(_with_tasks(facts)):
+        if skew.factor > 4 and skew.tasks >= 4 and skew.busiest_ms > 1000:
             return (
                 f"subtask {skew.busiest} of {_name(_query(facts), skew.program, skew.vertex)} is busy"
                 f" {skew.factor:.1f} times as long as the mean of its tasks: look at its heavy keys, or at the"

@@ -60,19 +60,20 @@ def read_bundle(path: Path) -> Snapshot:
     """Return the snapshot in a bundle.
 
     Raises:
-        ConfigurationError: it is no bundle, or one of a later version.
+        ConfigurationError: it is no bundle, is damaged, or was written by another version.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             found = json.loads(archive.read(_SNAPSHOT))
-        if found["format"] != FORMAT:
-            raise ConfigurationError(
-                f"bundle {path} has format {found['format']}, this version of pillarbox reads format {FORMAT}:"
-                f" {advice_on_version(found['format'], FORMAT)}"
-            )
-        snapshot = read(Snapshot, found)
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
-        raise ConfigurationError(f"{path} is no bundle of pillarbox: {describe(error)}") from error
+        number = int(found["format"])
+        snapshot = read(Snapshot, found) if number == FORMAT else None
+    except Exception as error:  # whatever a damaged archive makes of the libraries that read it
+        raise ConfigurationError(f"{path} is no bundle of pillarbox, or is damaged: {describe(error)}") from error
+    if snapshot is None:
+        raise ConfigurationError(
+            f"bundle {path} has format {number}, this version of pillarbox reads format {FORMAT}:"
+            f" {advice_on_version(number, FORMAT)}"
+        )
     return replace(snapshot, is_live=False, missing=[*snapshot.missing, f"This is a bundle: {path.name}."])
 
 

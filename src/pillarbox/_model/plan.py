@@ -25,7 +25,7 @@ class PlanVertex:
         level: 0 for sources; one more than the highest level that it gets records from.
         kind: the method that made its head operator; empty for a source.
         parallelism: the number of its subtasks; 0 for a source, whose partitions are Spark's.
-        is_keyed: whether its head has keyed state and timers.
+        is_keyed: whether its records come by key, so that a key has its subtask.
         calls: the uids of its operators that call services, as far as the program says so.
         operators: the chain, its head first.
     """
@@ -87,12 +87,11 @@ class Plan:
         return sorted(found)
 
 
-def plan_of(program: Program, name: str, parallelisms: dict[int, int] | None = None) -> Plan:
-    """Return the plan of a program.
+def plan_of(program: Program, name: str) -> Plan:
+    """Return the plan of a program, as it was compiled.
 
     Args:
         name: the name that its metrics are observed under.
-        parallelisms: the numbers of subtasks of its vertices; None: as it was compiled.
     """
     return Plan(
         [
@@ -101,8 +100,8 @@ def plan_of(program: Program, name: str, parallelisms: dict[int, int] | None = N
                 vertex.number,
                 vertex.level,
                 vertex.kind,
-                (parallelisms or {}).get(vertex.number, vertex.parallelism),
-                vertex.is_keyed,
+                vertex.parallelism,
+                vertex.key is not None,
                 [node.uid for node in vertex.nodes if node.factory.wakes_up],
                 [PlanOperator(node.name, node.uid) for node in vertex.nodes],
             )

@@ -54,6 +54,14 @@ def millis(timestamp: str) -> int:
     return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
 
 
+def is_idle(progress: Mapping[str, Any]) -> bool:
+    """Return whether a progress is of no epoch: Spark also reports that there was nothing to do.
+
+    Such a report has the number of the epoch that comes next.
+    """
+    return "addBatch" not in (progress["durationMs"] or ())
+
+
 def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
     """Return the epoch of a progress, as ``lastProgress`` has it, or a dictionary of its JSON."""
     reports = tasks_of(progress)

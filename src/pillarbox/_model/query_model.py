@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from pillarbox._model.failure import Failure, message_of
 from pillarbox._model.moments import Moments
 from pillarbox._model.plan import Plan
-from pillarbox._model.progress import epoch_of
-from pillarbox._model.snapshot import EpochRun, Run, Snapshot, Stage
+from pillarbox._model.progress import epoch_of, is_idle
+from pillarbox._model.snapshot import EpochRun, Run, Snapshot
 
 # How many epochs there are in a snapshot, and in how many of these the tasks are.
 EPOCHS = 60
@@ -72,18 +72,17 @@ class QueryModel:
         self._epochs: deque[EpochRun] = deque(maxlen=EPOCHS)
         self._moments = Moments()
         self._followers: list[Follower] = []
-        self._changed = threading.Condition()
+        self._feeding = threading.Lock()  # guards all of these
         self._version = 0
 
     # -- what the driver tells --
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        """Take the progress that Spark reports of an epoch. One that is known, or older than the newest, is left out.
-
-        Spark also reports that there was nothing to do, with the number of the epoch before.
-        """
+        """Take the progress that Spark reports of an epoch; one that is known, or older than another, is left out."""
+        if is_idle(progress):
+            return
         epoch = epoch_of(progress)
-        with self._changed:
+        with self._feeding:
             if self._epochs and epoch.number <= self._epochs[-1].number:
                 return
             self._epochs.append(epoch)
@@ -91,7 +90,7 @@ class QueryModel:
                 self._epochs[-1 - _WITH_TASKS] = replace(self._epochs[-1 - _WITH_TASKS], tasks=[])
             self._moments.add(epoch, self._plan)
             self._take_versions(epoch)
-            self._tell()
+            self._version += 1
             for follower in self._followers:
                 follower.progressed(epoch)
 
@@ -107,13 +106,13 @@ class QueryModel:
     def failed(self, text: str) -> None:
         """Note that the query has failed with an error, which Spark told as text."""
         failure = Failure.of_text(text) or Failure("StreamingQueryException", message=message_of(text))
-        with self._changed:
+        with self._feeding:
             self._run = replace(self._run, failures=[*self._run.failures, failure][-_FAILURES:])
             self._end("failed")
 
     def ended(self) -> None:
         """Note that the query has ended. A query that has failed has ended then."""
-        with self._changed:
+        with self._feeding:
             if self._run.ended is None:
                 self._end("stopped")
 
@@ -122,11 +121,7 @@ class QueryModel:
             self._run = replace(self._run, status=status, ended=self._clock())
             for follower in self._followers:
                 follower.ended(status)
-        self._tell()
-
-    def _tell(self) -> None:
         self._version += 1
-        self._changed.notify_all()
 
     # -- what others ask --
 
@@ -147,26 +142,16 @@ class QueryModel:
 
     def follow(self, follower: Follower) -> None:
         """Let a follower have each epoch once from now on; those that the model still has, it gets at once."""
-        with self._changed:
+        with self._feeding:
             for epoch in self._epochs:
                 follower.progressed(epoch)
             if self._run.ended is not None:
                 follower.ended(self._run.status)
             self._followers.append(follower)
 
-    def wait(self, seen: int, timeout: float) -> int:
-        """Wait until the version is above one that was seen, or a time is over (seconds); return the version."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._version > seen, timeout)
-            return self._version
-
-    def snapshot(self, stages: list[Stage] | None = None) -> Snapshot:
-        """Return what is known now.
-
-        Args:
-            stages: the stages of the running epoch; None: nobody has looked.
-        """
-        with self._changed:
+    def snapshot(self) -> Snapshot:
+        """Return what is known now."""
+        with self._feeding:
             run = replace(self._run, moments=self._moments.all())
             return Snapshot(
                 id=self.id,
@@ -178,5 +163,4 @@ class QueryModel:
                 run=run,
                 earlier=list(self._earlier),
                 epochs=list(self._epochs),
-                stages=stages,
             )

@@ -32,7 +32,8 @@ class Skew:
 
     Attributes:
         busiest: the subtask that was busy for longest.
-        factor: the time that it was busy, divided by the mean of the tasks that ran.
+        busiest_ms: how long it was busy.
+        factor: that time, divided by the mean of the tasks that ran.
         tasks: how many tasks ran.
         heavy: the heaviest keys, the heaviest first.
     """
@@ -40,6 +41,7 @@ class Skew:
     program: str
     vertex: int
     busiest: int
+    busiest_ms: int
     factor: float
     tasks: int
     heavy: list[HeavyKey] = field(default_factory=list)
@@ -62,12 +64,14 @@ def _skew(program: str, vertex: int, tasks: list[TaskRun]) -> Skew:
     busiest = max(tasks, key=lambda task: (task.busy_ms, -task.subtask))
     mean = sum(task.busy_ms for task in tasks) / len(tasks)
     records = sum(task.records_in for task in tasks)
-    heavy = [each for task in tasks for each in _heavy_keys(task, records) if each.share >= _LEAST]
+    heavy = [each for task in tasks if task.key_sample is not None for each in _heavy_keys(task, records)]
     heavy.sort(key=lambda each: -each.share)
-    return Skew(program, vertex, busiest.subtask, busiest.busy_ms / mean if mean else 1.0, len(tasks), heavy[:_NAMED])
+    factor = busiest.busy_ms / mean if mean else 1.0
+    return Skew(program, vertex, busiest.subtask, busiest.busy_ms, factor, len(tasks), heavy[:_NAMED])
 
 
 def _heavy_keys(task: TaskRun, records: int) -> list[HeavyKey]:
+    """Return the keys of a task with a large share of all records of its vertex."""
     if task.key_sample is None or not records:
         return []
     size, named = task.key_sample
@@ -75,5 +79,6 @@ def _heavy_keys(task: TaskRun, records: int) -> list[HeavyKey]:
     found: list[HeavyKey] = []
     for key, count in named:
         share = count / size
-        found.append(HeavyKey(key, task.subtask, share * weight, 2 * sqrt(share * (1 - share) / size) * weight))
+        if share * weight >= _LEAST:
+            found.append(HeavyKey(key, task.subtask, share * weight, 2 * sqrt(share * (1 - share) / size) * weight))
     return found

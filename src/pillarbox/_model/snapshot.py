@@ -225,7 +225,6 @@ class Snapshot:
         run: the running run, or the last one.
         earlier: the runs before it, the newest first.
         epochs: its newest epochs, the oldest first.
-        stages: of the epoch that runs; None: nobody knows.
         missing: what is not known, as messages for people.
     """
 
@@ -238,7 +237,6 @@ class Snapshot:
     run: Run
     earlier: list[Run] = field(default_factory=list)
     epochs: list[EpochRun] = field(default_factory=list)
-    stages: list[Stage] | None = None
     missing: list[str] = field(default_factory=list)
     format: int = FORMAT
 
@@ -254,22 +252,26 @@ def read(kind: type[T], value: Any) -> T:
     Fields that this version does not know are left out, those that a former one did not know have their defaults.
 
     Raises:
-        TypeError: a field without a default is missing.
+        TypeError: a field without a default is missing, or a value is of another kind.
     """
     return _read(kind, value)  # type: ignore[no-any-return]
 
 
 def _read(kind: Any, value: Any) -> Any:
-    if value is None or kind is Any:
+    if kind is Any:
         return value
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return _read(next(each for each in arguments if each is not type(None)), value)
+        return None if value is None else _read(next(each for each in arguments if each is not type(None)), value)
+    if origin in (list, dict) and not isinstance(value, origin):
+        raise TypeError(f"a {origin.__name__} is not {type(value).__name__}")
     if origin is list:
         return [_read(arguments[0], each) for each in value]
     if origin is dict:
         return {name: _read(arguments[1], each) for name, each in value.items()}
-    if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, Mapping):
+    if isinstance(kind, type) and is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{kind.__name__} is not {type(value).__name__}")
         hints = _hints(kind)
         return kind(**{name: _read(hints[name], each) for name, each in value.items() if name in hints})
     return value

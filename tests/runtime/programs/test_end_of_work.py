@@ -89,18 +89,41 @@ class Query:
         return self.batches[-2:]
 
 
+def report(number: int, *, idle: bool = False, second: int | None = None) -> dict[str, Any]:
+    """The report of an epoch, or that there was nothing to do before that epoch."""
+    seconds = 2 * number if second is None else second
+    parts = {"latestOffset": 3} if idle else {"latestOffset": 3, "addBatch": 50}
+    return {"batchId": number, "timestamp": f"2026-11-21T20:00:{seconds:02d}.000Z", "durationMs": parts}
+
+
 def test_all_batches_are_looked_at_in_their_order() -> None:
     query = Query()
     reports = ProgressReader(query)
     assert reports.new() == []
-    query.batches += [{"batchId": 4}]
-    assert reports.new() == [{"batchId": 4}]
+    query.batches += [report(4)]
+    assert reports.new() == [report(4)]
     assert reports.new() == []
-    query.batches += [{"batchId": 5}, {"batchId": 6}]
-    assert reports.new() == [{"batchId": 5}, {"batchId": 6}]
+    query.batches += [report(5), report(6)]
+    assert reports.new() == [report(5), report(6)]
     # Spark no longer has the report of batch 7: whether its tasks have ended what was unfinished is not known.
-    query.batches += [{"batchId": number} for number in (7, 8, 9)]
-    assert reports.new() == [None, {"batchId": 8}, {"batchId": 9}]
+    query.batches += [report(number) for number in (7, 8, 9)]
+    assert reports.new() == [None, report(8), report(9)]
+
+
+def test_a_report_that_there_was_nothing_to_do_is_of_no_batch() -> None:
+    """It has the number of the batch that comes next, of which there is another report then."""
+    query = Query()
+    reports = ProgressReader(query)
+    query.batches += [report(0, idle=True, second=0)]
+    assert reports.new() == []
+    query.batches += [report(0, second=3)]
+    assert reports.new() == [report(0, second=3)]
+    query.batches += [report(1, idle=True, second=5), report(1, idle=True, second=15)]
+    assert reports.new() == []
+    query.batches += [report(1, idle=True, second=25), report(1, second=26)]
+    assert reports.new() == [report(1, second=26)]
+    query.batches += [report(2, idle=True, second=30), report(2, second=31)]
+    assert reports.new() == [report(2, second=31)]
 
 
 def test_a_report_that_is_missing_may_have_been_of_tasks_that_ended_their_work() -> None:

@@ -63,54 +63,62 @@ function table(rows, columns, caption) {
     el("tbody", {}, rows.map((row) => el("tr", {}, columns.map(([, cell, kind]) => el("td", { class: kind }, cell(row))))))));
 }
 
-// The plan: a column for each level, a box for each vertex, a curve for each way between.
+// The programs of a plan, by the names of their metrics.
+function programsOf(plan) {
+  return [...new Set(plan.vertices.map((each) => each.program))].sort();
+}
+
+// The plan: a column for each level, a box for each vertex, a curve for each way between; programs below each other.
 function drawPlan(plan) {
-  const WIDTH = 236, GAP = 74, LINE = 17, TOP = 26;
-  const columns = new Map();
-  for (const vertex of plan.vertices) {
-    if (!columns.has(vertex.level)) columns.set(vertex.level, []);
-    columns.get(vertex.level).push(vertex);
-  }
-  const levels = [...columns.keys()].sort((a, b) => a - b);
-  const most = plan.vertices.reduce((best, each) => (each.level_share > best.share
-    ? { share: each.level_share, level: each.level } : best), { share: 0, level: null });
-  const places = new Map();
-  let height = 0;
-  levels.forEach((level, column) => {
-    let y = TOP;
-    for (const vertex of columns.get(level)) {
-      const size = 46 + LINE * vertex.operators.length + (vertex.run ? 26 : 0);
-      places.set(`${vertex.program}/${vertex.number}`, { x: column * (WIDTH + GAP), y, size });
-      y += size + 18;
+  const WIDTH = 236, GAP = 74, LINE = 17;
+  const programs = programsOf(plan);
+  const most = plan.vertices.reduce((best, each) => (best === null || each.level_share > best.level_share ? each : best), null);
+  const isMost = (vertex) => vertex.level_share > 0 && vertex.program === most.program && vertex.level === most.level;
+  const levels = [...new Set(plan.vertices.map((each) => each.level))].sort((a, b) => a - b);
+  const x = (level) => levels.indexOf(level) * (WIDTH + GAP);
+  const places = new Map(), words = [], outputs = [];
+  let top = 0;
+  for (const program of programs) {
+    if (programs.length > 1) { words.push(svg("text", { x: 0, y: top + 14, class: "name" }, `Program ${program}`)); top += 22; }
+    let height = top;
+    for (const level of levels) {
+      const column = plan.vertices.filter((each) => each.program === program && each.level === level);
+      if (!column.length) continue;
+      const share = column[0].level_share;
+      words.push(svg("text", { x: x(level), y: top + 14, class: "muted" },
+        `level ${level}${level === 0 ? " (sources)" : ""}${share ? ` · ${percent(share)} of the epoch` : ""}`));
+      let y = top + 26;
+      for (const vertex of column) {
+        const size = 46 + LINE * vertex.operators.length + (vertex.run ? 26 : 0);
+        places.set(`${program}/${vertex.number}`, { x: x(level), y, size });
+        y += size + 18;
+      }
+      height = Math.max(height, y);
     }
-    height = Math.max(height, y);
-  });
-  const outputs = [...new Set(plan.edges.filter((each) => each.output).map((each) => each.output))];
-  outputs.forEach((name, place) => {
-    places.set(`output/${name}`, { x: levels.length * (WIDTH + GAP), y: TOP + place * 44, size: 30 });
-    height = Math.max(height, TOP + place * 44 + 48);
-  });
+    const names = [...new Set(plan.edges.filter((each) => each.program === program && each.output).map((each) => each.output))];
+    names.forEach((name, index) => {
+      const place = { x: levels.length * (WIDTH + GAP), y: top + 26 + index * 44, size: 30, name };
+      places.set(`${program}/output/${name}`, place);
+      outputs.push(place);
+      height = Math.max(height, place.y + 48);
+    });
+    top = height;
+  }
   const width = levels.length * (WIDTH + GAP) + 130;
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "plan", role: "group", "aria-label": "Plan of the query" });
-  levels.forEach((level, column) => {
-    const share = columns.get(level)[0].level_share;
-    picture.append(svg("text", { x: column * (WIDTH + GAP), y: 14, class: "muted" },
-      `level ${level}${level === 0 ? " (sources)" : ""}${share ? ` · ${percent(share)} of the epoch` : ""}`));
-  });
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${top}`, width, height: top, class: "plan", role: "group", "aria-label": "Plan of the query" }, words);
   for (const edge of plan.edges) {
     const from = places.get(`${edge.program}/${edge.sender}`);
-    const to = places.get(edge.output ? `output/${edge.output}` : `${edge.program}/${edge.receiver}`);
+    const to = places.get(edge.output ? `${edge.program}/output/${edge.output}` : `${edge.program}/${edge.receiver}`);
     if (!from || !to) continue;
     const x1 = from.x + WIDTH, y1 = from.y + from.size / 2, x2 = to.x, y2 = to.y + to.size / 2;
     picture.append(svg("path", { d: `M${x1},${y1} C${x1 + GAP / 2},${y1} ${x2 - GAP / 2},${y2} ${x2},${y2}`, class: "edge" }));
     picture.append(svg("text", { x: (x1 + Math.min(x2, x1 + GAP)) / 2, y: (y1 + y2) / 2 - 5, class: "muted mid" }, cut(edge.partitioner, 12)));
   }
-  for (const vertex of plan.vertices) picture.append(drawVertex(vertex, places.get(`${vertex.program}/${vertex.number}`), WIDTH, LINE, vertex.level === most.level));
-  for (const name of outputs) {
-    const place = places.get(`output/${name}`);
+  for (const vertex of plan.vertices) picture.append(drawVertex(vertex, places.get(`${vertex.program}/${vertex.number}`), WIDTH, LINE, isMost(vertex)));
+  for (const place of outputs) {
     picture.append(svg("g", { class: "output" },
       svg("rect", { x: place.x, y: place.y, width: 124, height: place.size, rx: 15 }),
-      svg("text", { x: place.x + 62, y: place.y + 20, class: "mid" }, cut(name, 16))));
+      svg("text", { x: place.x + 62, y: place.y + 20, class: "mid" }, cut(place.name, 16))));
   }
   return el("div", { class: "scroll" }, picture);
 }

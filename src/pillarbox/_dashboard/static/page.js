@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page of a query, drawn again as the driver tells of an epoch. A part is only drawn again if its data have changed.
+// The page of a query. A part is drawn again when the driver tells something new about it.
 "use strict";
 
 const main = document.getElementById("main");
 const link = document.getElementById("link");
-const drawn = new Map();
-let stream = null;
+// What the keyboard stops at.
+const STOPS = "[tabindex], summary, a, input, select, button";
 
 const PARTS = [
-  ["overview", "Overview", overview, ["status", "run", "strip", "shown", "missing", "stages", "is_live", "at"]],
+  ["overview", "Overview", overview, ["status", "run", "strip", "missing", "stages", "is_live", "settings", "at"]],
   ["failures", "Failures", failures, ["failures"]],
   ["doctor", "Doctor", doctor, ["findings"]],
   ["plan", "Plan", plan, ["plan"]],
@@ -16,28 +16,47 @@ const PARTS = [
   ["watermarks", "Event time", watermarks, ["watermarks", "plan"]],
   ["skew", "Skew", skew, ["skew", "plan"]],
   ["calls", "Calls and counters", calls, ["calls", "counters"]],
-  ["state", "State and memory", state, ["growth", "memory", "run"]],
-  ["key", "A key’s life", keyForm, ["id"]],
+  ["state", "State and memory", state, ["growth", "memory", "run", "checkpoint"]],
+  ["key", "A key’s life", keyForm, ["id", "keyed"]],
   ["history", "Runs", history, ["run", "earlier"]],
   ["settings", "Settings and versions", settings, ["settings", "versions"]],
 ];
 
+// A page is shown again this often (milliseconds), where no stream tells it what is new.
+const LIST_EVERY = 2000;
+
 async function start() {
   const match = /^\/query\/([^/]+)$/.exec(location.pathname);
-  const queries = await (await fetch("/api/queries")).json();
+  const queries = await listed();
   const shown = match ? decodeURIComponent(match[1]) : queries.length === 1 ? queries[0].id : null;
-  document.getElementById("queries").replaceChildren(...queries.map((each) => el("a", {
-    href: `/query/${each.id}`, "aria-current": each.id === shown ? "page" : null,
-  }, each.name || each.id.slice(0, 8))));
-  if (shown === null) { list(queries); return; }
-  const view = await fetch(`/api/queries/${shown}`);
-  if (!view.ok) { main.replaceChildren(el("p", { class: "bad" }, await view.text())); return; }
+  links(queries, shown);
+  if (shown === null) {
+    list(queries);
+    setInterval(async () => { try { list(await listed()); connected(true); } catch { connected(false); } }, LIST_EVERY);
+    return;
+  }
+  if (!queries.some((each) => each.id === shown)) {
+    main.replaceChildren(el("p", { class: "bad" }, "There is no such query here. "), el("a", { href: "/" }, "All queries"));
+    return;
+  }
   frame();
-  draw(await view.json());
   listen(shown);
 }
 
+async function listed() {
+  const answer = await fetch("/api/queries");
+  if (!answer.ok) throw new Error(await answer.text());
+  return answer.json();
+}
+
+function links(queries, shown) {
+  document.getElementById("queries").replaceChildren(...queries.map((each) => el("a", {
+    href: `/query/${each.id}`, "aria-current": each.id === shown ? "page" : null,
+  }, each.name || each.id.slice(0, 8))));
+}
+
 function list(queries) {
+  links(queries, null);
   if (!queries.length) { main.replaceChildren(el("p", { class: "wait" }, "No query has been started yet.")); return; }
   main.replaceChildren(el("h1", {}, "Queries"), table(queries, [
     ["Query", (each) => el("a", { href: `/query/${each.id}` }, each.name || each.id)],
@@ -45,17 +64,35 @@ function list(queries) {
     ["Epoch", (each) => number(each.epoch), "number"],
     ["Took", (each) => duration(each.duration), "number"],
     ["Rows", (each) => number(each.rows), "number"],
+    ["Rows per second", (each) => number(each.rows_per_second), "number"],
+    ["Event time lags by", (each) => duration(each.lag), "number"],
+    ["Why it failed", (each) => (each.failure ? cut(each.failure.split("\n")[0], 120) : "")],
   ]));
+  document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
+}
+
+function connected(is) {
+  link.textContent = is ? "connected" : "not connected";
+  link.className = is ? "good" : "bad";
 }
 
 function listen(query) {
-  stream = new EventSource(`/api/queries/${query}/events`);
-  stream.onopen = () => { link.textContent = "connected"; link.className = "good"; };
-  stream.onerror = () => { link.textContent = "not connected"; link.className = "bad"; };
+  const view = {}, texts = {};
+  let ended = false;
+  const stream = new EventSource(`/api/queries/${query}/events`);
+  stream.onopen = () => { if (!ended) connected(true); };
+  // The stream of a query that has ended ends; the browser asks again now and then, as the query may run again.
+  stream.onerror = () => { if (!ended) connected(false); };
   stream.onmessage = (event) => {
-    const view = JSON.parse(event.data);
-    draw(view);
-    if (view.run.ended) { stream.close(); link.textContent = "ended"; link.className = ""; }
+    // After the first time, only fields that are new come.
+    const changed = new Set();
+    for (const [name, value] of Object.entries(JSON.parse(event.data))) {
+      const text = JSON.stringify(value);
+      if (texts[name] !== text) { texts[name] = text; view[name] = value; changed.add(name); }
+    }
+    draw(view, changed);
+    ended = Boolean(view.run.ended);
+    if (ended) { link.textContent = "ended"; link.className = ""; } else connected(true);
   };
 }
 
@@ -65,19 +102,32 @@ function frame() {
     ...PARTS.map(([id, name]) => el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, name), el("div", { class: "part" }))));
 }
 
-function draw(view) {
+function draw(view, changed) {
   document.title = `${view.name || view.id.slice(0, 8)} · ${view.status} · pillarbox`;
   for (const [id, , make, fields] of PARTS) {
-    const key = JSON.stringify(fields.map((each) => view[each]));
-    if (drawn.get(id) === key) continue;
-    drawn.set(id, key);
+    if (!fields.some((each) => changed.has(each))) continue;
     const section = document.getElementById(id);
     const content = [make(view)].flat().filter((each) => each !== null && each !== undefined);
     section.hidden = !content.length;
     document.querySelector(`nav.parts a[href="#${id}"]`).hidden = !content.length;
+    const keepsPlace = placeIn(section);
     section.querySelector(".part").replaceChildren(...content);
+    keepsPlace();
   }
   document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
+}
+
+// Where a reader is in a part of the page: what is scrolled, unfolded and focused. Returns what brings that back.
+function placeIn(section) {
+  const found = (selector) => [...section.querySelectorAll(selector)];
+  const scrolled = found(".scroll").map((each) => each.scrollLeft);
+  const unfolded = found("details").map((each) => each.open);
+  const focused = found(STOPS).indexOf(document.activeElement);
+  return () => {
+    found(".scroll").forEach((each, index) => { if (scrolled[index]) each.scrollLeft = scrolled[index]; });
+    found("details").forEach((each, index) => { each.open = Boolean(unfolded[index]); });
+    if (focused >= 0) found(STOPS)[focused]?.focus({ preventScroll: true });
+  };
 }
 
 function status(value) {
@@ -90,9 +140,6 @@ function fact(name, value) {
 
 function overview(view) {
   const newest = view.strip[view.strip.length - 1];
-  const total = view.strip.reduce((sum, each) => sum + each.duration, 0);
-  const rows = view.strip.reduce((sum, each) => sum + each.rows, 0);
-  const lags = view.run.moments.map((each) => each.lag).filter((each) => each !== null);
   const notes = [...view.missing];
   if (!view.is_live) notes.unshift(`This was written ${time(view.at)}; the driver does not tell it live.`);
   return [
@@ -104,8 +151,9 @@ function overview(view) {
       fact("Since", time(view.run.began)),
       fact("Epoch", newest ? number(newest.number) : "none yet"),
       fact("It took", newest ? duration(newest.duration) : "–"),
-      fact("Rows per second", total ? number((rows / total) * 1000) : "–"),
-      fact("Event time lags by", lags.length ? duration(lags[lags.length - 1]) : "–"),
+      fact("Rows per second", number(view.rows_per_second)),
+      fact("Event time lags by", duration(view.lag)),
+      view.settings.parallelism ? fact("State partitions", number(Number(view.settings.parallelism))) : null,
       fact("Epochs of this run", number(view.run.epochs)),
       fact("Tasks repeated", number(view.run.repeated))),
     view.stages && view.stages.length ? table(view.stages, [
@@ -172,7 +220,8 @@ function offsets(value) {
 
 function nameOf(view, program, vertex) {
   const found = view.plan && view.plan.vertices.find((each) => each.program === program && each.number === vertex);
-  return found ? found.uid || found.operators.map((each) => each.name).join(" → ") : `vertex ${vertex}`;
+  const name = found ? found.uid || found.operators.map((each) => each.name).join(" → ") : `vertex ${vertex}`;
+  return view.plan && programsOf(view.plan).length > 1 ? `${name} (${program})` : name;
 }
 
 function watermarks(view) {
@@ -219,10 +268,12 @@ function state(view) {
     table(view.growth, [
       ["Operator", (each) => each.uid], ["State", (each) => bytes(each.bytes), "number"], ["Keys", (each) => number(each.keys), "number"], ["Growth", perDay, "number"],
     ]),
+    view.growth.length && view.checkpoint ? el("p", { class: "muted" }, "A task knows the size of a key’s state as a whole. For the size by the name of the state, run ",
+      el("code", {}, `pillarbox inspect ${view.checkpoint}`), ".") : null,
     el("p", {}, `The fullest worker process has ${bytes(memory.bytes)}${memory.limit ? ` of ${bytes(memory.limit)}` : ""}; `,
       memory.full_at ? `memory runs out on ${time(memory.full_at).slice(0, 16)} if it grows on like that.` : `${memory.message}.`),
     el("div", { class: "lines" },
-      drawLine(moments.map((each) => [each.at, Object.values(each.state).reduce((sum, size) => sum + size, 0)]), "State", bytes),
+      drawLine(moments.map((each) => [each.at, each.state]), "State", bytes),
       drawLine(moments.map((each) => [each.at, each.memory]), "Memory of the fullest process", bytes),
       drawLine(moments.map((each) => [each.at, each.lag]), "Event time lags by", duration),
       drawLine(moments.map((each) => [each.at, each.mean]), "An epoch took", duration)),
@@ -230,10 +281,10 @@ function state(view) {
 }
 
 function keyForm(view) {
-  const keyed = view.plan ? view.plan.vertices.filter((each) => each.is_keyed) : [];
+  const keyed = view.keyed;
   if (!view.checkpoint || !keyed.length) return null;
   const answer = el("div", { class: "answer", role: "status" });
-  const operator = el("select", { name: "uid", id: "key-uid" }, keyed.map((each) => el("option", { value: each.uid }, each.uid)));
+  const operator = el("select", { name: "uid", id: "key-uid" }, keyed.map((uid) => el("option", { value: uid }, uid)));
   const input = el("input", { name: "key", id: "key-text", required: true, autocomplete: "off", placeholder: "ann, 42, or [\"ann\", 42]" });
   const form = el("form", {},
     el("label", { for: "key-uid" }, "Operator"), operator, el("label", { for: "key-text" }, "Key"), input, el("button", { type: "submit" }, "Look"),
@@ -255,6 +306,7 @@ function life(found) {
     ...found.messages.map((each) => el("p", {}, each)),
     table(found.state, [["State", (each) => each.name], ["Value", (each) => el("code", {}, each.value)], ["Changed in epoch", (each) => (each.changed === null ? "earlier" : number(each.changed)), "number"]]),
     table(found.timers, [["Timer", (each) => each.domain], ["At", (each) => time(each.at)], ["It waits for", (each) => each.waits]]),
+    table(found.calls, [["Pending call of", (each) => each.uid], ["Record", (each) => el("code", {}, each.record)], ["Asked", (each) => (each.asked === null ? "not yet" : time(each.asked))]]),
     el("p", { class: "muted" }, `It took ${duration(found.took_ms)} and read epochs ${found.epochs.map(number).join(", ")}.`),
   ];
 }

@@ -148,27 +148,36 @@ def execution_of(query: Any) -> Any:
     return query._jsq.streamingQuery()
 
 
-def new_progress(query: Any, seen: int | None) -> list[Any]:
-    """Return the progress reports of a query after a micro-batch, the oldest first; None: all that Spark has kept.
+class ProgressMark(NamedTuple):
+    """Which progress report of a query it is: reports that there was no input have the numbers of others."""
+
+    batch: int
+    timestamp: str
+
+    @staticmethod
+    def of(progress: Any) -> ProgressMark:
+        """Return the mark of a report, as a dictionary of its JSON."""
+        return ProgressMark(progress["batchId"], progress["timestamp"])
+
+
+def new_progress(query: Any, seen: ProgressMark | None) -> list[Any]:
+    """Return the progress reports of a query after one, the oldest first; None: all that Spark has kept.
 
     In a classic session only these are fetched: Spark keeps a hundred, which all become JSON with ``recentProgress``.
-    Nothing is new if a report is of the micro-batch that was seen: Spark reports that there is no data as well.
     """
     if is_classic_query(query):
         kept = query._jsq.recentProgress()
         found: list[Any] = []
         for index in range(len(kept) - 1, -1, -1):
-            if seen is not None and kept[index].batchId() <= seen:
+            if seen is not None and ProgressMark(kept[index].batchId(), kept[index].timestamp()) <= seen:
                 break
             # (JSON leaves out what is empty.)
             found.append({"observedMetrics": {}, **json.loads(kept[index].json())})
         return found[::-1]
     last = query.lastProgress
-    if last is None or last["batchId"] == seen:
+    if last is None or ProgressMark.of(last) == seen:
         return []
-    if seen is not None and last["batchId"] == seen + 1:
-        return [last]
-    return [each for each in query.recentProgress if seen is None or each["batchId"] > seen]
+    return [each for each in query.recentProgress if seen is None or ProgressMark.of(each) > seen]
 
 
 def pinned_jvm() -> Any:

@@ -57,7 +57,7 @@ class _Follower(threading.Thread):
         failure: Exception | None = None
         try:
             while not self._query.awaitTermination(_LOOK_EVERY):
-                self._watched.look()
+                self._watched.take_progress()
         except Exception as error:
             failure = error
         try:

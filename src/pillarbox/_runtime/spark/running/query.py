@@ -239,7 +239,7 @@ class _Watch(threading.Thread):
                 self._requests.look()
                 looked_for_requests = time.monotonic()
             is_reached = False
-            for progress in self.watched.look():
+            for progress in self.watched.take_progress():
                 is_reached = self._end is not None and self._end.is_reached(progress)
             if is_reached:
                 end_query(self._managed, lambda: True)

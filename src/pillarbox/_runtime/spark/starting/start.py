@@ -173,7 +173,8 @@ class _Starting:
         configuration = self._configuration(checkpoint)
         warn_of_findings(Facts(configuration.versions, None, configuration.settings), START_RULES)
         # Nobody looks after a query that was started by its writer alone: its end is noticed now.
-        close_ended_queries(remember(StartedQuery(query, start, programs, self._run_id, configuration)))
+        started = StartedQuery(query, start, programs, self._run_id, configuration, self._layouts)
+        close_ended_queries(remember(started))
         return query
 
     def _configuration(self, checkpoint: Checkpoint | None) -> Configuration:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pillarbox._graph.layout import Layout
     from pillarbox._runtime.spark.configuration import Configuration
     from pillarbox._runtime.spark.plan.registry import PlannedProgram
     from pillarbox._runtime.spark.settings.writer import Start
@@ -26,6 +27,7 @@ class StartedQuery:
         start: by which it can be started again.
         checkpoint: its checkpoint location; None: Spark chose a temporary one, from which nobody could resume.
         programs: those in its plan.
+        layouts: how each of them is laid out in the checkpoint; empty: there is no checkpoint that lasts.
         run: the id of its run that its tasks are told.
         configuration: what it runs with; None: it was not noted.
         is_closed: whether what executors held of it has been closed, or is about to be.
@@ -42,11 +44,13 @@ class StartedQuery:
         programs: Sequence[PlannedProgram] = (),
         run: str = "",
         configuration: Configuration | None = None,
+        layouts: Sequence[Layout] = (),
     ) -> None:
         self.query = query
         self.start = start
         self.checkpoint = start.checkpoint
         self.programs = programs
+        self.layouts = layouts
         self.run = run
         self.configuration = configuration
         self.is_closed = False

@@ -96,7 +96,7 @@ class HistoryWriter:
 def condensed(snapshot: Snapshot) -> Snapshot:
     """Return a snapshot as the history keeps it: of one run, with fewer epochs and tasks."""
     epochs = snapshot.epochs[-_EPOCHS:]
-    return replace(snapshot, is_live=False, earlier=[], stages=None, epochs=[_condensed(each) for each in epochs])
+    return replace(snapshot, is_live=False, earlier=[], epochs=[_condensed(each) for each in epochs])
 
 
 def _condensed(epoch: EpochRun) -> EpochRun:

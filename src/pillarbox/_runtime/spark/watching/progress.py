@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pillarbox._runtime.spark.facts import new_progress
+from pillarbox._model.progress import is_idle
+from pillarbox._runtime.spark.facts import ProgressMark, new_progress
 
 Progress = Mapping[str, Any]
 
@@ -19,15 +20,18 @@ class ProgressReader:
 
     def __init__(self, query: Any) -> None:
         self._query = query
+        # The newest report, and the newest epoch.
+        self._mark: ProgressMark | None = None
         self._seen: int | None = None
 
     def new(self) -> list[Progress | None]:
-        """Return those that are new; None stands for the ones that Spark has let go meanwhile."""
+        """Return the new reports of epochs; None stands for reports that Spark has let go meanwhile."""
+        reports = new_progress(self._query, self._mark)
+        if reports:
+            self._mark = ProgressMark.of(reports[-1])
         seen = self._seen
-        found: list[Progress | None] = [*new_progress(self._query, seen)]
+        found: list[Progress] = [each for each in reports if not is_idle(each)]
         if not found:
             return []
-        first, last = found[0], found[-1]
-        assert first is not None and last is not None
-        self._seen = last["batchId"]
-        return found if seen is None or first["batchId"] <= seen + 1 else [None, *found]
+        self._seen = found[-1]["batchId"]
+        return [*found] if seen is None or found[0]["batchId"] <= seen + 1 else [None, *found]

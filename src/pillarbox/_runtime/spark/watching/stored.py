@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._model.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox._model.query_model import now_ms
-from pillarbox._model.snapshot import Run, Snapshot
+from pillarbox._model.snapshot import Run, Snapshot, Stage
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.key_life import key_life
 from pillarbox._runtime.spark.watching.history import read_history, with_earlier
@@ -40,21 +40,22 @@ class CheckpointQuery:
         """Spark's id of the query."""
         return self._snapshot.id
 
-    def snapshot(self) -> Snapshot:
-        """Return what there is, which is read again now and then."""
+    def look(self) -> int:
+        """Read the checkpoint again, if that was some time ago; return a number that grows with what is new."""
         with self._reading:
             if time.monotonic() - self._read_at >= _FRESH:
                 found = stored_snapshot(self._spark, self._checkpoint)
-                self._version += found.at != self._snapshot.at
+                self._version += found != self._snapshot
                 self._snapshot, self._read_at = found, time.monotonic()
-            return self._snapshot
+            return self._version
 
-    def wait(self, seen: int, timeout: float) -> int:
-        """Wait for a time (seconds), and look; return a number that grows with what is new."""
-        if seen:
-            time.sleep(timeout)
-            self.snapshot()
-        return self._version
+    def snapshot(self) -> Snapshot:
+        """Return what was read last."""
+        return self._snapshot
+
+    def stages(self) -> list[Stage] | None:
+        """Return nothing: they are known in the driver of the query."""
+        return None
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Return what the checkpoint has of a key."""

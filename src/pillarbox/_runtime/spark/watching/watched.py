@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
+from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._doctor.facts import Facts
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from pillarbox._graph.layout import Layout
     from pillarbox._runtime.spark.starting.started import StartedQuery
 
 _log = logging.getLogger("pillarbox")
@@ -45,6 +49,9 @@ class WatchedQuery:
         self._checkpoint = started.checkpoint
         self._progress = ProgressReader(query)
         self._warned = False
+        # The earlier runs of this query, from the history; None: nobody has asked yet.
+        self._earlier: list[Snapshot] | None = None
+        self._reading = threading.Lock()  # guards it
         configuration = started.configuration or configuration_of(self._spark)
         run = Run(
             id=str(query.runId),
@@ -53,7 +60,7 @@ class WatchedQuery:
             versions=configuration.versions,
         )
         self.model = QueryModel(
-            str(query.id), query.name or "", started.checkpoint or "", plan_in(started.programs), run
+            str(query.id), query.name or "", started.checkpoint or "", plan_in(started.programs, started.layouts), run
         )
         self.ledger = Ledger(self.model)
         self._history = (
@@ -65,11 +72,11 @@ class WatchedQuery:
         """Spark's id of the query. Any thread."""
         return self.model.id
 
-    def wait(self, seen: int, timeout: float) -> int:
-        """Wait until the model changes, or a time is over (seconds); return its version. Any thread."""
-        return self.model.wait(seen, timeout)
+    def look(self) -> int:
+        """Return a number that grows with each change of the model. Any thread."""
+        return self.model.version
 
-    def look(self) -> list[Progress | None]:
+    def take_progress(self) -> list[Progress | None]:
         """Take what is new of the query into the model; return the new progress: None stands for what is missing."""
         found = self._progress.new()
         for progress in found:
@@ -96,7 +103,7 @@ class WatchedQuery:
     def end(self, failure: BaseException | None) -> None:
         """Note that the query has ended; with an error, if it has failed."""
         try:
-            self.look()
+            self.take_progress()
         except Exception as error:  # its Spark is gone: the last epochs are not known, and its end is
             _log.debug("query %s: its last progress is not known: %s", self.id, describe(error))
         if failure is not None:
@@ -106,9 +113,25 @@ class WatchedQuery:
             self._history.write(is_end=True)
 
     def snapshot(self) -> Snapshot:
-        """Return what is known of the query now, with the stages that run, and the runs before this one. Any thread."""
-        found = self.model.snapshot(stages_of(self._spark, self.model.run_id))
-        return found if self._checkpoint is None else with_earlier(found, read_history(self._spark, self._checkpoint))
+        """Return what is known of the query now, and the runs before this one. Any thread."""
+        with self._reading:
+            if self._earlier is None and self._checkpoint is not None:
+                try:
+                    # Nobody adds to them while this run lasts.
+                    self._earlier = read_history(self._spark, self._checkpoint)
+                except Exception as error:  # its Spark is gone
+                    why = f"The runs before this one are not known, as the history cannot be read: {describe(error)}."
+                    found = self.model.snapshot()
+                    return replace(found, missing=[*found.missing, why])
+        return with_earlier(self.model.snapshot(), self._earlier or [])
+
+    def stages(self) -> list[Stage] | None:
+        """Return the stages of the query that run; None: nobody knows them. Any thread."""
+        try:
+            return stages_of(self._spark, self.model.run_id)
+        except Exception as error:  # its Spark is gone
+            _log.debug("query %s: its stages are not known: %s", self.id, describe(error))
+            return None
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Return what the checkpoint has of a key. Any thread."""
@@ -117,12 +140,25 @@ class WatchedQuery:
         return key_life(self._spark, self._checkpoint, uid, key)
 
 
-def plan_in(programs: Sequence[PlannedProgram]) -> Plan | None:
-    """Return the plan of the programs of a query; None: it is not known."""
-    plans = [plan for one in programs if one.facts is not None and (plan := one.facts.plan) is not None]
+def plan_in(programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()) -> Plan | None:
+    """Return the plan of the programs of a query; None: it is not known.
+
+    Args:
+        layouts: those that the programs run with, where these are not the ones that they were compiled with.
+    """
+    plans = [plan for one, layout in zip_longest(programs, layouts) if (plan := _plan_with(one, layout)) is not None]
     if not plans:
         return None
     return Plan([each for plan in plans for each in plan.vertices], [each for plan in plans for each in plan.edges])
+
+
+def _plan_with(program: PlannedProgram, layout: Layout | None) -> Plan | None:
+    facts = program.facts
+    if facts is None or facts.plan is None or layout is None:
+        return None if facts is None else facts.plan
+    subtasks = {each["number"]: each["parallelism"] for each in facts.description.with_layout(layout)["operators"]}
+    vertices = [replace(each, parallelism=subtasks.get(each.number, each.parallelism)) for each in facts.plan.vertices]
+    return replace(facts.plan, vertices=vertices)
 
 
 def stages_of(spark: SparkSession, run: str) -> list[Stage] | None:

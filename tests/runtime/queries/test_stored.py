@@ -1,0 +1,167 @@
+"""What a checkpoint tells of its query, and what is missing: without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pillarbox import CheckpointMismatchError
+from pillarbox._graph.description import ProgramDescription
+from pillarbox._graph.layout import Layout
+from pillarbox._model.snapshot import Run, Snapshot
+from pillarbox._runtime.spark.configuration import Configuration
+from pillarbox._runtime.spark.starting.started import StartedQuery
+from pillarbox._runtime.spark.watching import stored, watched
+from pillarbox._runtime.spark.watching.stored import CheckpointQuery, stored_snapshot
+from pillarbox._runtime.spark.watching.watched import WatchedQuery
+from tests.model.made import START, keyed, model, plan, progress, source
+
+NO_SPARK: Any = None
+_PROGRAMS = [
+    {
+        "sources": [{"name": "payments"}],
+        "operators": [
+            {"uid": "count", "number": 1, "level": 1, "kind": "process", "name": "Count", "key": {}, "chain": ["map-3"]}
+        ],
+    }
+]
+
+
+class Known:
+    """A checkpoint: what is noted in it, what its history has, and the time."""
+
+    def __init__(self) -> None:
+        self.query_id: str | None = "q"
+        self.programs: list[dict[str, Any]] | None = _PROGRAMS
+        self.last_committed = 4
+        self.history: list[Snapshot] = []
+        self.now = START + 600_000
+
+    def newest(self) -> dict[str, Any] | None:
+        return None if self.programs is None else {"programs": self.programs}
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Known:
+    found = Known()
+    monkeypatch.setattr(stored, "Checkpoint", lambda spark, checkpoint: found)
+    monkeypatch.setattr(stored, "read_history", lambda spark, checkpoint: found.history)
+    monkeypatch.setattr(stored, "now_ms", lambda: found.now)
+    monkeypatch.setattr(stored, "_FRESH", 0.0)
+    return found
+
+
+def written(*, ended: bool) -> Snapshot:
+    """What a driver has written of a run."""
+    query = model()
+    query.progressed(progress(1, source(records_in=9), keyed(records_in=9)))
+    if ended:
+        query.ended()
+    return replace(query.snapshot(), is_live=False)
+
+
+def test_what_is_no_checkpoint_is_refused(known: Known) -> None:
+    known.query_id = None
+    with pytest.raises(CheckpointMismatchError, match=r"^/cp is no checkpoint of a query: give the checkpointLocation"):
+        stored_snapshot(NO_SPARK, "/cp")
+
+
+def test_without_a_history_the_notes_say_what_there_is(known: Known) -> None:
+    found = stored_snapshot(NO_SPARK, "/cp")
+    assert (found.id, found.run.status, found.is_live) == ("q", "unknown", False)
+    assert [(each.uid, each.name, each.is_keyed) for each in found.plan.vertices] == [  # type: ignore[union-attr]
+        ("", "payments", False),
+        ("count", "Count -> map-3", True),
+    ]
+    assert found.missing == [
+        "There is no history: the query was not started with pillarbox.start(), or its driver died within a minute.",
+        "The last epoch that was committed is 4.",
+    ]
+    known.programs = None
+    found = stored_snapshot(NO_SPARK, "/cp")
+    assert found.plan is None
+    assert "There is no note of its program either." in found.missing
+
+
+def test_of_a_query_that_has_ended_nothing_is_missing(known: Known) -> None:
+    known.history = [written(ended=True), replace(written(ended=True), run=Run("before", 1, 2, "failed"))]
+    found = stored_snapshot(NO_SPARK, "/other/place")
+    assert (found.run.status, found.missing, found.checkpoint) == ("stopped", [], "/other/place")
+    assert [(each.id, each.status) for each in found.earlier] == [("before", "failed")]
+
+
+def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
+    known.history = [written(ended=False)]
+    known.now = START + 60_000
+    shown = CheckpointQuery(NO_SPARK, "/cp")
+    assert shown.snapshot().missing == ["The query runs in another process, whose driver wrote this 1.0 minutes ago."]
+    before = shown.look()
+    assert shown.look() == before, "nothing is new"
+    known.now = START + 7_200_000
+    assert shown.look() > before, "it is older than it was"
+    assert shown.snapshot().missing == [
+        "The driver of the query wrote this 120 minutes ago, and has not said that the query has ended: it died, or no"
+        " epoch has ended since."
+    ]
+    assert shown.stages() is None
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> WatchedQuery:
+    """A query that this process runs, on a checkpoint with a history."""
+    monkeypatch.setattr(watched, "is_classic", lambda spark: True)
+    query: Any = SimpleNamespace(id="q", runId="r", name="counts", recentProgress=[])
+    start: Any = SimpleNamespace(checkpoint="/cp", spark=None, trigger="ProcessingTimeTrigger(0)")
+    return WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, {})))
+
+
+def test_the_history_is_read_once_however_often_the_page_asks(
+    running: WatchedQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    def read(spark: Any, checkpoint: str) -> list[Snapshot]:
+        reads.append(checkpoint)
+        return [replace(written(ended=True), run=Run("before", 1, 2, "failed"))]
+
+    monkeypatch.setattr(watched, "read_history", read)
+    for _ in range(3):
+        assert [each.id for each in running.snapshot().earlier] == ["before"]
+    assert reads == ["/cp"]
+
+
+def test_what_is_known_is_shown_also_when_spark_is_gone(running: WatchedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*arguments: Any) -> Any:
+        raise ConnectionError("Java is gone")
+
+    monkeypatch.setattr(watched, "read_history", gone)
+    monkeypatch.setattr(watched, "stages_of", gone)
+    running.model.progressed(progress(1, source(records_in=9)))
+    found = running.snapshot()
+    assert found.epochs[-1].rows == 9
+    assert found.missing == [
+        "The runs before this one are not known, as the history cannot be read: ConnectionError: Java is gone."
+    ]
+    assert running.stages() is None
+
+
+def test_the_plan_has_the_subtasks_of_the_checkpoint() -> None:
+    content = {"operators": [{"uid": "count", "number": 1}, {"uid": "own", "number": 2}]}
+    description = ProgramDescription(Layout(2, 128), content, (None, 3))
+    one = plan()
+    with_own = replace(one, vertices=[*one.vertices, replace(one.vertices[1], number=2, parallelism=3)])
+    program: Any = SimpleNamespace(facts=SimpleNamespace(plan=with_own, description=description))
+    unknown: Any = SimpleNamespace(facts=None)
+
+    def subtasks(*layouts: Layout) -> list[int]:
+        found = watched.plan_in([program, unknown], layouts)
+        assert found is not None
+        return [each.parallelism for each in found.vertices]
+
+    assert subtasks() == [0, 2, 3]
+    # The source has the partitions of Spark, and an operator with a number of its own keeps that.
+    assert subtasks(Layout(8, 128), Layout(1, 1)) == [0, 8, 3]
+    assert watched.plan_in([unknown]) is None

@@ -1,0 +1,61 @@
+"""The dashboard under Spark Connect: it runs in the client, which knows no stages and writes the history at the end."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+import pillarbox
+from tests.see.queries import Inbox, counts, started
+
+pytestmark = pytest.mark.slow("a client of Spark Connect, whose query is read again after its end")
+
+
+def shown(spark: Any, folder: Path) -> dict[str, Any]:
+    """Run a query; return what the dashboard tells of it, of one of its keys, and of it after its end."""
+    from pillarbox._runtime.spark.watching.stored import stored_snapshot
+
+    inbox = Inbox(folder / "payments")
+    query = started(counts(spark, inbox), folder / "checkpoint", "by Connect")
+    inbox.put(*((f"c{number % 7}", 1, number) for number in range(70)), ("test", 1, 1))
+    query.processAllAvailable()
+    with pillarbox.dashboard(query, port=0) as opened:
+
+        def get(path: str, **asked: str) -> Any:
+            address = f"{opened.url}api/queries{path}?{urlencode(asked)}"
+            with urllib.request.urlopen(address, timeout=60) as answer:
+                return json.load(answer)
+
+        with urllib.request.urlopen(f"{opened.url}api/queries/{query.id}/events", timeout=60) as stream:
+            view: dict[str, Any] = {}
+            while view.get("epoch") is None:
+                line = stream.readline()
+                view |= json.loads(line.removeprefix(b"data: ")) if line.startswith(b"data: ") else {}
+        life = get(f"/{query.id}/key", uid="count", key="c3")
+        query.stop()
+        query.awaitTermination()
+        entries = get("")
+    stored = stored_snapshot(spark, str(folder / "checkpoint"))
+    return {
+        "view": view,
+        "life": life,
+        "entries": entries,
+        "stored": (stored.run.status, sum(each.rows for each in stored.run.moments)),
+    }
+
+
+def test_the_dashboard_runs_in_the_client(connect: Any, tmp_path: Path) -> None:
+    found = connect.run(shown, tmp_path)
+    view = found["view"]
+    assert (view["name"], view["rows"], view["stages"]) == ("by Connect", 71, None)
+    source, keyed = view["plan"]["vertices"]
+    assert (source["operators"][0]["in"], keyed["operators"][0]["in"], keyed["run"]["keys"]) == (71, 70, 7)
+    assert view["settings"]["parallelism"] == "2"
+    assert {each["name"]: each["value"] for each in found["life"]["state"]}["seen"] == "10"
+    assert [each["status"] for each in found["entries"]] == ["stopped"]
+    assert found["stored"] == ("stopped", 71)

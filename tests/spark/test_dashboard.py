@@ -1,0 +1,244 @@
+"""What the dashboard tells of real queries, compared with what was put into them; the pages are in tests/see."""
+
+from __future__ import annotations
+
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import pillarbox
+from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
+from pillarbox._dashboard.shown import StoredQuery
+from pillarbox._model.bundle import read_bundle, write_bundle
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
+from pillarbox._runtime.spark.watching.stored import CheckpointQuery, stored_snapshot
+from tests.see.queries import FIRST, Count, Inbox, counts, started
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow("queries that start again, and what is known of them afterwards"),
+    pytest.mark.timeout(300),
+]
+
+# By how much clocks of one machine, which are told in milliseconds, may seem to differ.
+_CLOCKS = 15
+# What nobody is to find in a bundle without records.
+_PLANTED = ("card-4711-x", "-90210")
+
+
+@pytest.fixture
+def opened() -> Iterator[list[pillarbox.Dashboard]]:
+    """The dashboard that a test opens; it is closed after it."""
+    found: list[pillarbox.Dashboard] = []
+    yield found
+    for each in found:
+        each.close()
+
+
+def client_of(query: Any, opened: list[pillarbox.Dashboard]) -> httpx.Client:
+    """Return a client of the dashboard that shows a query."""
+    opened.append(pillarbox.dashboard(query, port=0))
+    return httpx.Client(base_url=opened[-1].url, timeout=60)
+
+
+def payments(epoch: int) -> list[tuple[str, int, int]]:
+    """Return the payments of an epoch: card, amount, and seconds after the first one. Some cards are tests."""
+    good = [(f"c{number % (5 + epoch)}", 1, 100 * epoch + number % 50) for number in range(200 + 30 * epoch)]
+    return [*good, *[("test", 1, 100 * epoch)] * (3 + epoch)]
+
+
+def view_of(client: httpx.Client, query: Any) -> Any:
+    return client.get(f"/api/queries/{query.id}").json()
+
+
+def check_sums(view: Any, every: list[list[tuple[str, int, int]]]) -> None:
+    """Compare the sums of a view with an independent count of what was put in."""
+    newest = every[-1]
+    kept = [each for each in newest if each[0] != "test"]
+    cards = Counter(card for each in every for card, _, _ in each if card != "test")
+    source, keyed = view["plan"]["vertices"]
+    # Each operator of the source's chain hands on what it gets, but for the filter.
+    assert (source["operators"][0]["in"], source["operators"][-1]["out"]) == (len(newest), len(kept))
+    assert {(each["in"], each["out"]) for each in keyed["operators"]} == {(len(kept), len(kept))}
+    assert (keyed["run"]["keys"], keyed["run"]["timers"]) == (len(cards), len(cards))
+    # (Spark may also run epochs without input.)
+    assert view["shown"]["rows"] == len(newest)
+    assert [each["rows"] for each in view["strip"] if each["rows"]] == [len(each) for each in every]
+    assert view["strip"][-1]["number"] == view["epoch"]
+    assert (view["run"]["rows"], view["run"]["epochs"]) == (sum(map(len, every)), len(view["strip"]))
+    assert sum(each["rows"] for each in view["run"]["moments"]) == sum(map(len, every))
+    [growth] = view["growth"]
+    assert (growth["uid"], growth["keys"]) == ("count", len(cards))
+    assert growth["bytes"] == view["run"]["moments"][-1]["state"] == keyed["run"]["state_bytes"]
+    # Event time: a minute less than the newest payment.
+    latest = FIRST + 1000 * max(at for _, _, at in newest)
+    [held] = view["watermarks"]
+    assert (held["watermark"], held["latest"]) == (latest - 60_000 - 1, latest)
+    assert held["place"]["file"].endswith(f"{len(every):06d}.json")
+
+
+def check_clocks(view: Any) -> None:
+    """Check that bars lie where they can, and are as long as what they are made of."""
+    shown = view["shown"]
+    assert sum(bar["to"] - bar["from"] for bar in shown["spark"]) <= shown["duration"] + _CLOCKS
+    assert [one["to"] for one in shown["spark"]][:-1] == [other["from"] for other in shown["spark"]][1:]
+    tasks = shown["tasks"]
+    assert len(tasks) == shown["tasks_in_all"] == sum(each["run"]["tasks"] for each in view["plan"]["vertices"])
+    for bar in tasks:
+        assert bar["to"] - bar["from"] == bar["busy"] + bar["back_pressured"] + bar["idle"] + bar["state"]
+        assert shown["tasks_from"] - _CLOCKS <= bar["from"] <= bar["to"] <= shown["duration"] + _CLOCKS
+    for vertex in view["plan"]["vertices"]:
+        bars = [each for each in tasks if each["vertex"] == vertex["number"]]
+        assert sum(each["records_in"] for each in bars) == vertex["run"]["records_in"]
+        assert sum(each["busy"] for each in bars) == vertex["run"]["busy_ms"]
+        span = max(each["to"] for each in bars) - min(each["from"] for each in bars)
+        assert vertex["level_share"] == pytest.approx(min(1.0, span / shown["duration"]), abs=0.001)
+        shares = [vertex["run"][name] for name in ("busy", "idle", "back_pressured", "state")]
+        assert sum(shares) == pytest.approx(1.0, abs=0.001) or not any(shares)
+    # A level waits for the one before it.
+    first, second = ([each for each in tasks if each["vertex"] == number] for number in (0, 1))
+    assert min(each["from"] for each in first) <= min(each["from"] for each in second)
+
+
+def restarted(spark: SparkSession, inbox: Inbox, checkpoint: Path) -> Any:
+    """The same program, which asks for another parallelism than its checkpoint has."""
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(3)
+    times = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
+    stream = env.from_dataframe(inbox.read(spark)).name("payments").assign_timestamps_and_watermarks(times)
+    kept = stream.filter(lambda payment: payment.card != "test").name("no tests")
+    return started(kept.key_by("card").process(Count()).uid("count"), checkpoint, "again")
+
+
+def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list[pillarbox.Dashboard]) -> None:
+    inbox, checkpoint = Inbox(tmp_path / "payments"), tmp_path / "checkpoint"
+    query = started(counts(spark, inbox), checkpoint, "payments by card")
+    every: list[list[tuple[str, int, int]]] = []
+    with client_of(query, opened) as client:
+        for epoch in range(3):
+            every.append(payments(epoch))
+            inbox.put(*every[-1])
+            query.processAllAvailable()
+            wait_for(client, query, lambda view: view["run"]["rows"] == sum(map(len, every)))
+            view = view_of(client, query)
+            check_sums(view, every)
+            check_clocks(view)
+        subtasks = [each["parallelism"] for each in view["plan"]["vertices"]]
+        assert view["settings"]["parallelism"] == "2"
+        # The life of a key: how many payments it has made, and when it is forgotten.
+        life = client.get(f"/api/queries/{query.id}/key", params={"uid": "count", "key": "c3"}).json()
+        paid = [at for each in every for card, _, at in each if card == "c3"]
+        assert {each["name"]: each["value"] for each in life["state"]}["seen"] == str(len(paid))
+        assert [each["at"] for each in life["timers"]] == [FIRST + 1000 * paid[-1] + 3_600_000]
+        assert (life["epoch"], life["calls"]) == (view["epoch"], [])
+        unknown = client.get(f"/api/queries/{query.id}/key", params={"uid": "none", "key": "c3"})
+        assert unknown.status_code == 409
+        assert "no state of an operator with the uid 'none'" in unknown.json()["error"]
+        query.stop()
+        wait_for(client, query, lambda view: view["status"] == "stopped")
+        check_sums(view_of(client, query), every)
+
+        # Another program on the same checkpoint: it runs as the checkpoint is laid out.
+        again = restarted(spark, inbox, checkpoint)
+        pillarbox.dashboard(again, port=0)
+        inbox.put(*payments(3))
+        again.processAllAvailable()
+        wait_for(client, again, lambda view: view["status"] == "running" and view["run"]["rows"] == len(payments(3)))
+        view = view_of(client, again)
+        assert [each["parallelism"] for each in view["plan"]["vertices"]] == subtasks
+        assert view["settings"]["parallelism"] == "2"
+        [earlier] = view["earlier"]
+        assert (earlier["status"], earlier["rows"]) == ("stopped", sum(map(len, every)))
+
+        # It fails, and others are told of it.
+        inbox.put((_PLANTED[0], int(_PLANTED[1]), 500))
+        with pytest.raises(StreamingQueryException):
+            again.awaitTermination()
+        wait_for(client, again, lambda view: view["status"] == "failed")
+    check_stored(spark, checkpoint, opened[0])
+    check_bundle(spark, checkpoint, tmp_path / "b.zip")
+
+
+def wait_for(client: httpx.Client, query: Any, is_there: Any) -> None:
+    """Read the stream of a query until it tells something."""
+    view: dict[str, Any] = {}
+    with client.stream("GET", f"/api/queries/{query.id}/events") as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: "):
+                view |= httpx.Response(200, text=line.removeprefix("data: ")).json()
+                if is_there(view):
+                    return
+    raise AssertionError(f"the stream has ended: {view.get('status')}, epoch {view.get('epoch')}")
+
+
+def check_stored(spark: SparkSession, checkpoint: Path, dashboard: pillarbox.Dashboard) -> None:
+    """Check what the checkpoint alone tells of the query that has failed."""
+    stored = CheckpointQuery(spark, str(checkpoint))
+    dashboard.show(stored)
+    with httpx.Client(base_url=dashboard.url, timeout=60) as client:
+        view = view_of(client, stored)
+    assert (view["status"], view["is_live"], view["stages"]) == ("failed", False, None)
+    [failure] = view["failures"]
+    assert (failure["uid"], failure["key"], failure["number"]) == ("count", repr(_PLANTED[0]), 1)
+    assert _PLANTED[1] in failure["record"]
+    assert [each["status"] for each in view["earlier"]] == ["stopped"]
+
+
+def check_bundle(spark: SparkSession, checkpoint: Path, path: Path) -> None:
+    """Check that a bundle has no key and no record of the query, unless it is to have them."""
+    notes, state = Checkpoint(spark, str(checkpoint)).lines, inspect_checkpoint(spark, str(checkpoint))
+    for with_records in (False, True):
+        write_bundle(path, stored_snapshot(spark, str(checkpoint)), notes, state, with_records=with_records)
+        with zipfile.ZipFile(path) as archive:
+            content = path.read_bytes() + b"".join(archive.read(name) for name in archive.namelist())
+        assert [each.encode() in content for each in _PLANTED] == [with_records] * 2
+    with pillarbox.Dashboard() as opened, httpx.Client(base_url=opened.url, timeout=60) as client:
+        opened.show(StoredQuery(read_bundle(path)))
+        [entry] = client.get("/api/queries").json()
+        assert entry["status"] == "failed"
+
+
+def test_several_programs_and_several_queries(
+    spark: SparkSession, tmp_path: Path, opened: list[pillarbox.Dashboard]
+) -> None:
+    inboxes = [Inbox(tmp_path / name) for name in ("one", "two", "three")]
+    frames = [counts(spark, inbox).to_dataframe("card STRING, seen LONG") for inbox in inboxes[:2]]
+    both = frames[0].unionAll(frames[1]).writeStream.format("noop").queryName("both")
+    two = pillarbox.start(both.option("checkpointLocation", str(tmp_path / "both")))
+    other = started(counts(spark, inboxes[2]), tmp_path / "third", "third")
+    try:
+        for number, inbox in enumerate(inboxes):
+            inbox.put(*payments(number))
+        with client_of(two, opened) as client:
+            assert pillarbox.dashboard(other, port=0) is opened[0]
+            for query in (two, other):
+                query.processAllAvailable()
+                wait_for(client, query, lambda view: view["run"]["rows"])
+            entries = {each["name"]: each for each in client.get("/api/queries").json()}
+            assert entries.keys() >= {"both", "third"}
+            assert entries["third"]["rows"] == len(payments(2))
+            view = view_of(client, two)
+            found = {
+                (each["program"], each["level"]): (each["operators"][0]["in"], each["level_share"] > 0)
+                for each in view["plan"]["vertices"]
+            }
+            kept = {
+                name: len([each for each in payments(number) if each[0] != "test"])
+                for number, name in enumerate(("pillarbox", "pillarbox 2"))
+            }
+            assert found == {
+                ("pillarbox", 0): (len(payments(0)), True),
+                ("pillarbox", 1): (kept["pillarbox"], True),
+                ("pillarbox 2", 0): (len(payments(1)), True),
+                ("pillarbox 2", 1): (kept["pillarbox 2"], True),
+            }
+    finally:
+        two.stop()
+        other.stop()
