@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterator
@@ -152,6 +153,32 @@ def test_a_query_that_starts(spark: SparkSession, tmp_path: Path, caplog: pytest
             assert warned(caplog) == (set() if place else broken_by(STARTED))
             caplog.clear()
             writer = payments.key_by("card").process(Sick()).to_dataframe(OUTPUT).writeStream.format("noop")
+
+
+def told_in_the_client(spark: Any, folder: Path) -> list[str]:
+    """Start a query under Spark Connect; return what the log of the client has of it."""
+    told: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("pillarbox")
+    logger.addHandler(handler)
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
+    try:
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+        payments = env.from_dataframe(Inbox(folder / "payments").read(spark))
+        writer = payments.key_by("card").process(Sick()).to_dataframe(OUTPUT).writeStream.format("noop")
+        query = pillarbox.start(writer.option("checkpointLocation", str(folder / "checkpoint")))
+        query.stop()
+        query.awaitTermination()
+    finally:
+        spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
+        logger.removeHandler(handler)
+    return told
+
+
+def test_a_query_that_starts_under_spark_connect(connect: Any, tmp_path: Path) -> None:
+    [said] = [each for each in connect.run(told_in_the_client, tmp_path) if "pillarbox doctor" in each]
+    assert said.startswith("Spark keeps 2 epochs: ")
 
 
 def test_a_query_with_speculation_is_refused(spark: SparkSession, tmp_path: Path) -> None:
