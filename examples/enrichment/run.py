@@ -17,6 +17,7 @@ from examples.flights.data import FILES_PER_SLICE, SCHEMA, write_files
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 def start_streaming(spark: SparkSession, table: pa.Table, folder: Path, service: str, batches: int) -> StreamingQuery:
@@ -25,15 +26,19 @@ def start_streaming(spark: SparkSession, table: pa.Table, folder: Path, service:
     What a run before has left in the folder is removed.
     """
     write(table, folder, batches)
+    return pillarbox.start(writer(spark, folder, service))
+
+
+def writer(spark: SparkSession, folder: Path, service: str) -> DataStreamWriter:
+    """Return the writer of the query over the flights in ``folder``."""
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_SLICE)
-    writer = (
+    return (
         enrich(flights_of(source.parquet(str(folder / "flights"))), service)
         .writeStream.format("parquet")
         .option("path", str(folder / "enriched"))
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
     )
-    return pillarbox.start(writer)
 
 
 def run_batch(spark: SparkSession, table: pa.Table, folder: Path, service: str) -> dict[str, pa.Table]:

@@ -126,18 +126,30 @@ def facts_of(programs: Iterable[PlannedProgram]) -> list[ProgramFacts]:
 def vertex_with(programs: Sequence[PlannedProgram], uid: str) -> tuple[PlannedProgram, PlanVertex]:
     """Return the vertex of programs that has an operator with a uid, and its program.
 
+    Args:
+        uid: or a name. Uids that pillarbox has chosen may occur in several programs.
+
     Raises:
-        ProgramError: there is none.
+        ProgramError: there is none, or there are several.
     """
-    uids: list[str] = []
-    for program in programs:
-        plan = None if program.facts is None else program.facts.plan
-        for vertex in () if plan is None else plan.vertices:
-            own = [each.uid for each in vertex.operators]
-            if uid in own:
-                return program, vertex
-            uids += filter(None, own)
-    raise ProgramError(f"the program has no operator with the uid {uid!r}; it has {listed(uids)}")
+    every = [
+        (program, vertex, operator)
+        for program in programs
+        if program.facts is not None and program.facts.plan is not None
+        for vertex in program.facts.plan.vertices
+        for operator in vertex.operators
+    ]
+    found = [each for each in every if each[2].uid == uid] or [each for each in every if each[2].name == uid]
+    if not found:
+        uids = listed([operator.uid for _, _, operator in every if operator.uid])
+        raise ProgramError(f"the program has no operator with the uid {uid!r}; it has {uids}")
+    if len(found) > 1 and uid:  # sources have none
+        names = listed([operator.name for _, _, operator in found])
+        raise ProgramError(
+            f"the query has {len(found)} operators {uid!r}, which are {names}: give the name of one, or set uids"
+        )
+    program, vertex, _ = found[0]
+    return program, vertex
 
 
 def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:

@@ -99,7 +99,7 @@ def record(
         writer: the writer that :func:`pillarbox.start` takes: the checkpoint holds no program.
         directory: a folder on the driver's machine for the recording, which must not exist.
         epoch: Spark's number of the micro-batch; None: the micro-batch that failed, or else the last one.
-        uid: the operator whose task to record; None: the operator that failed.
+        uid: the uid of the operator whose task to record, or its name; None: the operator that failed.
         subtask: which of its subtasks; of a source, the partition.
         key: instead of ``subtask``, the subtask that has this key: as text, a number, or JSON for several columns.
         allow_calls: make the calls of asynchronous operators of earlier levels again; else an epoch with such is
@@ -216,11 +216,14 @@ def _check_calls(planned: Sequence[PlannedProgram], target: _Target, *, allow_ca
     for program in () if allow_calls else planned:
         plan = None if program.facts is None else program.facts.plan
         for vertex in () if plan is None else plan.vertices:
-            if not vertex.calls or (program.id == target.program.id and vertex.number not in earlier):
+            is_other = program.id != target.program.id
+            if not vertex.calls or not (is_other or vertex.number in earlier):
                 continue
+            caller = next(each for each in vertex.operators if each.uid == vertex.calls[0])
+            when = "is in another program of the query" if is_other else f"runs before {target.vertex.uid!r}"
             raise ConfigurationError(
-                f"operator {vertex.calls[0]!r} runs before {target.vertex.uid!r} and calls a service, which would get"
-                " the requests of the epoch again: pass allow_calls=True (--allow-calls) to make them"
+                f"operator {caller.uid!r} ({caller.name}) {when} and calls a service, which would get the requests of"
+                " the epoch again: pass allow_calls=True (--allow-calls) to make them"
             )
 
 
