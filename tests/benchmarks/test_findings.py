@@ -23,7 +23,6 @@ WITHOUT_QUERIES = {
     "mailbox": "it has no Spark",
     "timers": "it has no Spark",
     "against": "it runs the others",
-    "dashboard": "it shows a query in which nothing is measured but the page",
 }
 
 
