@@ -299,7 +299,7 @@ def replayed(console: Console, found: dict[str, Any], error: str | None) -> None
     """Print what a replay did."""
     _task_of_recording(console, found)
     number = None if found["failure"] is None else found["failure"]["number"]
-    how = "stopped before the record that was asked for" if found["stopped"] else "ended"
+    how = "stopped where it was asked to" if found["stopped"] else "ended"
     how = how if found["unanswered"] is None else "stopped at a call"
     how = how if error is None else "failed" if number is None else f"failed at record {number:,}"
     console.print(f"{counted(found['records'], 'record')} in, {counted(found['sent'], 'record')} out; it {how}")

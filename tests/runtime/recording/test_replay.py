@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import random
 import time
 import uuid
@@ -201,3 +202,20 @@ def test_it_stops_at_calls_of_services(tmp_path):
 
 async def ask(record: Any) -> Any:
     return record
+
+
+def test_the_debugger_stops_in_the_users_function(tmp_path, monkeypatch, capsys):
+    task = tasks_of(tmp_path, Fails(), KEYS, KEYS, KEYS)[-1]
+    noted = read_recording(task).facts.noted_failure
+    assert noted is not None
+    monkeypatch.setattr("sys.stdin", io.StringIO("p key\nwhere\nquit\n"))
+    found = replayed(task, debug=True)
+    assert (found.stopped, found.failure) == (True, None)
+    told = capsys.readouterr().out
+    assert f"(Pdb) {noted.key}\n" in told
+    assert "process_element()" in told.split("(Pdb)")[0]  # at once, and not in pillarbox's own code
+    # To continue is to see the failure, with the number that it has.
+    monkeypatch.setattr("sys.stdin", io.StringIO("continue\n"))
+    found = replayed(task, debug=True)
+    assert found.failure is not None
+    assert found.failure.number == noted.number

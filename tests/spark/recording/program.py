@@ -22,7 +22,7 @@ class Inbox:
     """A folder of JSON files that a query reads, one file an epoch."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         folder.mkdir(parents=True)
         self._number = 0
 
@@ -30,14 +30,14 @@ class Inbox:
         """Add a file of payments: card, amount, time (epoch ms)."""
         self._number += 1
         lines = [json.dumps({"card": card, "amount": amount, "at": at}) for card, amount, at in payments]
-        hidden = self._folder / f".{self._number}"
+        hidden = self.folder / f".{self._number}"
         hidden.write_text("\n".join(lines))
-        hidden.rename(self._folder / f"{self._number:06d}.json")
+        hidden.rename(self.folder / f"{self._number:06d}.json")
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The stream of it."""
         files = spark.readStream.schema("card STRING, amount LONG, at LONG").option("maxFilesPerTrigger", 1)
-        return files.json(str(self._folder))
+        return files.json(str(self.folder))
 
 
 class Seen(KeyedProcessFunction):

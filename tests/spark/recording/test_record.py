@@ -141,4 +141,19 @@ def test_what_cannot_be_recorded(spark: SparkSession, ran: tuple[Inbox, str], tm
             uid="seen",
             subtask=0,
         )
+    lines = spark.readStream.format("socket").option("host", "localhost").option("port", 9).load()
+    stream = StreamExecutionEnvironment.get_execution_environment(spark).from_dataframe(lines)
+    socket = stream.map(lambda row: row).uid("x").to_dataframe("value STRING").writeStream.format("noop")
+    with pytest.raises(ConfigurationError, match="reads a socket, which does not give the same rows again"):
+        pillarbox.record(socket, str(tmp_path / "none"), checkpointLocation=checkpoint, epoch=0, uid="x", subtask=0)
+    # A file that is gone is one error, which names it.
+    gone = min(Path(inbox.folder).glob("*.json"))
+    gone.rename(tmp_path / "away")
+    try:
+        with pytest.raises(
+            pillarbox.CheckpointMismatchError, match=rf"the epoch 0 read file:.*{gone.name}, which no longer"
+        ):
+            record(epoch=0, uid="seen", subtask=0)
+    finally:
+        (tmp_path / "away").rename(gone)
     assert not (tmp_path / "none").exists()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bdb
 import pdb
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from pillarbox._elements import Records
@@ -20,6 +22,7 @@ from pillarbox._runtime.recording.unanswered import UnansweredError
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.stream_task import StreamTask
 from pillarbox._time.clock_log import ClockLog
+from pillarbox._tracebacks import is_user_code
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Replay:
         differs: in what it is not as it was recorded; empty: it is the same.
         state: differences between the state after it and the state in the checkpoint; None: they were not compared.
         reasons: why it may differ, as messages for people; where it does not, there are none.
-        stopped: whether it stopped before a record that was asked for.
+        stopped: whether it stopped before a record that was asked for, or in the debugger.
         unanswered: the message that says at which calls of a service it stopped; None: it did not.
     """
 
@@ -121,7 +124,7 @@ def _run(
             unanswered = next((each for each in causes_of(error) if isinstance(each, UnansweredError)), None)
             if unanswered is not None:
                 found.unanswered = str(unanswered)
-            elif any(isinstance(each, _StopError) for each in causes_of(error)):
+            elif any(isinstance(each, (_StopError, bdb.BdbQuit)) for each in causes_of(error)):
                 found.stopped = True
             elif isinstance(error, Exception):
                 found.error = located(error, facts.name, facts.subtask)
@@ -161,13 +164,24 @@ def _wrap(task: StreamTask, place: Any, number: int, *, debug: bool) -> None:
         if not debug:
             raise _StopError
         rest = records.slice(offset, len(records))
-        debugger = pdb.Pdb()
+        task.metrics.run = len(rest)
+        debugger = _Debugger()
         for function in _user_functions(task):
             code = function.__code__
             debugger.set_break(code.co_filename, code.co_firstlineno + 1)
         debugger.runcall(process, rest)
 
     place.process_records = stopping
+
+
+class _Debugger(pdb.Pdb):
+    """Stops in the user's code alone: to step out of that is to continue."""
+
+    def user_line(self, frame: FrameType) -> None:
+        if is_user_code(frame.f_code.co_filename):
+            super().user_line(frame)
+        else:
+            self.set_continue()
 
 
 def _user_functions(task: StreamTask) -> Iterator[Any]:

@@ -6,35 +6,37 @@ import pickle
 import shutil
 import time
 import uuid
-from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pillarbox._elements import edge_of_channel
-from pillarbox._errors import ConfigurationError, ProgramError, check_count, check_text, is_count, shorten
+from pillarbox._errors import (
+    CheckpointMismatchError,
+    ConfigurationError,
+    ProgramError,
+    check_count,
+    check_text,
+    shorten,
+)
 from pillarbox._graph.description import json_object
-from pillarbox._model.failure import Failure
-from pillarbox._model.plan import PlanVertex
-from pillarbox._model.snapshot import Snapshot
+from pillarbox._model.failure import Failure, message_of
 from pillarbox._runtime.recording.mask import Hook, masked
 from pillarbox._runtime.recording.recording import RecordingFacts, input_of, write_recording
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.facts import is_classic
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped, vertex_with
-from pillarbox._runtime.spark.reading.key_life import keys_of_text
+from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._runtime.spark.recording.copy import copied_checkpoint
 from pillarbox._runtime.spark.recording.receiver import Receiver
+from pillarbox._runtime.spark.recording.sources import check_sources
+from pillarbox._runtime.spark.recording.target import Target, doubts_of, find_target
 from pillarbox._runtime.spark.settings.session_settings import session_settings
 from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.tasks.recorded import RECORD, RecordedTask
 from pillarbox._runtime.spark.watching.history import read_history
-from pillarbox._state.keys.key_groups import key_group, subtask_of
-from pillarbox._task.vertex import sender_of_edge
 from pillarbox._time.clock_log import ClockLog
 
 if TYPE_CHECKING:
@@ -46,30 +48,6 @@ if TYPE_CHECKING:
 _LIMIT = 1 << 30
 _TIMEOUT = 600.0
 _LOOK_EVERY = 0.1
-
-
-class _Target(NamedTuple):
-    program: PlannedProgram
-    vertex: PlanVertex
-    subtask: int
-    epoch: int
-    failure: Failure | None
-
-    @property
-    def earlier(self) -> list[int]:
-        """The vertices that it gets records from."""
-        plan = None if self.program.facts is None else self.program.facts.plan
-        return [] if plan is None else plan.before(self.vertex.program, self.vertex.number)
-
-    @property
-    def sources(self) -> list[int]:
-        """The sources that it gets records from without another vertex between."""
-        plan = None if self.program.facts is None else self.program.facts.plan
-        if plan is None:
-            return []
-        sources = {each.number for each in plan.vertices if each.program == self.vertex.program and each.level == 0}
-        mine = (self.vertex.program, self.vertex.number)
-        return [each.sender for each in plan.edges if (each.program, each.receiver) == mine and each.sender in sources]
 
 
 def record(
@@ -141,7 +119,8 @@ def record(
         raise ConfigurationError(f"{directory} exists: give a folder that does not")
     checkpoint = start.checkpoint
     planned = programs_of(writer)
-    target = _target(spark, checkpoint, planned, epoch, uid, subtask, key)
+    target = find_target(spark, checkpoint, planned, epoch, uid, subtask, key)
+    check_sources(spark, writer, checkpoint, target.epoch)
     _check_calls(planned, target, allow_calls=allow_calls)
     folder.mkdir(parents=True)
     try:
@@ -152,65 +131,7 @@ def record(
     return directory
 
 
-def _target(
-    spark: SparkSession,
-    checkpoint: str,
-    planned: Sequence[PlannedProgram],
-    epoch: int | None,
-    uid: str | None,
-    subtask: int | None,
-    key: str | None,
-) -> _Target:
-    """Return the task to record.
-
-    Raises:
-        ProgramError: there is no such task.
-    """
-    notes = Checkpoint(spark, checkpoint)
-    history = read_history(spark, checkpoint)
-    failure = _failure(history, uid)
-    if epoch is None:
-        known = None if failure is None else failure.epoch
-        epoch = notes.last_committed + 1 if known is None and notes.is_interrupted else known
-        epoch = notes.last_committed if epoch is None else epoch
-    elif not is_count(epoch, 0):
-        raise ProgramError(f"record(): an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
-    of_failure = failure if failure is not None and failure.epoch == epoch else None
-    if uid is None and of_failure is not None:
-        uid = of_failure.uid
-    if uid is None:
-        raise ProgramError(
-            f"checkpoint {checkpoint}: no failure of epoch {epoch} is known, so say which task to record: uid, and"
-            " subtask or key"
-        )
-    program, vertex = vertex_with(planned, uid)
-    if key is not None:
-        subtask = _subtask_of(spark, checkpoint, vertex.uid, key)
-    elif subtask is None and of_failure is not None and of_failure.uid in [each.uid for each in vertex.operators]:
-        subtask = of_failure.subtask
-    if subtask is None:
-        raise ProgramError(f"record(): say which subtask of {uid!r} to record: subtask=..., or key=...")
-    if of_failure is not None and of_failure.subtask != subtask:
-        of_failure = None
-    return _Target(program, vertex, subtask, epoch, of_failure)
-
-
-def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
-    if not history or not history[0].run.failures:
-        return None
-    newest = history[0].run.failures[-1]
-    return newest if uid is None or newest.uid == uid else None
-
-
-def _subtask_of(spark: SparkSession, checkpoint: str, uid: str, text: str) -> int:
-    files = CheckpointState(spark, checkpoint)
-    _, heads = operator_with(files, uid)
-    head = next(iter(heads.values()))
-    key = keys_of_text(text)[-1]
-    return subtask_of(key_group(key, head.max_parallelism), head.max_parallelism, head.parallelism)
-
-
-def _check_calls(planned: Sequence[PlannedProgram], target: _Target, *, allow_calls: bool) -> None:
+def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_calls: bool) -> None:
     """Refuse an epoch in which operators would call services that run again: before the task, or in other programs."""
     earlier = target.earlier
     for program in () if allow_calls else planned:
@@ -230,7 +151,7 @@ def _check_calls(planned: Sequence[PlannedProgram], target: _Target, *, allow_ca
 def _record(
     start: Start,
     checkpoint: str,
-    target: _Target,
+    target: Target,
     folder: Path,
     mask: Collection[str] | Hook,
     limit: int,
@@ -280,7 +201,7 @@ def _record(
         is_pickled=receiver.facts.get("is_pickled", False),
         failure=None if target.failure is None else asdict(target.failure),
         calls=target.vertex.calls,
-        doubts=_doubts(read_history(spark, checkpoint), target, receiver.end),
+        doubts=doubts_of(read_history(spark, checkpoint), target, receiver.end),
         bytes=receiver.bytes,
     )
     vertex, before = shipped(target.program, target.vertex), receiver.state
@@ -311,12 +232,24 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
         if not receiver.is_done(0):
             failure = query.exception()
             if failure is not None:
-                raise failure
+                raise _not_again(start, failure)
         elif receiver.error is None:
             # Nothing is left to do: to stop it would make Spark tell of tasks that were killed.
             query.awaitTermination(max(1.0, deadline - time.monotonic()))
     finally:
         query.stop()
+
+
+def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
+    """Return the error that says why an epoch could not run again."""
+    text = str(failure)
+    told = Failure.of_text(text)
+    why = message_of(text) if told is None else told.message
+    why = why.rpartition("terminated with exception: ")[2].split("\n", 1)[0]
+    return CheckpointMismatchError(
+        f"checkpoint {start.checkpoint}: the epoch could not run again: {why.strip()}; if its sources no longer have"
+        " what it read, record a newer one"
+    )
 
 
 @contextmanager
@@ -331,36 +264,7 @@ def _time(spark: SparkSession, checkpoint: str, epoch: int) -> int:
     return int(json_object(lines[1]).get("batchTimestampMs", 0)) if len(lines) > 1 else 0
 
 
-def _doubts(history: Sequence[Snapshot], target: _Target, end: dict[str, Any]) -> list[str]:
-    """Return what differs in the sources from when the epoch ran, as far as the history tells.
-
-    Args:
-        end: what the task has told of its input.
-    """
-    epoch = next((each for snapshot in history for each in snapshot.epochs if each.number == target.epoch), None)
-    if epoch is None:
-        return []
-    program, mine = target.vertex.program, (target.vertex.number, target.subtask)
-    if "rows" in end:
-        before = [
-            task.records_in for task in epoch.tasks if (task.program, task.vertex, task.subtask) == (program, *mine)
-        ]
-        return [
-            f"partition {target.subtask} of the source had {then:,} records then, and {end['rows']:,} when it was read"
-            " again"
-            for then in before[:1]
-            if then != end["rows"]
-        ]
-    channels = Counter(sender_of_edge(edge_of_channel(channel)) for channel in end["channels"])
-    return [
-        f"the source had {vertex.tasks:,} partitions then, and {channels[vertex.vertex]:,} when it was read again, so"
-        " records may have come in another order"
-        for vertex in epoch.vertices
-        if vertex.program == program and vertex.vertex in target.sources and channels[vertex.vertex] != vertex.tasks
-    ]
-
-
-def _clocks(spark: SparkSession, checkpoint: str, target: _Target) -> dict[tuple[int, int], bytes]:
+def _clocks(spark: SparkSession, checkpoint: str, target: Target) -> dict[tuple[int, int], bytes]:
     """Return what the clocks of tasks showed in the epoch, by vertex and subtask; nothing, if it was not committed."""
     if target.epoch > Checkpoint(spark, checkpoint).last_committed:
         return {}
@@ -374,14 +278,14 @@ def _clocks(spark: SparkSession, checkpoint: str, target: _Target) -> dict[tuple
     return found
 
 
-def _clock(clocks: dict[tuple[int, int], bytes], target: _Target) -> str | None:
+def _clock(clocks: dict[tuple[int, int], bytes], target: Target) -> str | None:
     if target.failure is not None:
         return target.failure.clock
     log = clocks.get((target.vertex.number, target.subtask))
     return None if log is None else ClockLog.of_bytes(log).to_text()
 
 
-def _state_after(spark: SparkSession, checkpoint: str, target: _Target) -> dict[int, bytes] | None:
+def _state_after(spark: SparkSession, checkpoint: str, target: Target) -> dict[int, bytes] | None:
     """Return the log of the task after the epoch; None: it was not committed, or the task has no state."""
     if target.vertex.level == 0 or target.epoch > Checkpoint(spark, checkpoint).last_committed:
         return None

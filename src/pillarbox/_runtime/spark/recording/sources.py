@@ -1,0 +1,70 @@
+"""Whether the sources still have what an epoch read of them: Spark passes over files that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import CheckpointMismatchError, ConfigurationError
+from pillarbox._graph.description import json_object
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.facts import file_system, frame_of, jvm, path_class
+from pillarbox._runtime.spark.files import file_names, read_lines
+from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# In the offset log, the lines of the sources follow the version and the settings.
+_FIRST = 2
+_COMPACT = ".compact"
+
+
+def check_sources(spark: SparkSession, writer: Any, checkpoint: str, epoch: int) -> None:
+    """Refuse an epoch whose rows cannot be read again.
+
+    Raises:
+        CheckpointMismatchError: a file that it read no longer exists.
+        ConfigurationError: a source does not give the same rows again.
+    """
+    if any("TextSocketSource" in step.simpleString(1) for step in plan_steps(frame_of(writer))):
+        raise ConfigurationError(
+            "the query reads a socket, which does not give the same rows again: no epoch of it can be recorded; read"
+            " them from Kafka or files instead"
+        )
+    for path in _files_of(spark, checkpoint, epoch):
+        place = path_class(spark)(jvm(spark).java.net.URI(path))
+        if not file_system(spark, place).exists(place):
+            raise CheckpointMismatchError(
+                f"checkpoint {checkpoint}: the epoch {epoch} read {path}, which no longer exists: its input cannot be"
+                " read again; put the file back, or record a newer epoch"
+            )
+
+
+def _files_of(spark: SparkSession, checkpoint: str, epoch: int) -> Iterator[str]:
+    """Yield the files that an epoch read, of all file sources."""
+    offsets = Checkpoint(spark, checkpoint).offsets([epoch - 1, epoch])
+    now, before = (_logged(offsets.get(number, [])) for number in (epoch, epoch - 1))
+    for source, last in now.items():
+        folder = f"{checkpoint.rstrip('/')}/sources/{source}"
+        names = file_names(spark, folder)
+        for number in range(before.get(source, -1) + 1, last + 1):
+            yield from _entries(spark, folder, names, number)
+
+
+def _logged(lines: list[str]) -> dict[int, int]:
+    """Return how far each file source had come, by its place among the sources."""
+    found = {place: json_object(line) for place, line in enumerate(lines[_FIRST:])}
+    return {place: int(offset["logOffset"]) for place, offset in found.items() if offset.keys() == {"logOffset"}}
+
+
+def _entries(spark: SparkSession, folder: str, names: list[str], number: int) -> Iterator[str]:
+    """Yield the files that a source has in an entry of its log, which may be in a file with all entries so far."""
+    compact = sorted(int(name.removesuffix(_COMPACT)) for name in names if name.endswith(_COMPACT))
+    name = str(number)
+    if name not in names:
+        name = next((f"{each}{_COMPACT}" for each in compact if each >= number), name)
+    for _, line in read_lines(spark, folder, [name]):
+        entry = json_object(line)
+        if entry.get("batchId") == number and "path" in entry:
+            yield str(entry["path"])
