@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
+from pillarbox import OperatorReport, TaskReport
 from pillarbox._runtime.spark.homes import settings
 from scripts import reference
 from tests.support.docs import HOME, PAGES, fragments
@@ -79,3 +81,9 @@ def test_generated_pages_are_up_to_date(page):
 def test_the_page_of_settings_has_all_of_pillarboxs():
     named = set(re.findall(r"`(spark\.pillarbox\.[a-z.]+)`", (HOME / "docs" / "settings.md").read_text()))
     assert named == {settings.MODE, settings.MOST, settings.IDLE}
+
+
+@pytest.mark.parametrize("report", [TaskReport, OperatorReport])
+def test_the_page_of_metrics_has_each_field_of_a_report(report):
+    text = (HOME / "docs/metrics.md").read_text()
+    assert [each.name for each in dataclasses.fields(report) if f"`{each.name}`" not in text] == []
