@@ -214,6 +214,7 @@ def test_a_failure_is_shown_with_its_record_and_from_the_checkpoint_alone(
         assert "'bob'" in text
         assert "amount=-7" in text
         assert "ValueError: an amount of -7" in text
+        assert f"pillarbox record {checkpoint} failed --program main.py" in text
         wait_for(shown, "#overview dd", "failed")
     stored = CheckpointQuery(spark, str(checkpoint))
     assert stored.snapshot().run.status == "failed"

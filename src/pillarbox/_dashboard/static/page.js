@@ -176,7 +176,10 @@ function failures(view) {
       each.attempt !== null ? fact("Attempt", number(each.attempt + 1)) : null,
       each.host ? fact("Host", each.host) : null),
     each.record !== null ? el("p", {}, "Record: ", el("code", {}, each.record)) : null,
-    el("pre", {}, each.message)));
+    el("pre", {}, each.message),
+    each.uid !== null && each.epoch !== null && view.checkpoint ? el("p", {}, "To run the task again on your desk: ",
+      el("code", {}, `pillarbox record ${view.checkpoint} failed --program main.py`), ", then ",
+      el("code", {}, "pillarbox replay failed --pdb"), ".") : null));
 }
 
 function doctor(view) {
