@@ -43,6 +43,7 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
             subtask=subtask,
             level=level,
             layout=list(job.program.layout),
+            bytes=input_of(place).stat().st_size,
             calls=[node.uid for node in vertex.nodes if node.factory.wakes_up],
             **facts,
         )

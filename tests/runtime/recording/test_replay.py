@@ -10,7 +10,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
+
 from pillarbox import KeyedProcessFunction, OperatorError, ValueStateDescriptor
+from pillarbox._cli.all_commands import commands
 from pillarbox._runtime.recording.recording import read_recording
 from pillarbox._runtime.recording.replay import Replay, replay
 from pillarbox._time.manual_clock import ManualProcessingTimeService
@@ -219,3 +223,13 @@ def test_the_debugger_stops_in_the_users_function(tmp_path, monkeypatch, capsys)
     found = replayed(task, debug=True)
     assert found.failure is not None
     assert found.failure.number == noted.number
+
+
+@pytest.mark.parametrize("part", ["state", "program", "input", "recording.json"])
+def test_a_damaged_recording_is_one_sentence(tmp_path, part):
+    task = tasks_of(tmp_path, Adds(), [["a", "b"]], [["a"]])[-1]
+    (task / part).write_bytes((task / part).read_bytes()[:-5])
+    done = CliRunner().invoke(commands, ["replay", str(task), "--diff"])
+    assert done.exit_code == 1
+    assert done.output.count("\n") == 1, done.output
+    assert done.output.startswith(f"Error: {task} is")

@@ -220,7 +220,8 @@ def masked(
     maker.input(folder)
     failure = None if facts.failure is None else {**facts.failure, "key": None, "record": None, "message": ""}
     states = maker.state(before), None if after is None else maker.state(after)
-    return dataclasses.replace(facts, failure=failure, is_masked=True), *states
+    size = input_of(folder).stat().st_size
+    return dataclasses.replace(facts, failure=failure, is_masked=True, bytes=size), *states
 
 
 class _MaskedRecording:

@@ -34,7 +34,8 @@ class RecordingFacts:
 
     Attributes:
         checkpoint: of the query; ``epoch``: Spark's number of the epoch.
-        number: the number of the vertex; ``uid`` and ``name``: of its head, and of its operators.
+        number: the number of the vertex.
+        uid: the uid of its first operator that has one, and ``name``: the names of its operators.
         subtask: which of its subtasks; of a source, the partition.
         level: 0: it is a source.
         layout: the numbers of the program's layout in the checkpoint.
@@ -153,6 +154,13 @@ def read_recording(folder: Path) -> Recording:
             f"recording {folder} was made with Python {facts.python}, and this is Python {platform.python_version()}:"
             f" its functions can only be read by Python {'.'.join(minor)}"
         )
-    state = pickle.loads((folder / _STATE).read_bytes())
-    after = pickle.loads((folder / _AFTER).read_bytes()) if (folder / _AFTER).exists() else None
-    return Recording(folder, facts, pickle.loads((folder / _PROGRAM).read_bytes()), state, after)
+    size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
+    if size != facts.bytes:
+        raise ConfigurationError(f"{folder} is damaged: its input has {size:,} of {facts.bytes:,} bytes")
+    try:
+        state = pickle.loads((folder / _STATE).read_bytes())
+        after = pickle.loads((folder / _AFTER).read_bytes()) if (folder / _AFTER).exists() else None
+        shipped = pickle.loads((folder / _PROGRAM).read_bytes())
+    except (OSError, EOFError, pickle.UnpicklingError) as error:
+        raise ConfigurationError(f"{folder} is damaged: {describe(error)}") from error
+    return Recording(folder, facts, shipped, state, after)

@@ -190,7 +190,7 @@ def _record(
         checkpoint=checkpoint,
         epoch=target.epoch,
         number=target.vertex.number,
-        uid=target.vertex.uid,
+        uid=next((each.uid for each in target.vertex.operators if each.uid), ""),
         name=target.vertex.name,
         subtask=target.subtask,
         level=target.vertex.level,
