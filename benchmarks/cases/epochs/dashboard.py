@@ -299,7 +299,7 @@ def draw(side: Side, count: int) -> list[float]:
         for index in range(-2, count):
             place = side.ask("change")
             opened.goto(f"{place['url']}query/{place['query']}")
-            opened.wait_for_function("window.drawnAfter", timeout=60_000)
+            opened.wait_for_function("() => window.drawnAfter", timeout=60_000)
             if index >= 0:
                 found.append(float(opened.evaluate("window.drawnAfter")))
         vertices = opened.locator("#plan g.vertex").count()

@@ -37,6 +37,7 @@ async function start() {
   }
   if (!queries.some((each) => each.id === shown)) {
     main.replaceChildren(el("p", { class: "bad" }, "There is no such query here. "), el("a", { href: "/" }, "All queries"));
+    noteDrawn();
     return;
   }
   frame();
@@ -49,6 +50,11 @@ async function listed() {
   return answer.json();
 }
 
+// How often the page was drawn, for those who wait for it.
+function noteDrawn() {
+  document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
+}
+
 function links(queries, shown) {
   document.getElementById("queries").replaceChildren(...queries.map((each) => el("a", {
     href: `/query/${each.id}`, "aria-current": each.id === shown ? "page" : null,
@@ -57,7 +63,6 @@ function links(queries, shown) {
 
 function list(queries) {
   links(queries, null);
-  if (!queries.length) { main.replaceChildren(el("p", { class: "wait" }, "No query has been started yet.")); return; }
   main.replaceChildren(el("h1", {}, "Queries"), table(queries, [
     ["Query", (each) => el("a", { href: `/query/${each.id}` }, each.name || each.id)],
     ["Status", (each) => status(each.status)],
@@ -67,8 +72,8 @@ function list(queries) {
     ["Rows per second", (each) => number(each.rows_per_second), "number"],
     ["Event time lags by", (each) => duration(each.lag), "number"],
     ["Why it failed", (each) => (each.failure ? cut(each.failure.split("\n")[0], 120) : "")],
-  ]));
-  document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
+  ]) || el("p", { class: "wait" }, "No query has been started yet."));
+  noteDrawn();
 }
 
 function connected(is) {
@@ -114,7 +119,7 @@ function draw(view, changed) {
     section.querySelector(".part").replaceChildren(...content);
     keepsPlace();
   }
-  document.body.dataset.drawn = String(Number(document.body.dataset.drawn || 0) + 1);
+  noteDrawn();
 }
 
 // Where a reader is in a part of the page: what is scrolled, unfolded and focused. Returns what brings that back.
