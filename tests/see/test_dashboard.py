@@ -119,7 +119,8 @@ def test_a_query_that_runs(spark: SparkSession, tmp_path: Path, chromium: Any, o
             wait_for(shown, "main td", "stopped")
             assert shown.locator("#queries a").count() == 2
             other.stop()
-            shown.wait_for_function("() => !document.querySelector('main').textContent.includes('running')", timeout=60_000)
+            nothing_runs = "() => !document.querySelector('main').textContent.includes('running')"
+            shown.wait_for_function(nothing_runs, timeout=60_000)
             assert not overflows(shown)
     finally:
         other.stop()

@@ -77,7 +77,8 @@ def start(
     Raises:
         CheckpointMismatchError: the checkpoint belongs to another program; or to change its parallelism was
             interrupted.
-        ConfigurationError: this Spark cannot rescale, and ``env.set_auto_rescale(True)`` asks for it.
+        ConfigurationError: this Spark cannot rescale, and ``env.set_auto_rescale(True)`` asks for it; or the dashboard
+            of ``env.enable_dashboard()`` cannot be opened.
         ProgramError: the query has no program of pillarbox.
     """
     if not hasattr(writer, "foreachBatch"):
@@ -96,6 +97,13 @@ def start(
     instead = _instead.get()
     if instead is not None:
         instead(how)
+    # A port that is taken is to be told before anything runs.
+    dashboards = {
+        dashboard.url: dashboard
+        for facts in facts_of(planned)
+        if facts.dashboard is not None
+        for dashboard in [open_dashboard([], *facts.dashboard)]
+    }
     _adapt(how, planned)
     with changes_refused():
         query = how.run()
@@ -105,10 +113,9 @@ def start(
     watch = _Watch(started, ends=timed and how.is_available_now)
     started.hold_its_end(watch.wait_for_closing)
     watch.start()
-    for facts in facts_of(planned):
-        if facts.dashboard is not None:
-            where = open_dashboard([watch.watched], *facts.dashboard)
-            tell(f"query {query.id}: its dashboard is at {where.url}")
+    for url, dashboard in dashboards.items():
+        dashboard.show(watch.watched)
+        tell(f"query {query.id}: its dashboard is at {url}")
     return query
 
 

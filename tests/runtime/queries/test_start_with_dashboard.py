@@ -1,0 +1,86 @@
+"""The dashboard that a program asks for: it is opened before its query starts, without Spark."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.request
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import pillarbox
+from pillarbox import ConfigurationError
+from pillarbox._dashboard import server
+from pillarbox._graph.dashboard_place import DashboardPlace
+from pillarbox._runtime.spark.configuration import Configuration
+from pillarbox._runtime.spark.running import query as module
+from pillarbox._runtime.spark.starting.started import StartedQuery, remember
+
+
+class Query:
+    """A query that Spark has started, and that ends at once."""
+
+    id = "q"
+    runId = "r"
+    name = "counts"
+    isActive = False
+    lastProgress = None
+    recentProgress = ()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        return True
+
+    def exception(self) -> None:
+        return None
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Starts a query of two programs that ask for a dashboard on a port; the queries that were started."""
+    started: list[Query] = []
+
+    def run() -> Query:
+        query: Any = Query()
+        how: Any = SimpleNamespace(checkpoint=None, spark=None, trigger="", is_available_now=False)
+        remember(StartedQuery(query, how, configuration=Configuration({}, {})))
+        started.append(query)
+        return query
+
+    how = SimpleNamespace(checkpoint=None, spark=None, is_available_now=False, run=run)
+    monkeypatch.setattr(module, "Start", lambda *arguments, **options: how)
+    monkeypatch.setattr(module, "close_started", lambda query: None)
+    monkeypatch.setattr(module, "wanted_parallelism", lambda planned: None)
+
+    def start_on(port: int) -> list[Query]:
+        facts = SimpleNamespace(
+            dashboard=DashboardPlace("127.0.0.1", port, None), uses_processing_time=False, plan=None, auto_rescale=False
+        )
+        planned = [SimpleNamespace(facts=facts, parallelism=2)] * 2
+        monkeypatch.setattr(module, "programs_of", lambda writer: planned)
+        writer: Any = SimpleNamespace(foreachBatch=None)
+        pillarbox.start(writer)
+        return started
+
+    start_on.started = started  # type: ignore[attr-defined]
+    return start_on
+
+
+def test_a_port_that_is_taken_is_told_before_anything_runs(start: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{port} "):
+            start(port)
+    assert start.started == []
+
+
+def test_the_programs_of_a_query_share_its_dashboard(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(start(0)) == 1
+    [opened] = [each for each in server._open if each.is_open]
+    with opened, urllib.request.urlopen(f"{opened.url}api/queries", timeout=30) as answer:
+        assert [each["id"] for each in json.load(answer)] == ["q"]
+    said = capsys.readouterr().err
+    assert said.count(f"query q: its dashboard is at {opened.url}") == 1
