@@ -99,6 +99,12 @@ def test_event_time_that_catches_up_tells_the_share() -> None:
     )
 
 
+def test_a_batch_is_not_done_when_event_time_is_now() -> None:
+    found = catching_up(lagging(36_000_000, 27_000_000).snapshot(), is_batch=True)
+    assert found is not None
+    assert (found.share, found.left_ms, found.is_behind) == (None, None, True)
+
+
 @pytest.mark.parametrize("lags", [(36_000_000, 36_000_000), (900_000, 40_000), (50_000, 40_000)])
 def test_event_time_that_stands_still_or_has_caught_up_says_nothing(lags: tuple[int, int]) -> None:
     assert line_of(lagging(*lags).snapshot(), None, is_batch=False) is None

@@ -114,8 +114,9 @@ def test_the_key_of_an_asynchronous_operator_itself() -> None:
     def build(env: Any, rows: Any) -> Any:
         return rows.key_by("card", "amount").map_async(ask, on_barrier="carry").uid("ask")
 
-    calls = [call for look in looks(build, '["ann", 9]', *PAYMENTS) for call in look["calls"]]
-    assert [json.loads(call["record"]) for call in calls] == [{"card": "ann", "amount": 9}]
+    more = [row(card="ann", shop=each.card, amount=each.amount) for each in PAYMENTS]
+    calls = [call for look in looks(build, '["ann", 9]', *more) for call in look["calls"]]
+    assert [json.loads(call["record"]) for call in calls] == [{"card": "ann", "shop": "ann", "amount": 9}]
 
 
 def test_records_that_cannot_be_compared_with_a_key_have_none() -> None:
