@@ -138,7 +138,7 @@ KINDS: dict[str, spark.DataType] = {
 
 
 def settings_for(schema: str | None, **user: str) -> dict[str, str]:
-    session: Any = SimpleNamespace(conf=SimpleNamespace(get={RECORDS: "10000", **user}.get, getAll=user))
+    session: Any = SimpleNamespace(conf=SimpleNamespace(get={RECORDS: "10000", **user}.get))
     are_narrow = False
     if schema is not None:
         fields = [spark.StructField(f"c{place}", KINDS[kind]) for place, kind in enumerate(schema.split(", "))]
@@ -146,7 +146,7 @@ def settings_for(schema: str | None, **user: str) -> dict[str, str]:
         source.dataframe = SimpleNamespace(schema=spark.StructType(fields))
         program: Any = SimpleNamespace(sources={0: source})
         are_narrow = has_narrow_rows(program)
-    return batch_settings(session, are_narrow=are_narrow)
+    return batch_settings(session, user, are_narrow=are_narrow)
 
 
 def test_bytes_are_bounded_by_spark_only_where_a_row_may_be_large():

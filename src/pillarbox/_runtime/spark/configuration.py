@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pillarbox._runtime.spark.facts import is_classic, jvm
+from pillarbox._runtime.spark.facts import is_classic, java_class
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,5 +100,5 @@ def versions_of(spark: SparkSession) -> dict[str, str]:
     """Return the versions of what the driver runs on, and where that is."""
     found = {**packages_here(), "platform": platform.platform(), "spark": spark.version}
     if is_classic(spark):
-        found["java"] = str(jvm(spark).java.lang.System.getProperty("java.version"))
+        found["java"] = str(java_class(spark, "java.lang.System").getProperty("java.version"))
     return found

@@ -80,6 +80,14 @@ def jvm(spark: Any) -> Any:
     return spark.sparkContext._jvm
 
 
+def java_class(spark: Any, name: str) -> Any:
+    """Return a class of Java in a classic session. By its whole name Java looks once, and not for each package of it.
+
+    If it goes, no program runs in a classic session.
+    """
+    return getattr(jvm(spark), name)
+
+
 def java_session(spark: Any) -> Any:
     """Return a classic session as Java has it. If it goes, every session seems to be one of Spark Connect."""
     return spark._jsparkSession
@@ -87,7 +95,7 @@ def java_session(spark: Any) -> Any:
 
 def path_class(spark: Any) -> Any:
     """Return the class of Hadoop's paths, in a classic session. If it goes, no checkpoint can be read."""
-    return jvm(spark).org.apache.hadoop.fs.Path
+    return java_class(spark, "org.apache.hadoop.fs.Path")
 
 
 def file_system(spark: Any, path: Any) -> Any:
@@ -226,7 +234,7 @@ def analyzed_text(df: Any) -> str:
 
 def python_pattern(spark: Any) -> Any:
     """Return what marks Python functions in a plan. If it goes, every query seems to have some of the user's."""
-    return jvm(spark).org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+    return java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
 
 
 # -- the check --

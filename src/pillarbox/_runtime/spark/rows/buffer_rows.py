@@ -7,7 +7,7 @@ row that it hands to Python, rows of sources as well: that took a third of the t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,17 +113,18 @@ class BufferRows:
             raise ExchangeError(f"of buffer {seq} of channel {channel} only {len(pieces)} of {parts} rows have come")
 
 
-def batch_settings(spark: SparkSession, *, are_narrow: bool) -> dict[str, str]:
+def batch_settings(spark: SparkSession, present: Mapping[str, str], *, are_narrow: bool) -> dict[str, str]:
     """Return the settings of Arrow batches that the query of some programs needs.
 
     Args:
+        present: the settings that the session has.
         are_narrow: whether no row of their sources can be large: then the bytes of batches are not bounded, unless the
             user has done it.
     """
     needed: dict[str, str] = {}
     if not 0 < int(spark.conf.get(BATCH_ROWS) or 0) <= _MOST_ROWS:
         needed[BATCH_ROWS] = str(_MOST_ROWS)
-    if BATCH_BYTES not in spark.conf.getAll and are_narrow:
+    if BATCH_BYTES not in present and are_narrow:
         needed[BATCH_BYTES] = _UNBOUNDED
     return needed
 

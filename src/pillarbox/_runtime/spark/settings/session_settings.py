@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,16 @@ _STARTING_SECONDS = 600.0
 
 
 @contextmanager
-def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """Have settings on a session meanwhile."""
-    before = spark.conf.getAll if settings else {}
+def session_settings(
+    spark: SparkSession, settings: dict[str, str], before: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Have settings on a session meanwhile.
+
+    Args:
+        before: all settings that the session has; None: nobody has asked for them yet. PySpark asks Java for each.
+    """
+    if before is None:
+        before = spark.conf.getAll if settings else {}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)

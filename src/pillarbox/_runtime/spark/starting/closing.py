@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pillarbox._errors import ConfigurationError, describe
-from pillarbox._runtime.spark.facts import is_classic, jvm
+from pillarbox._runtime.spark.facts import is_classic, java_class
 from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_worker
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.settings.session import task_slots
@@ -95,4 +95,4 @@ def _executor_here(spark: Any) -> int | None:
     """Return the process of the only executor, if that is the driver's own JVM; None: executors are elsewhere."""
     if not is_classic(spark) or not re.match(r"local(\[|$)", spark.sparkContext.master):
         return None
-    return int(jvm(spark).java.lang.ProcessHandle.current().pid())
+    return int(java_class(spark, "java.lang.ProcessHandle").current().pid())

@@ -74,12 +74,13 @@ def program_settings(
             yield
             return
         are_narrow = all(one.facts is not None and one.facts.has_narrow_rows for one in programs)
-        needed |= batch_settings(spark, are_narrow=are_narrow and not other_python)
+        present = spark.conf.getAll
+        needed |= batch_settings(spark, present, are_narrow=are_narrow and not other_python)
         # Settings of the user take precedence.
         for key, value in _STATE_FILES[runs_every_plan].items():
-            if key not in spark.conf.getAll and (key != STATE_FORMAT or spark_version(spark) >= _FORMAT_KEPT_SINCE):
+            if key not in present and (key != STATE_FORMAT or spark_version(spark) >= _FORMAT_KEPT_SINCE):
                 needed[key] = value
-        with session_settings(spark, needed):
+        with session_settings(spark, needed, present):
             yield
 
 
