@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from py4j import java_gateway
 from pyspark.sql import SparkSession
 
 from pillarbox._runtime.spark.facts import java_session, jvm
@@ -40,6 +42,7 @@ def only_session(make: Callable[[], SparkSession]) -> Iterator[SparkSession]:
         # Workers import what a test's functions refer to by name.
         env.setenv("PYTHONPATH", str(_ROOT), prepend=os.pathsep)
         env.setenv("SPARK_LOCAL_IP", "127.0.0.1")  # a host name need not resolve
+        env.setattr(java_gateway, "is_instance_of", _is_instance_of)
         session = make()
         try:
             yield session
@@ -47,6 +50,15 @@ def only_session(make: Callable[[], SparkSession]) -> Iterator[SparkSession]:
             for query in session.streams.active:
                 query.stop()
             session.stop()
+
+
+def _is_instance_of(gateway: Any, java_object: Any, name: str) -> bool:
+    """Tell what py4j's function of this name does, for the name of a class.
+
+    PySpark asks a dozen times about each exception, also about the one that ends an iteration. For py4j's, Java looks
+    each time for a class ``py4j`` in all of Spark's jars, and for ``py4j.reflection``, before it finds the right one.
+    """
+    return bool(getattr(gateway.jvm, "py4j.reflection.TypeUtil").isInstanceOf(name, java_object))
 
 
 def active_session(session: SparkSession) -> None:
