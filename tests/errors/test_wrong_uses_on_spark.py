@@ -98,6 +98,7 @@ def failure_of_query(spark: SparkSession, name: str, folder: str) -> tuple[str, 
     raise AssertionError("there was no error")
 
 
+@pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize(("name", "kind"), [("keyed", OperatorError), ("keyed, a state late", ProgramError)])
 def test_what_is_collected_raises_pillarboxs_own_classes(spark: SparkSession, name: str, kind: type) -> None:
     case = CASES[name]
@@ -118,6 +119,7 @@ def test_refused_while_it_is_built(spark: SparkSession, case: Build) -> None:
     check(str(caught.value), case.says)
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_a_workers_error_hides_nothing_of_other_workers(spark: SparkSession) -> None:
     def fails(batches: Any) -> Any:
         for _ in batches:

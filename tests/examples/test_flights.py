@@ -138,6 +138,6 @@ def test_batch_on_spark(spark, tmp_path):
     assert run_batch(spark, first(MOST_DAYS), tmp_path, 4) == result(MOST_DAYS)
 
 
-@pytest.mark.parametrize(("days", "parallelism", "batches"), [pytest.param(MOST_DAYS, 2, 4, marks=_LONG), (30, 3, 3)])
+@pytest.mark.parametrize(("days", "parallelism", "batches"), [pytest.param(MOST_DAYS, 2, 4, marks=_LONG), (10, 3, 2)])
 def test_streaming_on_spark(spark, tmp_path, days, parallelism, batches):
     assert run_streaming(spark, first(days), tmp_path, batches, parallelism, shuffle=batches) == result(days)

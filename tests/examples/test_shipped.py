@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 import pillarbox
-from pillarbox.examples.__main__ import copy, examples
+from pillarbox.examples.__main__ import copy, examples, main
 from scripts import example_data
 from tests.examples.shipped import ORACLES
 from tests.support.docs import HOME
@@ -26,7 +27,6 @@ EXAMPLES = examples()
 LONGEST_PROGRAM = 80  # lines
 LARGEST = 1_000_000  # bytes
 MEASURED = re.compile(r"\b\d\d:\d\d:\d\d(?=, SILENT)|\d+(?= retries)|(?<=epochs without rows: )\d+")
-IN_MAKE_TEST = {"orders_and_payments"}
 
 
 def comparable(output: str) -> list[str]:
@@ -57,14 +57,16 @@ def run(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
-def cases() -> list[object]:
-    """Each example; most of them take a session of Spark's for what other tests have as well."""
-    slow, long = pytest.mark.slow("a session of its own"), pytest.mark.long("each takes a session of its own")
-    return [pytest.param(name, marks=slow if name in IN_MAKE_TEST else long) for name in EXAMPLES]
+def test_an_example_prints_in_a_session_what_its_readme_shows(spark: SparkSession, monkeypatch, capsys):
+    monkeypatch.setattr(pillarbox, "local_session", lambda: spark)
+    monkeypatch.setattr(sys, "argv", sys.argv)  # which the example gets for its own
+    main(["orders_and_payments"])
+    assert comparable(capsys.readouterr().out) == comparable(shown(EXAMPLES["orders_and_payments"]))
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.long("each takes a session of its own, for what other tests have as well")
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_prints_what_its_readme_shows(name: str, tmp_path: Path):
     output = run("-m", "pillarbox.examples", name, cwd=tmp_path)
     assert comparable(output) == comparable(shown(EXAMPLES[name]))

@@ -18,7 +18,10 @@ from tests.faults.conftest import Run
 from tests.faults.oracles.oracle import answer
 from tests.faults.programs.job import NO_FAULTS, FileSink, Ledger, make_events, write_events
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.long("runtime/changes has them without Spark, and spark/starting/test_start.py refuses some on Spark"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from tests.faults.programs.job import Fault, InjectedError
 pytestmark = pytest.mark.fault
 
 
+@pytest.mark.long("spark/starting/test_interrupted_sinks.py runs epochs again, and the next test has such tasks")
 def test_the_sink_raises_after_the_tasks_have_committed(make_run: MakeRun, seed: int) -> None:
     """Each start has homes of its own, whose tasks are at the version that Spark has committed."""
     failing = Counter({random.Random(seed).randrange(1, 4): 2})

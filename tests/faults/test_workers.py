@@ -32,6 +32,7 @@ def anywhere(
     return faults
 
 
+@pytest.mark.long("test_every_operator.py kills workers, and test_restarts.py has a task that fails four times")
 def test_a_task_fails_three_times(make_run: MakeRun, seed: int) -> None:
     rng = random.Random(seed)
     run = make_run(seed + 2, epochs=3)

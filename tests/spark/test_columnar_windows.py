@@ -141,6 +141,7 @@ def test_aggregates_of_a_stream_go_on_after_a_restart(spark, tmp_path, kind):
     assert any(report.state_bytes for report in reports)  # a subtask may have no key
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_a_sum_that_does_not_fit_is_an_error(spark):
     rows = spark.sql("SELECT 'ann' AS card, 0L AS at, explode(array(9223372036854775807L, 1L)) AS amount")
     df = PF.window_aggregate(

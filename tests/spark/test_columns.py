@@ -109,6 +109,7 @@ def test_only_required_parts_of_nested_types_take_another_pass(spark):
     assert steps("id LONG, struct STRUCT<x: BIGINT NOT NULL>") == 2
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_what_does_not_fit_is_an_error_of_the_operator(spark, tmp_path):
     streaming = program(stream_of(spark, spark.range(5), tmp_path / "in"), TooLarge(), "n INT")
     query = (

@@ -104,11 +104,11 @@ def test_a_field_counts_what_state_counts(spark: SparkSession, tmp_path: Path, n
         spark.sparkContext.setJobGroup(f"mine {number}", "a group of the user's")
         out(batch, number)
 
-    counted = keyed(given(spark, tmp_path, 5), Count(notes), COUNTS)
+    counted = keyed(given(spark, tmp_path, 3), Count(notes), COUNTS)
     writer = counted.writeStream.foreachBatch(in_a_group).option("checkpointLocation", str(tmp_path / "checkpoint"))
     pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
     assert sorted((key, field) for key, field, _, _ in out) == sorted(
-        (key, n) for key in range(40) for n in range(1, 6)
+        (key, n) for key in range(40) for n in range(1, 4)
     )
     assert all(field == state for _, field, state, _ in out)
     processes = {pid for _, _, _, pid in out}
@@ -122,7 +122,7 @@ def test_what_functions_see_is_what_they_would_see_in_a_worker(spark: SparkSessi
     spark.sparkContext.addFile(str(tmp_path / "shipped.txt"))
     table, total = spark.sparkContext.broadcast(["even", "odd"]), spark.sparkContext.accumulator(0)
     out = Rows()
-    looked = keyed(given(spark, tmp_path, 3), Look(table, total), "context STRING, place STRING, files STRING")
+    looked = keyed(given(spark, tmp_path, 2), Look(table, total), "context STRING, place STRING, files STRING")
     writer = looked.writeStream.foreachBatch(out).option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = pillarbox.start(writer.trigger(availableNow=True))
     query.awaitTermination()
@@ -138,17 +138,17 @@ def test_what_functions_see_is_what_they_would_see_in_a_worker(spark: SparkSessi
     assert {row[1] for row in out} == {place[0]}
     assert {row[0] for row in out} <= {f"{word} {part} 0 {query.id}" for word in ("even", "odd") for part in range(3)}
     assert {row[2] for row in out} == {"shipped MainThread"}
-    assert total.value == 3 * sum(range(40)), "also in later epochs, in which nothing is unpickled"
+    assert total.value == 2 * sum(range(40)), "also in later epochs, in which nothing is unpickled"
 
 
 @pytest.mark.parametrize("mode", [pytest.param("spawn", marks=pytest.mark.long("homes/test_homes.py spawns")), "off"])
 def test_the_other_modes_give_the_same_results(spark: SparkSession, tmp_path: Path, notes: Path, mode: str) -> None:
     out, session = Rows(), spark.newSession()
     session.conf.set("spark.pillarbox.homes", mode)
-    counted = keyed(given(session, tmp_path, 3), Count(notes), COUNTS)
+    counted = keyed(given(session, tmp_path, 2), Count(notes), COUNTS)
     writer = counted.writeStream.foreachBatch(out).option("checkpointLocation", str(tmp_path / "checkpoint"))
     pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
-    assert sorted((key, n) for key, _, n, _ in out) == sorted((key, n) for key in range(40) for n in range(1, 4))
+    assert sorted((key, n) for key, _, n, _ in out) == sorted((key, n) for key in range(40) for n in range(1, 3))
 
 
 def test_a_program_that_a_query_uses_twice_is_refused(spark: SparkSession, tmp_path: Path, notes: Path) -> None:

@@ -53,6 +53,7 @@ class Count(KeyedProcessFunction):
         (home / "closed").touch()
 
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.python.daemon.module", "tests.support.daemon")
 spark = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()
 spark.sparkContext.setLogLevel("WARN")
 rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().selectExpr("value % 1 AS value")
@@ -80,10 +81,10 @@ def wait_for(what: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-def service(folder: Path, wait: str, writer: str = "writer") -> subprocess.Popen[bytes]:
+def service(folder: Path, python: str, wait: str, writer: str = "writer") -> subprocess.Popen[bytes]:
     script = folder / "service.py"
     script.write_text(SERVICE.replace("{wait}", wait).replace("{writer}", writer))
-    variables = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    variables = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
     command = [sys.executable, str(script), str(folder)]
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         return subprocess.Popen(command, env=variables, stdout=out, stderr=err)
@@ -95,9 +96,9 @@ def said(folder: Path, process: subprocess.Popen[bytes]) -> tuple[int, str, str]
     return code, (folder / "out").read_text(), (folder / "err").read_text()
 
 
-def test_a_service_ends_in_good_order_at_a_signal(spark, tmp_path):
+def test_a_service_ends_in_good_order_at_a_signal(spark, workers_python, tmp_path):
     """Nothing is begun and not committed, functions are closed, and nothing is said of errors."""
-    process = service(tmp_path, "pillarbox.run(query, grace='5 minutes')")
+    process = service(tmp_path, workers_python, "pillarbox.run(query, grace='5 minutes')")
     wait_for(tmp_path / "begun", process)
     process.send_signal(signal.SIGTERM)
     (tmp_path / "go").touch()
@@ -114,10 +115,11 @@ def test_a_service_ends_in_good_order_at_a_signal(spark, tmp_path):
 
 
 @pytest.mark.long("a service that a signal ends says nothing either")
-def test_a_script_that_ends_with_its_query_says_nothing_of_errors(tmp_path):
+def test_a_script_that_ends_with_its_query_says_nothing_of_errors(workers_python, tmp_path):
     """Also one that looks at the query by itself; its functions are closed before Spark goes."""
     (tmp_path / "go").touch()
-    process = service(tmp_path, "while query.isActive: time.sleep(0.05)", "writer.trigger(availableNow=True)")
+    wait, writer = "while query.isActive: time.sleep(0.05)", "writer.trigger(availableNow=True)"
+    process = service(tmp_path, workers_python, wait, writer)
     code, out, err = said(tmp_path, process)
     assert (code, out) == (0, "ended False True\n"), err
     assert (tmp_path / "closed").exists()
