@@ -41,7 +41,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Starts a query of two programs that ask for a dashboard on a port; the queries that were started."""
     started: list[Query] = []
 
-    def run() -> Query:
+    def run() -> Any:
         query: Any = Query()
         how: Any = SimpleNamespace(checkpoint=None, spark=None, trigger="", is_available_now=False)
         remember(StartedQuery(query, how, configuration=Configuration({}, {})))

@@ -109,6 +109,28 @@ def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
     assert shown.stages() is None
 
 
+def test_what_was_read_is_shown_while_the_checkpoint_cannot_be_read(
+    known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known.history = [written(ended=True)]
+    shown = CheckpointQuery(NO_SPARK, "/cp")
+    before = shown.look()
+
+    def gone(spark: Any, checkpoint: str) -> Any:
+        raise ConnectionError("the store is gone")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(stored, "read_history", gone)
+        assert shown.look() > before
+        assert shown.look() == before + 1, "it is told once"
+        assert shown.snapshot().epochs[-1].rows == 9
+        assert shown.snapshot().missing == [
+            "The checkpoint could not be read again, so this is older: ConnectionError: the store is gone."
+        ]
+    assert shown.look() == before + 2
+    assert shown.snapshot().missing == []
+
+
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> WatchedQuery:
     """A query that this process runs, on a checkpoint with a history."""

@@ -89,7 +89,7 @@ function drawPlan(plan) {
         `level ${level}${level === 0 ? " (sources)" : ""}${share ? ` · ${percent(share)} of the epoch` : ""}`));
       let y = top + 26;
       for (const vertex of column) {
-        const size = 46 + LINE * vertex.operators.length + (vertex.run ? 26 : 0);
+        const size = LINE * vertex.operators.length + (vertex.run ? 52 : 36);
         places.set(`${program}/${vertex.number}`, { x: x(level), y, size });
         y += size + 18;
       }

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import CheckpointMismatchError
+from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._model.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox._model.query_model import now_ms
 from pillarbox._model.snapshot import Run, Snapshot, Stage
@@ -31,7 +31,8 @@ class CheckpointQuery:
         self._spark = spark
         self._checkpoint = checkpoint
         self._reading = threading.Lock()
-        self._snapshot = stored_snapshot(spark, checkpoint)
+        # The newest snapshot that was read, and the snapshot that is shown.
+        self._known = self._snapshot = stored_snapshot(spark, checkpoint)
         self._version = 1
         self._read_at = time.monotonic()
 
@@ -44,10 +45,18 @@ class CheckpointQuery:
         """Read the checkpoint again, if that was some time ago; return a number that grows with what is new."""
         with self._reading:
             if time.monotonic() - self._read_at >= _FRESH:
-                found = stored_snapshot(self._spark, self._checkpoint)
+                found = self._read_again()
                 self._version += found != self._snapshot
                 self._snapshot, self._read_at = found, time.monotonic()
             return self._version
+
+    def _read_again(self) -> Snapshot:
+        try:
+            self._known = stored_snapshot(self._spark, self._checkpoint)
+        except Exception as error:  # what was read before is still worth seeing
+            why = f"The checkpoint could not be read again, so this is older: {describe(error)}."
+            return replace(self._known, missing=[*self._known.missing, why])
+        return self._known
 
     def snapshot(self) -> Snapshot:
         """Return what was read last."""
