@@ -1,6 +1,7 @@
 """A pytest plugin: the cycle collector leaves alone what was there before the tests.
 
-That is a million objects, of modules and of tests that are yet to run, at which each full collection would look.
+That is a million objects, of modules and of tests that are yet to run, at which each full collection would look. So
+does ``gc.get_freeze_count()``, which takes twenty milliseconds: no test is to begin with it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,33 @@ import gc
 
 import pytest
 
+_unfreeze = gc.unfreeze
+_is_frozen = False
+
+
+def _noted_unfreeze() -> None:
+    global _is_frozen
+    _is_frozen = False
+    _unfreeze()
+
+
+def _freeze() -> None:
+    global _is_frozen
+    gc.freeze()
+    _is_frozen = True
+
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
+    gc.unfreeze = _noted_unfreeze  # pillarbox's tasks call it, too
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    gc.freeze()
+    _freeze()
     gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if not gc.get_freeze_count():  # the test before this one has called gc.unfreeze()
-        gc.freeze()
+    if not _is_frozen:  # the test before this one has called gc.unfreeze()
+        _freeze()

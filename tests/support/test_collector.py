@@ -1,0 +1,23 @@
+"""The cycle collector in tests."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from tests.support import collector
+
+
+def test_what_a_test_has_given_back_to_the_collector_is_frozen_before_the_next_one(request: pytest.FixtureRequest):
+    assert gc.get_freeze_count() > 10_000
+    gc.unfreeze()
+    assert gc.get_freeze_count() == 0
+    collector.pytest_runtest_setup(request.node)
+    frozen = gc.get_freeze_count()
+    assert frozen > 10_000
+    # Where nothing has, garbage of the tests before stays with the collector.
+    ring: list[object] = []
+    ring.append(ring)
+    collector.pytest_runtest_setup(request.node)
+    assert gc.get_freeze_count() == frozen
