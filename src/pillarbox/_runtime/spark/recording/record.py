@@ -245,9 +245,9 @@ def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
     text = str(failure)
     told = Failure.of_text(text)
     why = message_of(text) if told is None else told.message
-    why = why.rpartition("terminated with exception: ")[2].split("\n", 1)[0]
+    why = why.rpartition("terminated with exception: ")[2].split("\n", 1)[0].strip(" ;")
     return CheckpointMismatchError(
-        f"checkpoint {start.checkpoint}: the epoch could not run again: {why.strip()}; if its sources no longer have"
+        f"checkpoint {start.checkpoint}: the epoch could not run again: {why}; if its sources no longer have"
         " what it read, record a newer one"
     )
 
