@@ -24,7 +24,9 @@ KEY, RECORD, MESSAGE = "ann-7f3d", "jones-91c2", "amount-of-4711"
 PLANTED = (KEY, RECORD, MESSAGE)
 FRAME = 'File "/home/me/program.py", line 17'
 NOTES = ['{"programs": []}']
-STATE: dict[str, Any] = {"operators": [{"uid": "count", "keys": 3, "largest": [[KEY, 100]]}]}
+STATE: dict[str, Any] = {
+    "operators": [{"uid": "count", "keys": 3, "largest": [[KEY, 100]], "bytes_of": {"seen": 900, "timer": 100}}]
+}
 
 
 def _failure() -> Failure:
@@ -91,13 +93,17 @@ def test_it_opens_without_a_query(tmp_path: Path) -> None:
     assert view["missing"] == ["This is a bundle: b.zip."]
     assert view["plan"]["vertices"][1]["run"]["records_in"] == 9
     assert [each["status"] for each in view["earlier"]] == ["failed"]
+    assert view["state_sizes"] == [
+        {"uid": "count", "name": "seen", "bytes": 900},
+        {"uid": "count", "name": "timer", "bytes": 100},
+    ]
 
 
 def test_a_former_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "b.zip"
     written(path, with_records=False)
     before = path.read_bytes()
-    unwritable: Any = {"operators": {1, 2}}
+    unwritable: Any = {"operators": [{"uid": "count", "keys": {1, 2}}]}
     with pytest.raises(TypeError):
         write_bundle(path, snapshot(), NOTES, unwritable, with_records=True)
     assert path.read_bytes() == before

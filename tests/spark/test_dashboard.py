@@ -199,6 +199,8 @@ def check_bundle(spark: SparkSession, checkpoint: Path, path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             content = path.read_bytes() + b"".join(archive.read(name) for name in archive.namelist())
         assert [each.encode() in content for each in _PLANTED] == [with_records] * 2
+    # The size of each state by its name is in it.
+    assert read_bundle(path).state_sizes["count"].keys() == {"seen", "timer"}
     with pillarbox.Dashboard() as opened, httpx.Client(base_url=opened.url, timeout=60) as client:
         opened.show(StoredQuery(read_bundle(path)))
         [entry] = client.get("/api/queries").json()

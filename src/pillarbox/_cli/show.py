@@ -105,7 +105,7 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
     rows = []
     for operator in operators:
         timers, due = operator["timers"], operator["next_timers"]
-        sizes = operator.get("bytes_of") or {}
+        sizes = operator["bytes_of"]
         states = "\n".join(
             f"{name}: {kind}" + (f", about {size(sizes[name])}" if name in sizes else "")
             for name, kind in operator["states"].items()

@@ -70,6 +70,11 @@ def view_of(snapshot: Snapshot) -> dict[str, Any]:
         "skew": [] if epoch is None else [_skew(each) for each in skew_of(epoch)],
         "calls": _calls(snapshot.epochs),
         "counters": _counters(snapshot.epochs),
+        "state_sizes": [
+            {"uid": uid, "name": name, "bytes": size}
+            for uid, sizes in snapshot.state_sizes.items()
+            for name, size in sizes.items()
+        ],
         "growth": [vars(each) for each in growth_of(snapshot)],
         "memory": vars(memory_of(snapshot)),
         "findings": [vars(each) for each in wrong(Facts.of(snapshot))],

@@ -36,6 +36,9 @@ def write_bundle(
         state: the figures of its state, as ``inspect`` has them; None: they could not be read.
         with_records: whether keys, records and error messages go along.
     """
+    if state is not None:
+        sizes = {each["uid"]: each["bytes_of"] for each in state["operators"] if each.get("bytes_of")}
+        snapshot = replace(snapshot, state_sizes=sizes)
     if not with_records:
         snapshot, state = without_records(snapshot), _without_keys(state)
     started = path.with_name(f".{path.name}.tmp")

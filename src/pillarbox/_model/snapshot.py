@@ -226,6 +226,7 @@ class Snapshot:
         earlier: the runs before it, the newest first.
         epochs: its newest epochs, the oldest first.
         missing: what is not known, as messages for people.
+        state_sizes: about how many bytes each state takes, by uid and name; only in a bundle, for which all is read.
     """
 
     id: str
@@ -238,6 +239,7 @@ class Snapshot:
     earlier: list[Run] = field(default_factory=list)
     epochs: list[EpochRun] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    state_sizes: dict[str, dict[str, int]] = field(default_factory=dict)
     format: int = FORMAT
 
     @property

@@ -16,7 +16,7 @@ const PARTS = [
   ["watermarks", "Event time", watermarks, ["watermarks", "plan"]],
   ["skew", "Skew", skew, ["skew", "plan"]],
   ["calls", "Calls and counters", calls, ["calls", "counters"]],
-  ["state", "State and memory", state, ["growth", "memory", "run", "checkpoint"]],
+  ["state", "State and memory", state, ["growth", "memory", "run", "checkpoint", "state_sizes"]],
   ["key", "A key’s life", keyForm, ["id", "keyed"]],
   ["history", "Runs", history, ["run", "earlier"]],
   ["settings", "Settings and versions", settings, ["settings", "versions"]],
@@ -276,7 +276,8 @@ function state(view) {
     table(view.growth, [
       ["Operator", (each) => each.uid], ["State", (each) => bytes(each.bytes), "number"], ["Keys", (each) => number(each.keys), "number"], ["Growth", perDay, "number"],
     ]),
-    view.growth.length && view.checkpoint ? el("p", { class: "muted" }, "A task knows the size of a key’s state as a whole. For the size by the name of the state, run ",
+    table(view.state_sizes, [["Operator", (each) => each.uid], ["State", (each) => each.name], ["About", (each) => bytes(each.bytes), "number"]]),
+    view.growth.length && view.checkpoint && !view.state_sizes.length ? el("p", { class: "muted" }, "A task knows the size of a key’s state as a whole. For the size by the name of the state, run ",
       el("code", {}, `pillarbox inspect ${view.checkpoint}`), ".") : null,
     el("p", {}, `The fullest worker process has ${bytes(memory.bytes)}${memory.limit ? ` of ${bytes(memory.limit)}` : ""}; `,
       memory.full_at ? `memory runs out on ${time(memory.full_at).slice(0, 16)} if it grows on like that.` : `${memory.message}.`),
