@@ -67,7 +67,7 @@ class Failing(SparkSide):
         super().__init__(directory, {"spark__driver__memory": "1g"})
 
     def _writer(self) -> Any:
-        env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(1)
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(1).set_max_parallelism(1)
         rows = self.spark.readStream.schema("key LONG, amount LONG").parquet(str(self.directory / "rows"))
         counts = env.from_dataframe(rows).key_by("key").process(Count()).uid("count")
         return counts.to_dataframe("key LONG, n LONG").writeStream.format("noop")
@@ -80,7 +80,7 @@ class Failing(SparkSide):
         except StreamingQueryException as error:
             failure = Failure.of_text(str(error))
             assert failure is not None, error
-            return vars(failure)
+            return {"failure": vars(failure)}
         raise AssertionError("the query has not failed")
 
     def record(self, recording: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def replay(recording: Path) -> dict[str, Any]:
 def again(directory: Path) -> dict[str, Any]:
     """Start the program again in a process of its own; return its failure."""
     side = Side(Failing, directory=str(directory))
-    failure = side.ask("fail")
+    failure: dict[str, Any] = side.ask("fail")["failure"]
     side.close()
     return failure
 
@@ -130,7 +130,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     write_rows(directory, arguments.rows, arguments.fails_at)
     recording = directory / "recording"
     side = Side(Failing, directory=str(directory))
-    noted = side.ask("fail")
+    noted = side.ask("fail")["failure"]
     recorded = side.ask("record", recording=str(recording))["seconds"]
     side.close()
     print(f"recorded in {recorded:.1f} s: record {noted['number']:,} of {arguments.rows:,} fails", flush=True)
