@@ -22,7 +22,9 @@ function fill(element, attributes, children) {
   return element;
 }
 
-const number = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+// (To make a format for each number would take most of the time of a large page.)
+const NUMBERS = new Intl.NumberFormat("en");
+const number = (value) => (value === null || value === undefined ? "–" : NUMBERS.format(Math.round(value)));
 const percent = (share) => `${(share * 100).toFixed(share < 0.1 ? 1 : 0)}%`;
 
 function duration(ms) {
