@@ -9,6 +9,7 @@ runs with Hadoop's own class.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def write() -> None:
     if settings.exists() and settings.stat().st_mtime > max(path.stat().st_mtime for path in made_of):
         return
     settings.unlink(missing_ok=True)
-    gateway: Any = launch_gateway()
+    gateway: Any = launch_gateway(popen_kwargs={"stderr": subprocess.DEVNULL})  # what Spark tells of its log
     jvm = gateway.jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
