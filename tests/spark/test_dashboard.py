@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -20,6 +22,7 @@ from pillarbox._model.bundle import read_bundle, write_bundle
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
 from pillarbox._runtime.spark.watching.stored import CheckpointQuery, stored_snapshot
+from pillarbox._runtime.spark.watching.watched import stages_of
 from tests.see.queries import FIRST, Count, Inbox, counts, started
 
 pytestmark = [
@@ -205,6 +208,36 @@ def check_bundle(spark: SparkSession, checkpoint: Path, path: Path) -> None:
         opened.show(StoredQuery(read_bundle(path)))
         [entry] = client.get("/api/queries").json()
         assert entry["status"] == "failed"
+
+
+def test_the_stages_of_a_query_are_those_of_its_running_jobs(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark puts the jobs of a query into a group with the name of its run."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
+
+    def wait(batches: Iterator[Any]) -> Iterator[Any]:
+        begun.touch()
+        while not go.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    def run() -> None:
+        spark.sparkContext.setJobGroup("a run", "")
+        spark.range(10).count()  # one that has ended
+        spark.range(0, 10, 1, 2).mapInArrow(wait, "id LONG").collect()
+
+    thread = InheritableThread(run)
+    thread.start()
+    try:
+        # (Spark notes a little later what it runs.)
+        while not (begun.exists() and any(stage.active for stage in stages_of(spark, "a run") or ())):
+            time.sleep(0.05)
+        [stage] = stages_of(spark, "a run") or []
+        assert (stage.tasks, stage.completed, stage.failed) == (2, 0, 0)
+        assert stages_of(spark, "another run") == []
+    finally:
+        go.touch()
+        thread.join()
+    assert stages_of(spark, "a run") == []
 
 
 def test_several_programs_and_several_queries(

@@ -156,6 +156,20 @@ def execution_of(query: Any) -> Any:
     return query._jsq.streamingQuery()
 
 
+def running_jobs(spark: Any, group: str) -> list[int]:
+    """Return the jobs of a group that run, in a classic session. If it goes, nobody sees the stages of a query.
+
+    Spark keeps a thousand jobs of a group that have ended. So their numbers come as one text: each number of an array
+    would be a call to Java.
+    """
+    tracker = spark.sparkContext.statusTracker()
+    running = set(tracker.getActiveJobsIds())
+    if not running:
+        return []
+    numbers = java_class(spark, "java.util.Arrays").toString(tracker._jtracker.getJobIdsForGroup(group))
+    return sorted(running.intersection(json.loads(numbers)))
+
+
 class ProgressMark(NamedTuple):
     """Which progress report of a query it is: reports that there was no input have the numbers of others."""
 

@@ -16,7 +16,7 @@ from pillarbox._model.plan import Plan
 from pillarbox._model.query_model import QueryModel, now_ms
 from pillarbox._model.snapshot import Run, Snapshot, Stage
 from pillarbox._runtime.spark.configuration import configuration_of
-from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.facts import is_classic, running_jobs
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.reading.key_life import key_life, no_checkpoint
 from pillarbox._runtime.spark.starting.examination import warn_of_findings
@@ -167,11 +167,9 @@ def stages_of(spark: SparkSession, run: str) -> list[Stage] | None:
         return None
     tracker = spark.sparkContext.statusTracker()
     found: list[Stage] = []
-    for job in tracker.getJobIdsForGroup(run):
+    for job in running_jobs(spark, run):
         info = tracker.getJobInfo(job)
-        if info is None or info.status != "RUNNING":
-            continue
-        for number in info.stageIds:
+        for number in () if info is None else info.stageIds:
             stage = tracker.getStageInfo(number)
             if stage is not None:
                 counts = stage.numTasks, stage.numActiveTasks, stage.numCompletedTasks, stage.numFailedTasks
