@@ -214,10 +214,10 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
     both = Plan([*one.vertices, *other], [*one.edges, *(replace(each, program="pillarbox 2") for each in one.edges)])
     query = QueryModel("q", "two", "", both, model().snapshot().run)
     began = 1_699_999_981_000
-    told = progress(1, keyed(records_in=8, busy_ms=600, operators=[[8, 3], [3, 3]], started=began + 100))
-    second = progress(
-        1, keyed(records_in=5, busy_ms=200, operators=[[5, 1], [1, 1]], started=began + 100), name="pillarbox 2"
-    )
+    one_task = keyed(records_in=8, busy_ms=600, operators=[[8, 3], [3, 3]], keys=3, state_bytes=300)
+    other_task = keyed(records_in=5, busy_ms=200, operators=[[5, 1], [1, 1]], keys=2, state_bytes=200)
+    told = progress(1, replace(one_task, started=began + 100))
+    second = progress(1, replace(other_task, started=began + 100), name="pillarbox 2")
     query.progressed({**told, "observedMetrics": told["observedMetrics"] | second["observedMetrics"]})
     view = view_of(query.snapshot())
     shares = {(each["program"], each["level"]): each["level_share"] for each in view["plan"]["vertices"]}
@@ -227,6 +227,9 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
         ("pillarbox 2", 0): 0,
         ("pillarbox 2", 1): pytest.approx(0.2),
     }
+    # Their operators have one uid, under which their state is added up.
+    assert [(each["uid"], each["keys"], each["bytes"]) for each in view["growth"]] == [("count", 5, 500)]
+    assert view["keyed"] == ["count"]
     counts = {each["program"]: each["operators"][0].get("in") for each in view["plan"]["vertices"] if each["level"]}
     assert counts == {"pillarbox": 8, "pillarbox 2": 5}
 

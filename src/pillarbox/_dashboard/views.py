@@ -63,7 +63,7 @@ def view_of(snapshot: Snapshot) -> dict[str, Any]:
         "failures": [vars(each) for each in snapshot.run.failures],
         "plan": _plan(snapshot, epoch),
         # The operators that have keys, by uid.
-        "keyed": [] if snapshot.plan is None else [each.uid for each in snapshot.plan.vertices if each.is_keyed],
+        "keyed": [] if snapshot.plan is None else _keyed(snapshot.plan.vertices),
         "strip": [{"number": each.number, "duration": each.duration, "rows": each.rows} for each in snapshot.epochs],
         "shown": None if epoch is None else _epoch(epoch),
         "watermarks": [vars(each) for each in held_watermarks(snapshot)],
@@ -80,6 +80,10 @@ def view_of(snapshot: Snapshot) -> dict[str, Any]:
         "findings": [vars(each) for each in wrong(Facts.of(snapshot))],
         "missing": snapshot.missing,
     }
+
+
+def _keyed(vertices: Sequence[PlanVertex]) -> list[str]:
+    return list(dict.fromkeys(each.uid for each in vertices if each.is_keyed))
 
 
 def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 
 from pillarbox._model.plan import Plan
@@ -57,14 +58,22 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
         longest=epoch.duration,
         busy_ms=sum(each.busy_ms for each in epoch.vertices),
         back_pressured_ms=sum(each.back_pressured_ms for each in epoch.vertices),
-        state_bytes={_uid(uids, each): each.state_bytes or 0 for each in stateful},
-        keys={_uid(uids, each): each.keys or 0 for each in stateful},
+        state_bytes=_by_uid((_uid(uids, each), each.state_bytes or 0) for each in stateful),
+        keys=_by_uid((_uid(uids, each), each.keys or 0) for each in stateful),
         timers=sum(each.timers or 0 for each in stateful),
         lag=None if lowest is None or abs(lowest) > 1 << 60 else end - lowest,
         counters=counters,
         repeated=sum(each.repeated for each in epoch.vertices),
         process_bytes=max((each.process_bytes for each in epoch.tasks if each.process_bytes), default=None),
     )
+
+
+def _by_uid(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Add up counts by uid: two programs of a query may have an operator of one uid."""
+    found: dict[str, int] = {}
+    for uid, count in counts:
+        found[uid] = found.get(uid, 0) + count
+    return found
 
 
 def _uid(uids: dict[tuple[str, int], str], vertex: VertexRun) -> str:
