@@ -13,7 +13,7 @@ from tests.support.class_archive import java_options
 from tests.support.connect import ConnectClient
 from tests.support.forked_python import forked_python
 from tests.support.local_files import use_local_files
-from tests.support.sessions import active_session, only_session
+from tests.support.sessions import active_session, only_session, tasks_are_tried_once
 
 pytest_plugins = ["tests.support.budgets", "tests.support.collector"]
 
@@ -99,16 +99,8 @@ def _the_session_stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def one_attempt(spark: SparkSession) -> Iterator[None]:
     """A task that fails is not tried again meanwhile: for what fails at every attempt, each in a new worker."""
-    # Spark reads `local[2, 4]` once for all; the scheduler hands the number on to each set of tasks.
-    scheduler = spark.sparkContext._jsc.sc().taskScheduler()
-    attempts = scheduler.getClass().getDeclaredField("maxTaskFailures")
-    attempts.setAccessible(True)
-    before = attempts.getInt(scheduler)
-    attempts.setInt(scheduler, 1)
-    try:
+    with tasks_are_tried_once(spark):
         yield
-    finally:
-        attempts.setInt(scheduler, before)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pillarbox._runtime.spark.facts import java_session, jvm
 from pillarbox._runtime.spark.settings.session import local_session
 
-__all__ = ["active_session", "only_session", "session_with_package"]
+__all__ = ["active_session", "only_session", "session_with_package", "tasks_are_tried_once"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,6 +59,21 @@ def _is_instance_of(gateway: Any, java_object: Any, name: str) -> bool:
     each time for a class ``py4j`` in all of Spark's jars, and for ``py4j.reflection``, before it finds the right one.
     """
     return bool(getattr(gateway.jvm, "py4j.reflection.TypeUtil").isInstanceOf(name, java_object))
+
+
+@contextmanager
+def tasks_are_tried_once(session: SparkSession) -> Iterator[None]:
+    """Have the tasks of a classic session not tried again meanwhile, where they fail."""
+    # Spark reads `local[2, 4]` once for all; the scheduler hands the number on to each set of tasks.
+    scheduler = session.sparkContext._jsc.sc().taskScheduler()
+    attempts = scheduler.getClass().getDeclaredField("maxTaskFailures")
+    attempts.setAccessible(True)
+    before = attempts.getInt(scheduler)
+    attempts.setInt(scheduler, 1)
+    try:
+        yield
+    finally:
+        attempts.setInt(scheduler, before)
 
 
 def active_session(session: SparkSession) -> None:

@@ -19,6 +19,7 @@ from pillarbox import ConfigurationError, ProgramError, StreamExecutionEnvironme
 from pillarbox._runtime.recording.recording import read_recording
 from pillarbox._runtime.recording.replay import replay
 from tests.spark.recording.program import Inbox, Seen, Totals
+from tests.support.sessions import tasks_are_tried_once
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow("four queries, and processes without Java")]
 FIRST = 1_700_000_000_000
@@ -49,9 +50,11 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         inbox.put(*((f"c{number % 7}", 1, FIRST + 60_000 * epoch + number) for number in range(300)))
     query = pillarbox.start(program(spark, inbox).option("checkpointLocation", checkpoint))
     query.processAllAvailable()
-    inbox.put(*((f"c{number % 7}", 1, FIRST + 200_000 + number) for number in range(300)), ("c3", -5, FIRST + 210_000))
-    with pytest.raises(StreamingQueryException, match="an amount of -5"):
-        query.awaitTermination()
+    later = ((f"c{number % 7}", 1, FIRST + 200_000 + number) for number in range(300))
+    with tasks_are_tried_once(spark):
+        inbox.put(*later, ("c3", -5, FIRST + 210_000))
+        with pytest.raises(StreamingQueryException, match="an amount of -5"):
+            query.awaitTermination()
     yield inbox, checkpoint
 
 
