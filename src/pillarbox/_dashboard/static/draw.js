@@ -162,15 +162,14 @@ function drawVertex(vertex, place, width, line, isMost) {
 
 // The last epochs, a bar each.
 function drawStrip(epochs) {
-  const WIDTH = 900, HEIGHT = 70, longest = Math.max(1, ...epochs.map((each) => each.duration)), step = WIDTH / 60;
-  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "strip wide", role: "img", "aria-label": `The last ${epochs.length} epochs, the longest took ${duration(longest)}` });
+  const WIDTH = 900, HEIGHT = 56, longest = Math.max(1, ...epochs.map((each) => each.duration)), step = WIDTH / 60;
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", class: "strip wide", role: "img", "aria-label": `The last ${epochs.length} epochs, the longest took ${duration(longest)}` });
   epochs.forEach((each, index) => {
-    const size = Math.max(1, (each.duration / longest) * (HEIGHT - 14));
+    const size = Math.max(1, (each.duration / longest) * HEIGHT);
     picture.append(svg("rect", { x: index * step + 1, y: HEIGHT - size, width: step - 2, height: size, class: each.rows ? "busy" : "idle" },
       svg("title", {}, `epoch ${each.number}: ${duration(each.duration)}, ${number(each.rows)} rows`)));
   });
-  picture.append(svg("text", { x: 2, y: 10, class: "muted" }, `longest ${duration(longest)}`));
-  return picture;
+  return el("figure", {}, el("figcaption", {}, `The last ${epochs.length} epochs; the longest took ${duration(longest)}`), picture);
 }
 
 // An epoch as a Gantt chart: Spark's parts, then the tasks of each vertex.
