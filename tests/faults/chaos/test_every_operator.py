@@ -13,6 +13,7 @@ from pillarbox._graph.program import Program
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.stateless.sinks import PrintOperator
+from pillarbox._runtime.recording.unanswered import UnansweredOperator
 from pillarbox._runtime.spark import runtime
 from tests.faults.parts import columns
 from tests.faults.parts.part import streams_of
@@ -25,6 +26,7 @@ from tests.operators_table.test_entries import all_operators
 NOT_UNDER_FAULTS: dict[type[StreamOperator], str] = {
     **dict.fromkeys(BASES, "is what others are made of"),
     PrintOperator: "writes to the output of a worker, where nothing can be compared",
+    UnansweredOperator: "is in no query: it stops a replay at a call",
 }
 
 
