@@ -24,7 +24,7 @@ class Findings(NamedTuple):
     """What was found.
 
     Attributes:
-        queries: how many queries were looked at.
+        queries: how many queries were looked at, of those that have had epochs.
         wrong: for each finding the query, the rule and the message.
     """
 
@@ -46,7 +46,10 @@ def read_findings(file: Path) -> Findings:
     """Return what is in a file; a case without queries of pillarbox has none."""
     lines = file.read_text().splitlines() if file.exists() else []
     looked = [json.loads(line) for line in lines]
-    return Findings(len(looked), [[each["query"], *found] for each in looked for found in each["wrong"]])
+    return Findings(
+        sum(bool(each["epochs"]) for each in looked),
+        [[each["query"], *found] for each in looked for found in each["wrong"]],
+    )
 
 
 def notice_queries() -> None:
@@ -80,7 +83,7 @@ def examine_queries() -> None:
     with Path(os.environ[_FILE]).open("a") as file:
         for started in _noticed:
             watched = WatchedQuery(started)
-            watched.look()
+            watched.take_progress()
             found = [[each.rule, each.message] for each in wrong(Facts.of(watched.snapshot()))]
             epochs = len(watched.snapshot().epochs)
             file.write(json.dumps({"query": started.checkpoint, "epochs": epochs, "wrong": found}) + "\n")

@@ -17,6 +17,7 @@ from tests.benchmarks.test_cases import last_line
 # Those that have no streaming query of pillarbox in them, with the reason.
 WITHOUT_QUERIES = {
     "batch": "its programs read batch DataFrames",
+    "async": "its programs read batch DataFrames",
     "stateless": "its programs read batch DataFrames",
     "state": "its small size has no Spark",
     "key-cost": "it has no Spark",
@@ -30,7 +31,11 @@ def test_what_sides_find_is_gathered(tmp_path: Path) -> None:
     file = tmp_path / "findings.jsonl"
     assert read_findings(file) == Findings(0, [])
     found = [["slow_epochs", "an epoch takes 2 s"], ["retention", "Spark keeps 2 epochs"]]
-    lines = [{"query": "one", "epochs": 3, "wrong": []}, {"query": "other", "epochs": 9, "wrong": found}]
+    lines = [
+        {"query": "one", "epochs": 3, "wrong": []},
+        {"query": "other", "epochs": 9, "wrong": found},
+        {"query": "none", "epochs": 0, "wrong": []},
+    ]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert read_findings(file) == Findings(2, [["other", *found[0]], ["other", *found[1]]])
 

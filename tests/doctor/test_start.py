@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,12 @@ import pytest
 from pillarbox._doctor.facts import Facts
 from pillarbox._doctor.rules import FIRST_EPOCH_RULES, RULES, START_RULES, Rule, examine
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.configuration import Configuration
 from pillarbox._runtime.spark.starting import examination
 from pillarbox._runtime.spark.starting.examination import warn_of_findings
+from pillarbox._runtime.spark.starting.started import StartedQuery
+from pillarbox._runtime.spark.watching import watched
+from pillarbox._runtime.spark.watching.watched import WatchedQuery
 from tests.doctor.test_rules import SETTINGS, VERSIONS, facts, growing
 from tests.model.made import keyed, model, progress, source
 
@@ -113,3 +118,19 @@ def test_the_parallelism_of_a_checkpoint_is_taken_where_it_was_read(monkeypatch:
     assert checkpoint.known_parallelism is None
     monkeypatch.setitem(vars(checkpoint), "_last_partitions", {7: 40})
     assert checkpoint.known_parallelism == 40
+
+
+def test_the_workers_are_looked_at_in_the_first_epoch_that_has_tasks(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark also reports that there was nothing to do."""
+    monkeypatch.setattr(watched, "is_classic", lambda spark: True)
+    query: Any = SimpleNamespace(id="q", runId="r", name="counts")
+    start: Any = SimpleNamespace(checkpoint=None, spark=None)
+    looked_at = WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, VERSIONS)))
+    of_others = [source(records_in=9, versions={**VERSIONS, "pandas": "2.2.0"})]
+    for number, tasks in enumerate(([], of_others, of_others)):
+        query.lastProgress = progress(number, *tasks)
+        query.recentProgress = [query.lastProgress]
+        looked_at.take_progress()
+        assert len(warned(caplog)) == (number == 1)

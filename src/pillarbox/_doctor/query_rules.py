@@ -201,7 +201,7 @@ def endless_state(facts: Facts) -> str | None:
 
 
 def partitions_and_cores(facts: Facts) -> str | None:
-    """Check that there are not many more state partitions than cores, and not fewer."""
+    """Check that there are not many more state partitions than cores."""
     cores = known(facts.cores, "the cores of the cluster")
     said = facts.settings.get("parallelism", "")
     if not said.isdigit():

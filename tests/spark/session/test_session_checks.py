@@ -127,6 +127,17 @@ BY_CORES = "by the cluster's cores"
         ({"spark__master": "yarn"}, 16, "as nobody knows the cluster's cores"),
         ({"spark__master": "yarn", "spark__executor__instances": "3", "spark__executor__cores": "2"}, 6, BY_CORES),
         ({"spark__master": "k8s", "spark__default__parallelism": "5"}, 5, BY_CORES),
+        # Two of three executors have come.
+        (
+            {
+                "spark__master": "k8s",
+                "spark__default__parallelism": "4",
+                "spark__executor__instances": "3",
+                "spark__executor__cores": "2",
+            },
+            6,
+            BY_CORES,
+        ),
     ],
 )
 def test_default_parallelism(conf, parallelism, reason):

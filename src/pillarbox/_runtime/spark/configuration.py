@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from pillarbox._runtime.spark.cores import cores_of
 from pillarbox._runtime.spark.facts import is_classic, java_class
 
 if TYPE_CHECKING:
@@ -75,9 +76,11 @@ def settings_of(spark: SparkSession) -> dict[str, str]:
         pairs = (line.partition("=") for line in conf.toDebugString().splitlines())
         found = {name: value for name, _, value in pairs}
         found |= {name: value for name in _OF_SESSION if (value := spark.conf.get(name, None)) is not None}
-        found["cores"] = str(spark.sparkContext.defaultParallelism)
     else:
         found = {str(name): str(value) for name, value in spark.conf.getAll.items()}
+    cores = cores_of(spark, found.get)
+    if cores is not None:
+        found["cores"] = str(cores)
     return {name: masked(name, value) for name, value in sorted(found.items()) if _TOLD.match(name)}
 
 

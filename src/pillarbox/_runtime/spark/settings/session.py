@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._doctor import machine_rules as rules
 from pillarbox._doctor.facts import Facts
 from pillarbox._errors import ConfigurationError, check_count, check_text
+from pillarbox._runtime.spark.cores import cores_of, default_slots, local_cores
 from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
 
 if TYPE_CHECKING:
@@ -195,42 +196,10 @@ def default_parallelism(spark: SparkSession) -> tuple[int, str]:
         return _MOST_PARTITIONS, f"the most by default, as {SHUFFLE_PARTITIONS} is {partitions}"
     if partitions not in (0, 200):  # Spark's own, or ``auto``: nobody has chosen it
         return partitions, f"as {SHUFFLE_PARTITIONS} says"
-    cores = _cores(spark)
+    cores = cores_of(spark)
     if not cores:
         return _MOST_BY_DEFAULT, "as nobody knows the cluster's cores"
     return min(cores, _MOST_BY_DEFAULT), "by the cluster's cores"
-
-
-def _cores(spark: SparkSession) -> int | None:
-    """Return how many tasks run at a time; None: nobody knows."""
-    executors = spark.conf.get("spark.executor.instances", None)
-    if (spark.conf.get("spark.dynamicAllocation.enabled", None) or "").lower() == "true":
-        # Executors come when there is work: the present ones tell nothing.
-        executors = spark.conf.get("spark.dynamicAllocation.maxExecutors", None)
-    else:
-        known = _default_slots(spark)
-        if known is not None:
-            return known
-        if executors is None:
-            return _local_cores(spark)
-    if executors is None or not executors.isdigit():
-        return None
-    return int(executors) * int(spark.conf.get("spark.executor.cores", None) or 1)
-
-
-def _default_slots(spark: SparkSession) -> int | None:
-    """Return how many tasks Spark takes for granted that run at a time; None: (Spark Connect) no setting tells."""
-    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
-    said = spark.conf.get("spark.default.parallelism", None) if context is None else context.defaultParallelism
-    return None if said is None else int(said)
-
-
-def _local_cores(spark: SparkSession) -> int | None:
-    """Return the cores of a local master, or None."""
-    local = re.match(r"local\[(\d+|\*)", spark.conf.get("spark.master", "") or "")
-    if local is None:
-        return None
-    return (os.cpu_count() or 1) if local[1] == "*" else int(local[1])
 
 
 def task_slots(spark: SparkSession) -> int:
@@ -241,8 +210,12 @@ def task_slots(spark: SparkSession) -> int:
     Raises:
         ConfigurationError: (Spark Connect) no setting tells.
     """
-    said = spark.conf.get("spark.sql.leafNodeDefaultParallelism", None)
-    slots = int(said) if said else _default_slots(spark) or _local_cores(spark)
+
+    def get(name: str) -> str | None:
+        return spark.conf.get(name, None)
+
+    said = get("spark.sql.leafNodeDefaultParallelism")
+    slots = int(said) if said else default_slots(spark, get) or local_cores(get)
     if slots is None:
         raise ConfigurationError(
             "job_rate_limit is shared by the tasks of the source, and their number is not known: set"

@@ -49,6 +49,7 @@ class WatchedQuery:
         self._checkpoint = started.checkpoint
         self._progress = ProgressReader(query)
         self._warned = False
+        self._examined = False
         # The earlier runs of this query, from the history; None: nobody has asked yet.
         self._earlier: list[Snapshot] | None = None
         self._reading = threading.Lock()  # guards it
@@ -87,13 +88,19 @@ class WatchedQuery:
         return found
 
     def _take(self, progress: Progress) -> None:
-        is_first = self.model.version == 0
         try:
             self.model.progressed(progress)
-            if is_first:
-                warn_of_findings(Facts.of(self.model.snapshot()), FIRST_EPOCH_RULES)
+            if not self._examined:
+                self._examine()
         except Exception as error:  # the query can do without, and whoever waits for its end must not fail
             self.tell_unknown(describe(error))
+
+    def _examine(self) -> None:
+        """Log what the doctor finds in the first epoch with tasks: Spark also reports that there was nothing to do."""
+        known = self.model.snapshot()
+        if known.newest is not None and known.newest.tasks:
+            self._examined = True
+            warn_of_findings(Facts.of(known), FIRST_EPOCH_RULES)
 
     def tell_unknown(self, why: str) -> None:
         """Log that something of the query is not known; the first time as a warning."""
