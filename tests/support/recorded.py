@@ -106,18 +106,25 @@ def stream(batch: pa.RecordBatch) -> bytes:
 
 
 def replay_epochs(
-    writer: Any, checkpoint: str, tasks: Iterable[tuple[str, int]], folder: Path, *, newest: int = 100
+    writer: Any,
+    checkpoint: str,
+    tasks: Iterable[tuple[str, int]],
+    folder: Path,
+    *,
+    newest: int = 100,
+    epochs: Iterable[int] | None = None,
 ) -> int:
-    """Record the newest committed epochs of some tasks, and replay them; return how many there were.
+    """Record committed epochs of some tasks, and replay them; return how many there were.
 
     A task that had nothing to do in an epoch has no recording of it.
 
     Args:
         tasks: uid and subtask, or partition, of each.
+        epochs: their numbers; None: so many of the newest.
     """
     count = 0
     last = Checkpoint(writer._spark, checkpoint).last_committed
-    for epoch in range(max(0, last - newest + 1), last + 1):
+    for epoch in range(max(0, last - newest + 1), last + 1) if epochs is None else epochs:
         for uid, subtask in tasks:
             place = folder / f"{uid}-{subtask}-{epoch}"
             try:
