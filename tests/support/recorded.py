@@ -16,6 +16,7 @@ import pillarbox
 from pillarbox import ProgramError
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._model.failure import Attempt, Failure
+from pillarbox._rows import batch_to_bytes
 from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.recording.recording import RecordingFacts, input_of, read_recording, write_recording
 from pillarbox._runtime.recording.replay import replay
@@ -56,7 +57,7 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
         given = list(runs)
         is_pickled = not all(isinstance(run, ArrowRecords) for run in given)
         batches = [pickled(run) if is_pickled else run.batch for run in given]
-        portions = [stream(each) for each in batches]
+        portions = [batch_to_bytes(each) for each in batches]
         place, facts = record(
             *(job, number, partition, 0, portions), time=0, clock=None, is_last=bounded, is_pickled=is_pickled
         )
@@ -95,14 +96,6 @@ def clock_of(job: LocalJob, number: int, subtask: int) -> str | None:
 def pickled(run: Records) -> pa.RecordBatch:
     """A run of a collection, as Spark has it."""
     return pa.RecordBatch.from_pydict({"value": pa.array(list(map(pickle.dumps, run.values)), pa.binary())})
-
-
-def stream(batch: pa.RecordBatch) -> bytes:
-    """A batch as a stream of Arrow's."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
 
 
 def replay_epochs(

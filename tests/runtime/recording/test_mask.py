@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox import ConfigurationError, KeyedProcessFunction, MapStateDescriptor, Row, ValueStateDescriptor
-from pillarbox._runtime.recording.mask import masked
+from pillarbox._runtime.recording.mask import StandIns, masked
 from pillarbox._runtime.recording.recording import Recording, read_recording, write_recording
 from pillarbox._runtime.recording.replay import replay
 from pillarbox.testing import ProgramTestHarness
@@ -104,3 +104,9 @@ def test_a_value_without_a_stand_in_is_refused(tmp_path):
         ConfigurationError, match=r"the field 'last' holds <.*Last>, and a Last has no stand-in: mask it by a"
     ):
         mask(task, ["last"])
+
+
+@pytest.mark.parametrize("value", [bytearray(b"a"), Last("a", 1), 1 + 2j])
+def test_what_has_no_stand_in_is_an_error_that_names_the_field(value):
+    with pytest.raises(ConfigurationError, match=r"the field 'name' holds .* has no stand-in: mask it by a function"):
+        StandIns(["name"], 128, [])("name", value)

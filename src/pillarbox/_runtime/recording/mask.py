@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import pickle
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,8 @@ import pyarrow as pa
 from pillarbox._elements import ArrowRecords, Buffer, Records, decode, encode, pickled_records
 from pillarbox._errors import ConfigurationError, describe, shorten
 from pillarbox._graph.layout import lay_out
-from pillarbox._rows import Row
-from pillarbox._runtime.recording.recording import RecordingFacts, input_of
-from pillarbox._runtime.recording.rerun import batches_of
+from pillarbox._rows import Row, batch_from_bytes, batch_to_bytes
+from pillarbox._runtime.recording.recording import RecordingFacts, input_of, portions_of
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView, ViewedRows
@@ -75,6 +74,11 @@ class StandIns:
         return self._for(name, value)
 
     def _for(self, name: str, value: Any) -> Any:
+        if type(value) not in (str, bytes, int, float):
+            raise ConfigurationError(
+                f"the field {name!r} holds {shorten(value)}, and a {type(value).__name__} has no stand-in: mask it by a"
+                " function of yours, as in record(..., mask=function)"
+            )
         is_key = name in self._keys
         place = is_key, type(value), value
         found = self._known.get(place)
@@ -83,36 +87,25 @@ class StandIns:
             found = next(
                 drawn
                 for salt in count()
-                if (drawn := self._drawn(name, value, salt)) not in self._taken
+                if (drawn := self._drawn(value, salt)) not in self._taken
                 and (group is None or key_group(drawn, self._groups) == group)
             )
             self._known[place] = found
             self._taken.add(found)
         return found
 
-    def _drawn(self, name: str, value: Any, salt: int) -> Any:
-        if isinstance(value, Opaque):
-            raise _no_stand_in(name, value)
+    def _drawn(self, value: str | bytes | int | float, salt: int) -> str | bytes | int | float:
         digest = hmac.digest(self._secret, pickle.dumps((type(value).__name__, value, salt)), hashlib.sha256)
-        if type(value) is str:
+        if isinstance(value, str):
             return digest[:_TEXT].hex()
-        if type(value) is bytes:
+        if isinstance(value, bytes):
             return digest
-        if type(value) is int:
+        if isinstance(value, int):
             # As many bits as the value has, or more: a column keeps its type.
             bits = next(bits for bits in (31, 63, 255) if -(1 << bits) <= value < 1 << bits)
             drawn = int.from_bytes(digest, "little") >> (256 - bits)
             return -drawn if value < 0 else drawn
-        if type(value) is float:
-            return int.from_bytes(digest[:6], "little") / 1000
-        raise _no_stand_in(name, value)
-
-
-def _no_stand_in(name: str, value: Any) -> ConfigurationError:
-    return ConfigurationError(
-        f"the field {name!r} holds {shorten(value)}, and a {type(value).__name__} has no stand-in: mask it by a"
-        " function of yours, as in record(..., mask=function)"
-    )
+        return int.from_bytes(digest[:6], "little") / 1000
 
 
 class Mask:
@@ -260,25 +253,17 @@ class _MaskedRecording:
         """Mask the input in the folder of a recording."""
         place = input_of(folder)
         masked = place.with_suffix(".masked")
-        with place.open("rb") as given, masked.open("wb") as file:
-            for portion in _pickles(given):
-                file.write(pickle.dumps(self._batches(portion) if self._task is None else self._buffers(portion)))
+        with masked.open("wb") as file:
+            for portion in portions_of(folder):
+                file.write(pickle.dumps(self._rows(portion) if self._task is None else self._buffers(portion)))
         masked.replace(place)
 
-    def _batches(self, portion: bytes) -> bytes:
-        batches = batches_of(portion)
-        if self._facts.is_pickled:
-            values = [
-                [pickle.dumps(self._mask.within(value)) for value in pickled_records(each).values] for each in batches
-            ]
-            made = [pa.RecordBatch.from_arrays([pa.array(each, pa.binary())], ["value"]) for each in values]
-        else:
-            made = list(map(self._mask.batch, batches))
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, made[0].schema) as writer:
-            for batch in made:
-                writer.write_batch(batch)
-        return bytes(sink.getvalue())
+    def _rows(self, portion: bytes) -> bytes:
+        batch = batch_from_bytes(portion)
+        if not self._facts.is_pickled:
+            return batch_to_bytes(self._mask.batch(batch))
+        values = [pickle.dumps(self._mask.within(value)) for value in pickled_records(batch).values]
+        return batch_to_bytes(pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"]))
 
     def _buffers(self, portion: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         return [tuple(self._buffer(Buffer(*each))) for each in portion]
@@ -350,11 +335,3 @@ class _MaskedRecording:
             masked = [masked[place] for place in kept]
         if masked:
             builder.add(rows._replace(keys=list(map(self._key, rows.keys)), rows=masked))
-
-
-def _pickles(file: Any) -> Iterator[Any]:
-    while True:
-        try:
-            yield pickle.load(file)
-        except EOFError:
-            return

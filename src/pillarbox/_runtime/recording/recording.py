@@ -103,12 +103,7 @@ class Recording:
 
     def portions(self) -> Iterator[Any]:
         """Yield the portions of the input."""
-        with (self.folder / _INPUT).open("rb") as file:
-            while True:
-                try:
-                    yield pickle.load(file)
-                except EOFError:
-                    return
+        return portions_of(self.folder)
 
 
 def write_recording(
@@ -130,6 +125,16 @@ def write_recording(
 def input_of(folder: Path) -> Path:
     """Return the file with the input of a recording."""
     return folder / _INPUT
+
+
+def portions_of(folder: Path) -> Iterator[Any]:
+    """Yield the portions of the input in the folder of a recording."""
+    with input_of(folder).open("rb") as file:
+        while True:
+            try:
+                yield pickle.load(file)
+            except EOFError:
+                return
 
 
 def read_recording(folder: Path) -> Recording:

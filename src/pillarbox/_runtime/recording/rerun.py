@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import pyarrow as pa
-
 from pillarbox._elements import (
     ArrowRecords,
     Buffer,
@@ -21,6 +19,7 @@ from pillarbox._errors import ConfigurationError
 from pillarbox._graph.layout import lay_out
 from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
+from pillarbox._rows import batch_from_bytes
 from pillarbox._runtime.recording.recording import Recording
 from pillarbox._runtime.recording.unanswered import without_calls
 from pillarbox._runtime.shipping import ShippedVertex
@@ -63,6 +62,8 @@ class Rerun:
         if not allow_calls:
             without_calls(self.vertex)
         self._edges = {} if shipped is None else _edges(recording, self.vertex)
+        # The place of each edge among the edges, by the code of a receiver and its own number.
+        self._places = {(code, edge.id): place for place, edge in enumerate(self.vertex.edges) for code in edge.targets}
         self.vertex.rate_scope, self.vertex.shared = RateScope(), SharedResources()
         self.store: MemoryChunkStore = MemoryChunkStore()
         self.store.chunks = dict(recording.state)
@@ -92,7 +93,7 @@ class Rerun:
     def input(self) -> Iterator[Any]:
         """Yield the recorded input, as :meth:`run` takes it."""
         if self._recording.facts.level == 0:
-            batches = (each for portion in self._recording.portions() for each in batches_of(portion))
+            batches = map(batch_from_bytes, self._recording.portions())
             return map(pickled_records if self._recording.facts.is_pickled else ArrowRecords, batches)
         return ([self._renumbered(Buffer(*each)) for each in portion] for portion in self._recording.portions())
 
@@ -105,9 +106,8 @@ class Rerun:
 
     def outputs(self, buffers: Iterable[Buffer]) -> list[tuple[int, Records]]:
         """Return the runs of records in buffers that the task sent, each with the place of its edge among the edges."""
-        places = {(code, edge.id): place for place, edge in enumerate(self.vertex.edges) for code in edge.targets}
         return [
-            (places[buffer.target, edge_of_channel(buffer.channel)], element)
+            (self._places[buffer.target, edge_of_channel(buffer.channel)], element)
             for buffer in buffers
             if buffer.target != REPORT_TARGET and isinstance(element := decode(buffer.payload), Records)
         ]
@@ -132,9 +132,3 @@ def _edges(recording: Recording, other: Vertex) -> dict[int, int]:
             " recording: its input cannot be handed to it"
         )
     return dict(zip(mine, others))
-
-
-def batches_of(portion: bytes) -> list[pa.RecordBatch]:
-    """Return the batches in a portion of a source's input."""
-    with pa.ipc.open_stream(portion) as reader:
-        return list(reader)

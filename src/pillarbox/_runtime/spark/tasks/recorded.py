@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from pillarbox._elements import Buffer
+from pillarbox._rows import batch_to_bytes
 from pillarbox._runtime.spark.tasks.task_facts import local_property
 from pillarbox._state.chunks.head import META, LogIdentity, open_head
 from pillarbox._state.chunks.store import ChunkStore
@@ -106,10 +107,7 @@ class RecordedTask:
             nonlocal rows
             for batch in batches:
                 rows += batch.num_rows
-                sink = pa.BufferOutputStream()
-                with pa.ipc.new_stream(sink, batch.schema) as writer:
-                    writer.write_batch(batch)
-                yield pickle.dumps(bytes(sink.getvalue()))
+                yield pickle.dumps(batch_to_bytes(batch))
 
         self._send(facts, (), pickled(), lambda: {"rows": rows})
 
