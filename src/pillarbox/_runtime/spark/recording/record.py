@@ -36,13 +36,11 @@ from pillarbox._runtime.spark.recording.target import Target, doubts_of, find_ta
 from pillarbox._runtime.spark.settings.session_settings import session_settings
 from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.tasks.recorded import RECORD, RecordedTask
-from pillarbox._runtime.spark.watching.history import read_history
 from pillarbox._time.clock_log import ClockLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _LIMIT = 1 << 30
@@ -161,7 +159,10 @@ def _record(
     if target.epoch > 0:
         _ = CheckpointState(spark, checkpoint, target.epoch - 1).stateful  # or it says that the state no longer exists
     host = spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
-    clocks = _clocks(spark, checkpoint, target)
+    notes = Checkpoint(spark, checkpoint)
+    # None: it was not committed.
+    files = None if target.epoch > notes.last_committed else CheckpointState(spark, checkpoint, target.epoch)
+    clocks = {} if files is None else _clocks(files, target)
     receiver = Receiver(host, input_of(folder), limit, clocks)
     task = RecordedTask(
         target.program.id,
@@ -185,7 +186,7 @@ def _record(
             f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input, and nothing was"
             " due"
         )
-    after = _state_after(spark, checkpoint, target)
+    after = None if files is None or target.vertex.level == 0 else _state_after(files, target)
     facts = RecordingFacts(
         checkpoint=checkpoint,
         epoch=target.epoch,
@@ -195,13 +196,13 @@ def _record(
         subtask=target.subtask,
         level=target.vertex.level,
         layout=receiver.facts["layout"],
-        time=receiver.facts.get("time") or _time(spark, checkpoint, target.epoch),
+        time=receiver.facts.get("time") or _time(notes, target.epoch),
         clock=_clock(clocks, target),
         is_last=receiver.facts["is_last"],
         is_pickled=receiver.facts.get("is_pickled", False),
         failure=None if target.failure is None else asdict(target.failure),
         calls=target.vertex.calls,
-        doubts=doubts_of(read_history(spark, checkpoint), target, receiver.end),
+        doubts=doubts_of(target, receiver.end),
         bytes=receiver.bytes,
     )
     vertex, before = shipped(target.program, target.vertex), receiver.state
@@ -258,18 +259,16 @@ def _once(start: Start) -> Iterator[None]:
         yield
 
 
-def _time(spark: SparkSession, checkpoint: str, epoch: int) -> int:
+def _time(notes: Checkpoint, epoch: int) -> int:
     """Return the time of an epoch (epoch ms), as Spark's log has it."""
-    lines = Checkpoint(spark, checkpoint).offsets([epoch]).get(epoch, [])
+    lines = notes.offsets([epoch]).get(epoch, [])
     return int(json_object(lines[1]).get("batchTimestampMs", 0)) if len(lines) > 1 else 0
 
 
-def _clocks(spark: SparkSession, checkpoint: str, target: Target) -> dict[tuple[int, int], bytes]:
-    """Return what the clocks of tasks showed in the epoch, by vertex and subtask; nothing, if it was not committed."""
-    if target.epoch > Checkpoint(spark, checkpoint).last_committed:
-        return {}
+def _clocks(files: CheckpointState, target: Target) -> dict[tuple[int, int], bytes]:
+    """Return what the clocks of tasks showed in the epoch, by vertex and subtask."""
     found: dict[tuple[int, int], bytes] = {}
-    for head in CheckpointState(spark, checkpoint, target.epoch).every_head():
+    for head in files.every_head():
         if target.vertex.uid not in [uid for uid, *_ in head.program] and target.vertex.level:
             continue  # it is of another program
         number = next((number for uid, number, _ in head.program if uid == head.operator), None)
@@ -285,11 +284,8 @@ def _clock(clocks: dict[tuple[int, int], bytes], target: Target) -> str | None:
     return None if log is None else ClockLog.of_bytes(log).to_text()
 
 
-def _state_after(spark: SparkSession, checkpoint: str, target: Target) -> dict[int, bytes] | None:
-    """Return the log of the task after the epoch; None: it was not committed, or the task has no state."""
-    if target.vertex.level == 0 or target.epoch > Checkpoint(spark, checkpoint).last_committed:
-        return None
-    files = CheckpointState(spark, checkpoint, target.epoch)
+def _state_after(files: CheckpointState, target: Target) -> dict[int, bytes] | None:
+    """Return the log of the task after the epoch; None: the task has no state."""
     operator, heads = operator_with(files, target.vertex.uid)
     codes = [code for code, head in heads.items() if head.subtask == target.subtask]
     if not codes:

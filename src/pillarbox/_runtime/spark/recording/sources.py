@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError
 from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.facts import file_system, frame_of, jvm, path_class
+from pillarbox._runtime.spark.facts import file_system, frame_of, java_class, path_class
 from pillarbox._runtime.spark.files import file_names, read_lines
 from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
 
@@ -32,9 +33,13 @@ def check_sources(spark: SparkSession, writer: Any, checkpoint: str, epoch: int)
             "the query reads a socket, which does not give the same rows again: no epoch of it can be recorded; read"
             " them from Kafka or files instead"
         )
+    systems: dict[tuple[str, str], Any] = {}
     for path in _files_of(spark, checkpoint, epoch):
-        place = path_class(spark)(jvm(spark).java.net.URI(path))
-        if not file_system(spark, place).exists(place):
+        place = path_class(spark)(java_class(spark, "java.net.URI")(path))
+        where = urlsplit(path)[:2]
+        if where not in systems:
+            systems[where] = file_system(spark, place)
+        if not systems[where].exists(place):
             raise CheckpointMismatchError(
                 f"checkpoint {checkpoint}: the epoch {epoch} read {path}, which no longer exists: its input cannot be"
                 " read again; put the file back, or record a newer epoch"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pillarbox._elements import edge_of_channel
 from pillarbox._errors import ProgramError, is_count, shorten
 from pillarbox._model.failure import Failure
-from pillarbox._model.plan import PlanVertex
-from pillarbox._model.snapshot import Snapshot
+from pillarbox._model.plan import Plan, PlanVertex
+from pillarbox._model.snapshot import EpochRun, Snapshot
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, vertex_with
@@ -32,6 +32,7 @@ class Target(NamedTuple):
         subtask: which of the vertex's subtasks; of a source, the partition.
         epoch: the number of the micro-batch.
         failure: how it failed; None: it is not known that it did.
+        known: what the history has of the epoch; None: nothing.
     """
 
     program: PlannedProgram
@@ -39,21 +40,25 @@ class Target(NamedTuple):
     subtask: int
     epoch: int
     failure: Failure | None
+    known: EpochRun | None
+
+    @property
+    def _plan(self) -> Plan:
+        plan = None if self.program.facts is None else self.program.facts.plan
+        assert plan is not None, "the vertex was found in it"
+        return plan
 
     @property
     def earlier(self) -> list[int]:
         """The vertices that it gets records from."""
-        plan = None if self.program.facts is None else self.program.facts.plan
-        return [] if plan is None else plan.before(self.vertex.program, self.vertex.number)
+        return self._plan.before(self.vertex.program, self.vertex.number)
 
     @property
     def sources(self) -> list[int]:
         """The sources that it gets records from without another vertex between."""
-        plan = None if self.program.facts is None else self.program.facts.plan
-        if plan is None:
-            return []
-        sources = {each.number for each in plan.vertices if each.program == self.vertex.program and each.level == 0}
-        mine = (self.vertex.program, self.vertex.number)
+        program, plan = self.vertex.program, self._plan
+        sources = {each.number for each in plan.vertices if each.program == program and each.level == 0}
+        mine = (program, self.vertex.number)
         return [each.sender for each in plan.edges if (each.program, each.receiver) == mine and each.sender in sources]
 
 
@@ -97,7 +102,8 @@ def find_target(
         raise ProgramError(f"record(): say which subtask of {uid!r} to record: subtask=..., or key=...")
     if of_failure is not None and of_failure.subtask != subtask:
         of_failure = None
-    return Target(program, vertex, subtask, epoch, of_failure)
+    ran = next((each for snapshot in history for each in snapshot.epochs if each.number == epoch), None)
+    return Target(program, vertex, subtask, epoch, of_failure, ran)
 
 
 def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
@@ -115,13 +121,13 @@ def _subtask_of(spark: SparkSession, checkpoint: str, uid: str, text: str) -> in
     return subtask_of(key_group(key, head.max_parallelism), head.max_parallelism, head.parallelism)
 
 
-def doubts_of(history: Sequence[Snapshot], target: Target, end: dict[str, Any]) -> list[str]:
+def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
     """Return what differs in the sources from when the epoch ran, as far as the history tells.
 
     Args:
         end: what the task has told of its input.
     """
-    epoch = next((each for snapshot in history for each in snapshot.epochs if each.number == target.epoch), None)
+    epoch = target.known
     if epoch is None:
         return []
     program, mine = target.vertex.program, (target.vertex.number, target.subtask)

@@ -98,12 +98,8 @@ def start(
     if instead is not None:
         instead(how)
     # A port that is taken is to be told before anything runs.
-    dashboards = {
-        dashboard.url: dashboard
-        for facts in facts_of(planned)
-        if facts.dashboard is not None
-        for dashboard in [open_dashboard([], *facts.dashboard)]
-    }
+    places = [facts.dashboard for facts in facts_of(planned) if facts.dashboard is not None]
+    dashboards = {each.url: each for each in (open_dashboard([], *place) for place in places)}
     _adapt(how, planned)
     with changes_refused():
         query = how.run()

@@ -45,6 +45,7 @@ def request_record(
         )
     requests, number, until = Requests(spark, checkpoint), uuid.uuid4().hex, time.time() + timeout
     # (Drivers of other versions pass over a line that lacks something.)
+    task["timeout"] = timeout
     requests.write(request=number, what="record", directory=directory, drain=False, until=int(until * 1000), task=task)
     tell("waiting for the query's driver to take the request")
     is_taken = False
