@@ -40,7 +40,7 @@ class Seen(KeyedProcessFunction):
 
 
 def job(savepoint: Savepoint | None = None) -> LocalJob:
-    """Return the program, as it goes on from a savepoint."""
+    """Return the program, as it resumes from a savepoint."""
     env = StreamExecutionEnvironment().set_parallelism(1).set_max_parallelism(128)
     keys = env.from_collection([], Types.STRING()).key_by(lambda key: key, key_type=Types.STRING())
     seen = keys.process(Seen(), processing_time=True).uid("seen")

@@ -38,7 +38,7 @@ SICK, STARTED, REFUSED, SLOW_SINK = "sick", "started", "refused", "slow sink"
 BROKEN_BY = {
     "java": "no query: its driver would need another Java, which Spark itself refuses",
     "pandas": "no query: the session would not be made",
-    "packages": "no query: its driver would need packages that pip refuses beside pillarbox",
+    "packages": "no query: its driver would need packages that pip refuses to install with pillarbox",
     "spark_skew": "no query: its driver would need a Spark of another version than PySpark",
     "workers_python": "no query: Spark itself refuses workers of another Python",
     "version_skew": "no query: its workers would need other packages",

@@ -31,7 +31,7 @@ def members(session: int) -> dict[int, str]:
 
 
 def start_python(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-    """Start a process of Python's in a session of its own, which finds the tests, and writes behind what a log has."""
+    """Start a process of Python's in a session of its own, which finds the tests, and appends to a log."""
     path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     with log.open("ab") as output:
         return subprocess.Popen(

@@ -19,7 +19,7 @@ from pillarbox._model.failure import Failure
 from pillarbox._model.snapshot import FORMAT, Run, Snapshot
 from tests.model.made import START, keyed, model, progress, source
 
-#: What nobody is to find in a file without records: of a key, of a record, of a message.
+#: Parts of a key, a record and a message, which a file without records must not have.
 KEY, RECORD, MESSAGE = "ann-7f3d", "jones-91c2", "amount-of-4711"
 PLANTED = (KEY, RECORD, MESSAGE)
 FRAME = 'File "/home/me/program.py", line 17'

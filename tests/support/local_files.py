@@ -29,7 +29,7 @@ _SETTINGS = """<configuration>
 
 
 def use_local_files() -> None:
-    """Have each Java that this process and its children start use the class, if it is there."""
+    """Have each Java that this process and its children start use the class, if it exists."""
     if "PILLARBOX_LONG" not in os.environ and (_FOLDER / "core-site.xml").exists():
         os.environ.setdefault("HADOOP_CONF_DIR", str(_FOLDER))
 

@@ -50,7 +50,7 @@ class MadeQuery:
         return self.model.snapshot()
 
     def stages(self) -> None:
-        """Return nothing: no Spark is there."""
+        """Return nothing: there is no Spark."""
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Refuse: there is no state."""

@@ -10,7 +10,7 @@ A query with one keyed subtask reads one epoch of many rows, and its function fa
 The seconds are of the whole process, from its start to its end. Both must give the same exception, key, record and
 number of the record. Also told is how long ``pillarbox.record`` took to make the recording, and its size.
 
-In the last line ``ratio`` is the time of ``replay`` over that of ``spark``; ``seconds`` has both.
+In the last line ``ratio`` is the time of ``replay`` over the time of ``spark``; ``seconds`` has both.
 """
 
 from __future__ import annotations

@@ -135,7 +135,8 @@ def say(found: dict[str, Any], sentence: str, *, as_json: bool) -> None:
     click.echo(json.dumps(found) if as_json else sentence)
 
 
-def _show(found: dict[str, Any], table: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
+def show_found(found: dict[str, Any], table: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
+    """Print what a command found: as a JSON object, or as tables."""
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
@@ -197,12 +198,12 @@ def inspect(
                     f"{checkpoint} is a savepoint: it has one epoch, and --against is for checkpoints"
                 )
             found = inspect_savepoint(spark, checkpoint)
-            _show(found, show.savepoint, as_json=as_json)
+            show_found(found, show.savepoint, as_json=as_json)
             return
         found = inspect_checkpoint(spark, checkpoint, epoch, top)
         if against is not None:
             found["changes"] = changes_to(spark, checkpoint, against)
-    _show(found, show.checkpoint, as_json=as_json)
+    show_found(found, show.checkpoint, as_json=as_json)
     if found.get("changes", {}).get("refused"):
         sys.exit(1)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import json
 import runpy
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from pillarbox._cli import show
-from pillarbox._cli.commands import place, say, with_spark
+from pillarbox._cli.commands import place, say, show_found, with_spark
 from pillarbox._errors import PillarboxError
 
 if TYPE_CHECKING:
@@ -188,34 +187,32 @@ def replay(
 
     if program is not None and (at is not None or debug or diff):
         raise click.UsageError("--program compares two programs: --at, --pdb and --diff are for one")
+    how: dict[str, Any] = {"allow_calls": allow_calls, "seed": seed, "clock": clock}
     try:
         recording = read_recording(directory)
-        same = (
-            _replay(recording, at, debug, diff, allow_calls, seed, clock, as_json)
+        found, table, same = (
+            _replay(recording, at=at, debug=debug, diff=diff, **how)
             if program is None
-            else _compare(recording, program, arguments, allow_calls, seed, clock, as_json)
+            else _compare(recording, program, arguments, **how)
         )
     except PillarboxError as error:
         raise click.ClickException(str(error)) from None
+    facts = recording.facts
+    task = {"recording": str(directory), "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
+    show_found({**task, **found}, table, as_json=as_json)
     if not same:
         sys.exit(1)
 
 
-def _replay(
-    recording: Recording,
-    at: int | None,
-    debug: bool,
-    diff: bool,
-    allow_calls: bool,
-    seed: int | None,
-    clock: int | None,
-    as_json: bool,
-) -> bool:
+# The object to print, its tables, and whether both sides of a comparison are the same.
+_Found = tuple[dict[str, Any], Callable[[Any, dict[str, Any]], None], bool]
+
+
+def _replay(recording: Recording, **how: Any) -> _Found:
     from pillarbox._runtime.recording.replay import replay as run
 
-    found = run(recording, at=at, debug=debug, diff=diff, allow_calls=allow_calls, seed=seed, clock=clock)
+    found = run(recording, **how)
     told = {
-        **_told(recording),
         "records": found.records,
         "sent": found.sent,
         "stopped": found.stopped,
@@ -225,22 +222,19 @@ def _replay(
         "state": None if found.state is None else [asdict(each) for each in found.state],
         "reasons": found.reasons,
     }
-    if as_json:
-        click.echo(json.dumps(told, indent=2, default=str))
-    else:
-        show.replayed(show.output(), told, None if found.error is None else str(found.error))
-    return found.is_same
+    error = None if found.error is None else str(found.error)
+    return told, functools.partial(show.replayed, error=error), found.is_same
 
 
 def _compare(
     recording: Recording,
     program: Path,
     arguments: Sequence[str],
+    *,
     allow_calls: bool,
     seed: int | None,
     clock: int | None,
-    as_json: bool,
-) -> bool:
+) -> _Found:
     from pillarbox._runtime.recording.outside import settled
     from pillarbox._runtime.recording.trial import compare_programs
     from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
@@ -254,14 +248,4 @@ def _compare(
     _run_to_start(program, arguments, take)
     with settled(seed, clock):
         found = compare_programs(recording, others[0], clock, allow_calls=allow_calls)
-    told = {**_told(recording), **asdict(found)}
-    if as_json:
-        click.echo(json.dumps(told, indent=2, default=str))
-    else:
-        show.compared(show.output(), told)
-    return found.is_same
-
-
-def _told(recording: Recording) -> dict[str, Any]:
-    facts = recording.facts
-    return {"recording": str(recording.folder), "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
+    return asdict(found), show.compared, found.is_same

@@ -11,7 +11,7 @@ from pillarbox._model.growth import growth_of, memory_of
 from pillarbox._model.held_watermarks import held_watermarks
 from pillarbox._model.plan import PlanVertex
 from pillarbox._model.skew import Skew, skew_of
-from pillarbox._model.snapshot import EpochRun, Moment, Run, Snapshot, TaskRun, VertexRun
+from pillarbox._model.snapshot import EpochRun, Moment, Run, Snapshot, TaskRun, VertexRun, rows_per_second
 
 # Spark's parts of an epoch, in the order in which they come; the tasks run in the fifth.
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
@@ -30,7 +30,6 @@ _POINTS = 240
 def list_entry(snapshot: Snapshot) -> dict[str, Any]:
     """Return a query as the list of queries shows it."""
     newest = snapshot.newest
-    took = sum(each.duration for each in snapshot.epochs)
     lags = [each.lag for each in snapshot.run.moments if each.lag is not None]
     failures = snapshot.run.failures
     return {
@@ -44,7 +43,7 @@ def list_entry(snapshot: Snapshot) -> dict[str, Any]:
         "duration": None if newest is None else newest.duration,
         "rows": None if newest is None else newest.rows,
         # Of the last epochs together.
-        "rows_per_second": 1000 * sum(each.rows for each in snapshot.epochs) / took if took else None,
+        "rows_per_second": rows_per_second(snapshot.epochs),
         "lag": lags[-1] if lags else None,
         "failure": failures[-1].message if failures else None,
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox._model.snapshot import EpochRun, Snapshot, Stage
+from pillarbox._model.snapshot import EpochRun, Snapshot, Stage, rows_per_second
 from pillarbox._model.trigger import trigger_interval
 
-# The rate is that of so many epochs, and so many that take too long in a row show that a query is behind.
+# How many epochs the rate is taken from, and how many slow ones in a row show that a query is behind.
 _RECENT = 10
 _SLOW = 3
 # Event time that lags by less is what a query has that keeps up (milliseconds).
@@ -47,9 +47,8 @@ def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
     epochs, moments = snapshot.epochs, snapshot.run.moments
     if not epochs or not moments:
         return None
-    rows, recent = sum(each.rows for each in moments), epochs[-_RECENT:]
-    took = sum(each.duration for each in recent)
-    rate = 1000 * sum(each.rows for each in recent) / took if took else 0.0
+    rows = sum(each.rows for each in moments)
+    rate = rows_per_second(epochs[-_RECENT:]) or 0.0
     left = rows_left(epochs[-1])
     lags = [each.lag for each in moments if each.lag is not None]
     share, left_ms = None, None

@@ -6,7 +6,7 @@ Times are milliseconds; points in time are epoch milliseconds. None is "not know
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -246,6 +246,12 @@ class Snapshot:
     def newest(self) -> EpochRun | None:
         """The newest epoch; None: there is none yet."""
         return self.epochs[-1] if self.epochs else None
+
+
+def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
+    """Return how many rows came in a second of epochs, all together; None: they took no time."""
+    took = sum(each.duration for each in epochs)
+    return 1000 * sum(each.rows for each in epochs) / took if took else None
 
 
 def read(kind: type[T], value: Any) -> T:

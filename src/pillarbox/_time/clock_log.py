@@ -155,7 +155,7 @@ class ReplayedClock(HeapTimerService):
     Args:
         log: of the epoch.
         otherwise: what the clock shows where the log says nothing (epoch ms).
-        is_same_code: whether the task does what it did, so that its readings are those of the log, one by one; else a
+        is_same_code: whether the task does what it did, so that each of its readings is the next one of the log; else a
             reading shows the time at which as many buffers had come.
     """
 

@@ -182,7 +182,7 @@ def test_seed_and_clock_make_it_the_same_each_time(tmp_path):
 
     assert drawn(seed=7, clock=NOW) == drawn(seed=7, clock=NOW) != drawn(seed=8, clock=NOW)
     assert drawn(seed=7, clock=NOW) != drawn(seed=7, clock=NOW + SECOND)
-    assert drawn(seed=7) != drawn(seed=7)  # the clock of the machine goes on
+    assert drawn(seed=7) != drawn(seed=7)  # the clock of the machine advances
 
 
 def test_it_stops_before_a_record(tmp_path):

@@ -62,7 +62,7 @@ def program(function: Any) -> Any:
 
 @pytest.fixture
 def task(tmp_path: Path) -> Path:
-    """The second epoch: it begins with a total of 10 of each key, and its clock passes a timer of before."""
+    """The second epoch: it begins with a total of 10 of each key, and its clock passes an earlier timer."""
     with recorded(tmp_path) as found, ProgramTestHarness(program(Adds())) as harness:
         harness.push("payments", *((key, 10) for key in "abc"))
         harness.run_epoch()

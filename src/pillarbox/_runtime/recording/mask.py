@@ -120,7 +120,7 @@ class Mask:
         return self.within(value) if replaced is value else replaced
 
     def state(self, name: str, kind: str, value: Any) -> Any:
-        """Return the value that a state has instead. The name of a map state is that of its keys."""
+        """Return the value that a state has instead. The name of a map state stands for its keys."""
         if value is None or kind != "map":
             return self.field(name, value)
         return _refilled(value, [(self.field(name, key), self.within(each)) for key, each in value.items()])

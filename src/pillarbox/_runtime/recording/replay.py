@@ -80,7 +80,7 @@ def replay(
         allow_calls: make the calls of asynchronous operators; else the task stops at the first one.
         seed: of the random numbers that user code draws; None: they are others each time.
         clock: what the clock of the task and of user code shows all the time (epoch ms); None: the task's shows what it
-            showed then, and that of user code what it shows now.
+            showed then, and user code sees the time of now.
     """
     noted = recording.facts.noted_failure
     stop = at if at is not None else noted.number if debug and noted is not None else None

@@ -18,7 +18,7 @@ _TOLD = 5
 
 
 class UnansweredError(PillarboxError):
-    """A replay has come to a call, and the recording has no answer to it.
+    """A replay has reached a call, and the recording has no answer to it.
 
     Attributes:
         calls: what the operator would ask about, as text; the first ones.

@@ -95,7 +95,7 @@ class Opaque(metaclass=_Name):
     @property
     def parts(self) -> list[Any]:
         """The values that it is made of, in whichever of the ways in which pickles have them."""
-        # (Some have the dictionary of their attributes, and that of their slots.)
+        # (Some have a dictionary of their attributes, and one of their slots.)
         states = self._state if type(self._state) is tuple else (self._state,)
         of_state = [part for each in states for part in (each.values() if isinstance(each, dict) else _as_list(each))]
         args = [part for each in self.args for part in (each if isinstance(each, (list, tuple)) else (each,))]

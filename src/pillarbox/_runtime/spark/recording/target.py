@@ -71,7 +71,7 @@ def find_target(
     subtask: int | None,
     key: str | None,
 ) -> Target:
-    """Return the task to record; the arguments are those of ``record``.
+    """Return the task to record; it takes the arguments of ``record``.
 
     Raises:
         ProgramError: there is no such task.
