@@ -14,10 +14,10 @@ def test_what_a_test_has_given_back_to_the_collector_is_frozen_before_the_next_o
     gc.unfreeze()
     assert gc.get_freeze_count() == 0
     collector.pytest_runtest_setup(request.node)
-    frozen = gc.get_freeze_count()
-    assert frozen > 10_000
+    assert gc.get_freeze_count() > 10_000
     # Where nothing has, garbage of the tests before stays with the collector.
     ring: list[object] = []
     ring.append(ring)
     collector.pytest_runtest_setup(request.node)
-    assert gc.get_freeze_count() == frozen
+    # get_objects() leaves the frozen ones out. Their number is no witness: another thread may free some.
+    assert any(each is ring for each in gc.get_objects())
