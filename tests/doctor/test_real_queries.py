@@ -176,6 +176,7 @@ def told_in_the_client(spark: Any, folder: Path) -> list[str]:
     return told
 
 
+@pytest.mark.long("a server of Spark Connect, for the rules of the test before")
 def test_a_query_that_starts_under_spark_connect(connect: Any, tmp_path: Path) -> None:
     [said] = [each for each in connect.run(told_in_the_client, tmp_path) if "pillarbox doctor" in each]
     assert said.startswith("Spark keeps 2 epochs: ")

@@ -133,5 +133,6 @@ def test_several_queries_and_one_again(spark: Any, tmp_path: Path) -> None:
     check(*served(spark, tmp_path))
 
 
+@pytest.mark.long("a server of Spark Connect, and the same counters; test_connect.py hears its metrics")
 def test_under_spark_connect(connect: Any, tmp_path: Path) -> None:
     check(*connect.run(served, tmp_path))

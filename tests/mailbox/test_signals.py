@@ -1,4 +1,4 @@
-"""Mails from signal handlers, wherever they interrupt the mailbox: real signals, thousands of them.
+"""Mails from signal handlers, wherever they interrupt the mailbox: real signals, hundreds or thousands of them.
 
 Each test runs a process of its own, because only a main thread handles signals, and because a mailbox that fails here
 hangs or spins. How long it runs depends on the number of signals, never on the clock.
@@ -13,10 +13,14 @@ import textwrap
 
 import pytest
 
+from tests.support.budgets import LONG
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs interval timers")
 
 # Seconds; only a test that fails waits for it.
 _PATIENCE = 600.0
+# How many signals each program gets: those of `make test-all` hit rarer places.
+_SIGNALS = 4000 if LONG else 1000
 
 _COMMON = """
 import itertools, os, signal, threading
@@ -104,7 +108,7 @@ _TAKING = """
 
 def test_a_mail_from_a_signal_handler_is_taken_once() -> None:
     run(
-        _TAKING.format(count=4000, and_then="")
+        _TAKING.format(count=_SIGNALS, and_then="")
         + """
     signals(handler)
     work()
@@ -119,8 +123,8 @@ def test_a_mail_from_a_signal_handler_is_taken_once() -> None:
 def test_a_signal_handler_that_raises_doubles_no_mail() -> None:
     """Ctrl-C: what is just being put may not be in, what is just being handed over may be gone. Nothing else."""
     run(
-        _TAKING.format(count=4000, and_then="strike()")
-        + """
+        _TAKING.format(count=_SIGNALS, and_then="strike()")
+        + f"""
     armed = False
 
     def strike():
@@ -141,7 +145,7 @@ def test_a_signal_handler_that_raises_doubles_no_mail() -> None:
                 taken.append(mail)
 
     signals(handler)
-    while handled < 4000:
+    while handled < {_SIGNALS}:
         try:
             armed = True
             # A function: Python 3.12 and 3.13 do not catch what is raised at the jump back of a `while` in a `try`.
@@ -153,7 +157,7 @@ def test_a_signal_handler_that_raises_doubles_no_mail() -> None:
     assert caught
     taken.extend(box.drain())
     counts = Counter(map(id, taken))
-    assert set(counts.values()) == {1}
+    assert set(counts.values()) == {{1}}
     assert len(mails) - len(taken) <= caught, (len(mails), len(taken), caught)
     # The mailbox is none the worse for it.
     mail = new()
@@ -166,8 +170,8 @@ def test_a_signal_handler_that_raises_doubles_no_mail() -> None:
 def test_suspend_from_a_signal_handler_always_leaves_the_loop() -> None:
     """Whether it comes while the loop waits, runs mails, or calls the default action."""
     run(
-        """
-    rounds, left, busy = 1500, 0, itertools.count()
+        f"""
+    rounds, left, busy = {_SIGNALS // 2}, 0, itertools.count()
 
     def action(controller):
         if left % 3 == 0:
@@ -189,8 +193,8 @@ def test_suspend_from_a_signal_handler_always_leaves_the_loop() -> None:
 
 def test_resume_from_a_signal_handler_wakes_the_loop() -> None:
     run(
-        """
-    rounds, resumed = 1500, 0
+        f"""
+    rounds, resumed = {_SIGNALS // 2}, 0
 
     def action(controller):
         global suspension, resumed
@@ -216,7 +220,7 @@ def test_a_mail_from_a_signal_handler_wakes_the_take_beneath_it(put: str) -> Non
         f"""
     box = TaskMailbox()
     signal.signal(signal.SIGALRM, lambda *_: box.{put}(Mail(nothing, 0, "mail")))
-    for n in range(1500):
+    for n in range({_SIGNALS // 2}):
         signal.setitimer(signal.ITIMER_REAL, 0.00002 + n % 50 * 0.000001)
         assert str(box.take(0)) == "mail"
     assert box.size() == 0

@@ -98,6 +98,7 @@ def test_windows_equal_sparks_own_row_for_row(spark, kind):
     assert counted(windows(spark, events(spark), assigner).collect()) == expected
 
 
+@pytest.mark.long("it waits for seconds of silence; operators/windowing/test_quiet_model.py has it without Spark")
 def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
     """Also behind other windows, without further data; silence is counted over a restart."""
     rows = events(spark).where(F.col("id") < 60)  # half a minute

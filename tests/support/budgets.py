@@ -6,8 +6,9 @@ One that is for ``make test-all`` alone is marked ``@pytest.mark.long("...")``, 
 
 A test that ``tests/budgets.json`` has may take twice what was recorded of it; all others have to keep to their budget.
 What does not is listed at the end of a run, the worst first; with ``PILLARBOX_BUDGETS=enforce`` the run fails then.
-``--record-budgets`` writes the table anew. Times are scaled by how long a fixed piece of work takes here and took where
-the table was recorded.
+``--record-budgets`` writes the table anew. ``--fast`` runs unit tests alone, without those that are marked as slow or
+that the table has with more than the budget. Times are scaled by how long a fixed piece of work takes here and took
+where the table was recorded.
 """
 
 from __future__ import annotations
@@ -124,11 +125,25 @@ def fixed_work() -> float:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-budgets", action="store_true", help="write tests/budgets.json anew from this run")
+    parser.addoption("--fast", action="store_true", help="only unit tests that keep to their budget")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(Budgets(), "pillarbox-budgets")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("fast"):
+        return
+    recorded = json.loads(TABLE.read_text())["tests"] if TABLE.exists() else {}
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        marked = any(item.get_closest_marker(name) for name in ("spark", "fault", "slow", "long"))
+        (left_out if marked or recorded.get(item.nodeid, 0.0) > UNIT else kept).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support import budgets as plugin
 from tests.support.budgets import SPARK, UNIT, Budgets
 
 
@@ -46,3 +47,30 @@ def test_the_table_has_what_takes_a_good_part_of_its_budget(tmp_path):
     found.record()
     assert json.loads((tmp_path / "budgets.json").read_text())["tests"] == {"a": 1.0}
     assert found.complaints() == []
+
+
+def test_fast_tests_are_unmarked_and_within_their_budget(tmp_path, monkeypatch):
+    class Item:
+        def __init__(self, nodeid: str, mark: str | None = None) -> None:
+            self.nodeid, self.mark = nodeid, mark
+
+        def get_closest_marker(self, name: str) -> str | None:
+            return self.mark if self.mark == name else None
+
+    table = tmp_path / "budgets.json"
+    table.write_text(json.dumps({"fixed_work": 1.0, "tests": {"within": UNIT, "over": UNIT + 0.01}}))
+    monkeypatch.setattr(plugin, "TABLE", table)
+    left_out: list[Any] = []
+    told = SimpleNamespace(pytest_deselected=left_out.extend)
+    items: list[Any] = [
+        Item("new"),
+        Item("within"),
+        Item("over"),
+        *map(Item, "abcd", ("spark", "fault", "slow", "long")),
+    ]
+    for fast, kept in ((False, 7), (True, 2)):
+        config: Any = SimpleNamespace(getoption=lambda name, fast=fast: fast, hook=told)
+        plugin.pytest_collection_modifyitems(config, items)
+        assert len(items) == kept
+    assert [each.nodeid for each in items] == ["new", "within"]
+    assert [each.nodeid for each in left_out] == ["over", "a", "b", "c", "d"]

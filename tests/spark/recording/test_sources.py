@@ -63,6 +63,7 @@ def test_unions_and_broadcasts_over_a_compaction_of_the_log_of_files(spark: Spar
     assert replay_epochs(writer(), checkpoint, tasks, tmp_path, newest=6) >= 10
 
 
+@pytest.mark.long("a dozen epochs run again; runtime/recording replays such timers without Spark")
 def test_processing_time_timers_and_a_source_without_files(spark: SparkSession, tmp_path: Path) -> None:
     def writer() -> Any:
         rows = spark.readStream.format("rate").option("rowsPerSecond", 300).load()

@@ -188,6 +188,7 @@ def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp
         assert pillarbox.rescale(spark, checkpoint, 2)
 
 
+@pytest.mark.long("it prints what the tests before have from the function")
 def test_what_the_command_prints_of_a_query_that_it_has_stopped(spark, tmp_path, monkeypatch):
     """Of one whose epoch took too long as well: it is interrupted, and run again."""
     monkeypatch.setattr(query_module, "_REQUESTS_EVERY", 0.2)
