@@ -136,7 +136,7 @@ def test_a_failure_goes_as_a_line_and_comes_back() -> None:
     error = OperatorError("operator 'count' failed at the record Row(n=1): ValueError: no\nand more")
     error.__cause__ = ValueError("no")
     error.at(operator="count", key="ann", record=(1,), position=4, uid="count", number=7)
-    found = Failure.of(error, 3, Attempt(12, 1))
+    found = Failure.of(error, 3, Attempt(2, 12, 1))
     assert (found.error, found.cause, found.operator, found.uid) == ("OperatorError", "ValueError", "count", "count")
     assert (found.key, found.record, found.number) == ("'ann'", "(1,)", 7)
     assert (found.subtask, found.epoch, found.attempt) == (3, 12, 1)

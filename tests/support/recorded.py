@@ -74,7 +74,7 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
         try:
             yield from sent_by(job, vertex, subtask, arrived, store)
         except Exception as error:
-            failure = Failure.of(error, subtask, Attempt(job.epoch, 0))
+            failure = Failure.of(error, subtask, Attempt(vertex.number, job.epoch, 0))
             failed = replace(facts, failure=vars(failure), clock=clock_of(job, vertex.number, subtask))
             write(job, place, failed, before, None)
             raise

@@ -16,8 +16,15 @@ _LINE = re.compile(rf"^{_PREFIX}(?=\{{)", re.MULTILINE)
 
 
 class Attempt(NamedTuple):
-    """An attempt of Spark's to run a task: of which epoch, and which one it is, from 0; None: nobody knows."""
+    """An attempt of Spark's to run a task. None: nobody knows.
 
+    Attributes:
+        vertex: the number of the task's vertex.
+        epoch: of which epoch it is.
+        number: which attempt it is, from 0.
+    """
+
+    vertex: int | None
     epoch: int | None
     number: int | None
 
@@ -29,7 +36,8 @@ class Failure:
     Attributes:
         error: the class of the error that left the task.
         cause: the class of the exception that user code raised; None: it was pillarbox itself.
-        operator: the name of the operator, and ``uid``: its uid.
+        operator: the name of the operator, and ``uid``: its uid, which several vertices may have.
+        vertex: the number of the task's vertex in its program.
         subtask: which parallel instance it was; of a source, the partition.
         key: the current key; None: there is none.
         record: the record that was being processed; None: there was none, as in a timer.
@@ -45,6 +53,7 @@ class Failure:
     cause: str | None = None
     operator: str | None = None
     uid: str | None = None
+    vertex: int | None = None
     subtask: int | None = None
     key: str | None = None
     record: str | None = None
@@ -69,6 +78,7 @@ class Failure:
             None if cause is None else type(cause).__name__,
             operator=_text(place.get("operator")),
             uid=_text(place.get("uid")),
+            vertex=attempt.vertex,
             subtask=subtask,
             key=place.get("key"),
             record=place.get("record"),

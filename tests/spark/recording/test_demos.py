@@ -12,6 +12,7 @@ from examples.delays import run as delays
 from examples.delays.data import tables
 from examples.flights import run as flights
 from examples.flights.data import flights as all_flights
+from pillarbox._runtime.spark.recording.target import Target
 from pillarbox._runtime.spark.starting.started import find
 from tests.support.recorded import replay_epochs
 
@@ -34,8 +35,7 @@ def replayed(query: Any, folder: Path) -> int:
     vertices = program.facts.plan.vertices
     last = max(vertices, key=lambda vertex: vertex.level)
     source = next(vertex for vertex in vertices if vertex.level == 0)
-    uid = next(each.uid for each in reversed(source.operators) if each.uid)
-    tasks = [(uid, 0), (last.uid, 1)]
+    tasks = [(Target(program, each, 0, 0, None, None).uid, subtask) for subtask, each in enumerate((source, last))]
     return replay_epochs(started.start.writer, str(started.checkpoint), tasks, folder, newest=EPOCHS)
 
 

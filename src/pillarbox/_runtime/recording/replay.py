@@ -128,7 +128,7 @@ def _run(
                 found.stopped = True
             elif isinstance(error, Exception):
                 found.error = located(error, facts.name, facts.subtask)
-                found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.epoch, None))
+                found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
             else:
                 raise
         finally:

@@ -123,11 +123,15 @@ def facts_of(programs: Iterable[PlannedProgram]) -> list[ProgramFacts]:
     return [one.facts for one in programs if one.facts is not None]
 
 
-def vertex_with(programs: Sequence[PlannedProgram], uid: str) -> tuple[PlannedProgram, PlanVertex]:
+def vertex_with(
+    programs: Sequence[PlannedProgram], uid: str, number: int | None = None
+) -> tuple[PlannedProgram, PlanVertex]:
     """Return the vertex of programs that has an operator with a uid, and its program.
 
     Args:
-        uid: or a name. Uids that pillarbox has chosen may occur in several programs.
+        uid: or a name. Uids that pillarbox has chosen may occur in several programs, and an output that takes several
+            streams is in several vertices.
+        number: of the vertex, which tells it from others of its program; None: it is not known.
 
     Raises:
         ProgramError: there is none, or there are several.
@@ -139,17 +143,20 @@ def vertex_with(programs: Sequence[PlannedProgram], uid: str) -> tuple[PlannedPr
         for vertex in program.facts.plan.vertices
         for operator in vertex.operators
     ]
-    found = [each for each in every if each[2].uid == uid] or [each for each in every if each[2].name == uid]
-    if not found:
-        uids = listed([operator.uid for _, _, operator in every if operator.uid])
+    those = [each for each in every if each[2].uid == uid] or [each for each in every if each[2].name == uid]
+    if not those:
+        uids = listed(dict.fromkeys(operator.uid for _, _, operator in every if operator.uid))
         raise ProgramError(f"the program has no operator with the uid {uid!r}; it has {uids}")
-    if len(found) > 1 and uid:  # sources have none
-        names = listed([operator.name for _, _, operator in found])
+    tasks = {(program.id, vertex.number): (program, vertex) for program, vertex, _ in those}
+    if number is not None:
+        tasks = {place: task for place, task in tasks.items() if place[1] == number} or tasks
+    if len(tasks) > 1 and uid:  # sources have none
+        names = listed(found.name for _, found in tasks.values())
         raise ProgramError(
-            f"the query has {len(found)} operators {uid!r}, which are {names}: give the name of one, or set uids"
+            f"the query has {len(tasks)} tasks with an operator {uid!r}: {names};"
+            " give the uid or the name of an operator that only one of them has"
         )
-    program, vertex, _ = found[0]
-    return program, vertex
+    return next(iter(tasks.values()))
 
 
 def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:

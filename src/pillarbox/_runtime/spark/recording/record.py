@@ -191,7 +191,7 @@ def _record(
         checkpoint=checkpoint,
         epoch=target.epoch,
         number=target.vertex.number,
-        uid=next((each.uid for each in target.vertex.operators if each.uid), ""),
+        uid=target.uid,
         name=target.vertex.name,
         subtask=target.subtask,
         level=target.vertex.level,

@@ -49,6 +49,18 @@ class Target(NamedTuple):
         return plan
 
     @property
+    def uid(self) -> str:
+        """The uid of one of its operators, if possible of one that no other vertex has; empty: none has a uid."""
+        others = {
+            each.uid
+            for vertex in self._plan.vertices
+            if (vertex.program, vertex.number) != (self.vertex.program, self.vertex.number)
+            for each in vertex.operators
+        }
+        own = [each.uid for each in self.vertex.operators if each.uid]
+        return next((uid for uid in own if uid not in others), own[0] if own else "")
+
+    @property
     def earlier(self) -> list[int]:
         """The vertices that it gets records from."""
         return self._plan.before(self.vertex.program, self.vertex.number)
@@ -86,24 +98,30 @@ def find_target(
     elif not is_count(epoch, 0):
         raise ProgramError(f"record(): an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
     of_failure = failure if failure is not None and failure.epoch == epoch else None
+    number: int | None = None
     if uid is None and of_failure is not None:
-        uid = of_failure.uid
+        uid, number = of_failure.uid, of_failure.vertex
     if uid is None:
         raise ProgramError(
             f"checkpoint {checkpoint}: no failure of epoch {epoch} is known, so say which task to record: uid, and"
             " subtask or key"
         )
-    program, vertex = vertex_with(planned, uid)
+    program, vertex = vertex_with(planned, uid, number)
     if key is not None:
         subtask = _subtask_of(spark, checkpoint, vertex.uid, key)
-    elif subtask is None and of_failure is not None and of_failure.uid in [each.uid for each in vertex.operators]:
+    elif subtask is None and of_failure is not None and _is_of(of_failure, vertex):
         subtask = of_failure.subtask
     if subtask is None:
         raise ProgramError(f"record(): say which subtask of {uid!r} to record: subtask=..., or key=...")
-    if of_failure is not None and of_failure.subtask != subtask:
+    if of_failure is not None and (of_failure.subtask != subtask or not _is_of(of_failure, vertex)):
         of_failure = None
     ran = next((each for snapshot in history for each in snapshot.epochs if each.number == epoch), None)
     return Target(program, vertex, subtask, epoch, of_failure, ran)
+
+
+def _is_of(failure: Failure, vertex: PlanVertex) -> bool:
+    """Return whether a failure is one of a task of a vertex."""
+    return failure.uid in [each.uid for each in vertex.operators] and failure.vertex in (None, vertex.number)
 
 
 def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:

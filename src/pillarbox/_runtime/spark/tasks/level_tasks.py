@@ -78,7 +78,7 @@ class LevelTasks:
         def clock() -> str | None:
             return None if task is None else task.clock.log.to_text(_TOLD_CLOCK)
 
-        with failures_in_worker(shipped.name, subtask, Attempt(facts.batch, facts.attempt), clock):
+        with failures_in_worker(shipped.name, subtask, Attempt(number, facts.batch, facts.attempt), clock):
             chunks.is_new = is_new = not self._residency.has(shipped, subtask, facts)
             task = self._running = self._residency.task(shipped, subtask, chunks, facts)
             task.attempt, task.process_tasks = facts.attempt, len(self._residency)

@@ -56,7 +56,7 @@ class SourceHost:
             return
         if not self._bounded and any(number != 0 for number in self._layout.parallelisms):
             prepare_homes(facts)
-        attempt = None if self._bounded else Attempt(facts.batch, facts.attempt)
+        attempt = None if self._bounded else Attempt(self._shipped.number, facts.batch, facts.attempt)
         with working(), failures_in_worker(self._shipped.name, facts.partition, attempt):
             is_new = not residency.here.has(self._shipped, -1, facts)
             task = residency.here.source_task(self._shipped, facts)
