@@ -87,7 +87,7 @@ COMMANDS = """\
 
 <!-- Written by `python -m scripts.reference`; do not edit. -->
 
-`pip install 'pillarbox[cli]'` brings the command `pillarbox`; `python -m pillarbox` is the same.
+`pip install './pillarbox[cli]'` brings the command `pillarbox`; `python -m pillarbox` is the same.
 [Operating a query](operations.md) says when to use which command.
 """
 

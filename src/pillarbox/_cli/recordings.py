@@ -83,6 +83,13 @@ class _Moment(click.ParamType[int]):
 @click.option("--allow-calls", is_flag=True, help="Make the calls of services of earlier levels again.")
 @click.option("--mask", multiple=True, metavar="FIELD", help="A field whose values get stand-ins; may be repeated.")
 @click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=1 << 30,
+    show_default=True,
+    help="How large the input of the task may be, and the state files of the query (bytes each).",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
     default=600.0,
@@ -102,6 +109,7 @@ def record(
     key: str | None,
     allow_calls: bool,
     mask: tuple[str, ...],
+    limit: int,
     timeout: float,
     as_json: bool,
     arguments: tuple[str, ...],
@@ -117,7 +125,7 @@ def record(
     to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the task again.
     """
     task: dict[str, Any] = {"epoch": epoch, "uid": uid, "subtask": subtask, "key": key, "allow_calls": allow_calls}
-    task["mask"] = mask
+    task.update(mask=mask, limit=limit)
     if program is None:
         from pillarbox._runtime.spark.running.record_request import request_record
 
@@ -177,8 +185,8 @@ def replay(
 ) -> None:
     """Run a recorded task again, in this process, without Spark and Java. It runs code from DIRECTORY.
 
-    It runs up to the record that failed, or to the end of the epoch. The exit code is 1 if it does something else than
-    what was recorded.
+    It runs up to the record that failed, or to the end of the epoch. With --diff, the exit code is 1 if it does
+    something else than what was recorded.
 
     With --program, the script runs up to pillarbox.start(...), with ARGUMENTS, and with the Spark session that it
     makes; then both versions of the task run on the same input and state. The exit code is 1 if they differ.

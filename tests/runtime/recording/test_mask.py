@@ -77,6 +77,13 @@ def test_nothing_of_the_fields_is_left_and_the_task_does_the_same(tmp_path):
         assert found.records > 10
 
 
+def test_a_name_that_nothing_has_is_refused(tmp_path):
+    """It may be misspelt, and the recording would have what it was to hide."""
+    says = "no record and no state of the task has the name 'crad', .*; they have 'amount', 'card', 'last', 'name'"
+    with pytest.raises(ConfigurationError, match=says):
+        mask(tasks_of(tmp_path)[0], ["card", "crad"])
+
+
 def test_a_function_of_the_users(tmp_path):
     def hide(name: str, value: Any) -> Any:
         return f"nobody-{value[-1]}" if name == "name" else value

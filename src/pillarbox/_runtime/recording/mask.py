@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, Records, decode, encode, pickled_records
-from pillarbox._errors import ConfigurationError, describe, shorten
+from pillarbox._errors import ConfigurationError, describe, listed, shorten
 from pillarbox._graph.layout import lay_out
 from pillarbox._rows import Row, batch_from_bytes, batch_to_bytes
 from pillarbox._runtime.recording.recording import RecordingFacts, input_of, portions_of
@@ -54,6 +54,8 @@ class StandIns:
 
     def __init__(self, fields: Collection[str], groups: int, keys: Collection[str]) -> None:
         self._fields = frozenset(fields)
+        #: The names of all fields and states that it was asked about.
+        self.names: set[str] = set()
         self._groups = groups
         self._keys = frozenset(keys)
         self._secret = secrets.token_bytes(32)
@@ -62,6 +64,7 @@ class StandIns:
 
     def __call__(self, name: str, value: Any) -> Any:
         """Return the stand-in for the value of a field; of another field, the value."""
+        self.names.add(name)
         return self._all_of(name, value) if name in self._fields else value
 
     def _all_of(self, name: str, value: Any) -> Any:
@@ -207,12 +210,14 @@ def masked(
         before: the chunks of the log before the epoch, and ``after``: those after it.
 
     Raises:
-        ConfigurationError: a value cannot be masked, or a key would become another task's.
+        ConfigurationError: a value cannot be masked, a key would become another task's, or a name is that of no field
+            and no state.
     """
     maker = _MaskedRecording(facts, shipped, mask)
     maker.input(folder)
     failure = None if facts.failure is None else {**facts.failure, "key": None, "record": None, "message": ""}
     states = maker.state(before), None if after is None else maker.state(after)
+    maker.check_names()
     size = input_of(folder).stat().st_size
     return dataclasses.replace(facts, failure=failure, is_masked=True, bytes=size), *states
 
@@ -231,7 +236,9 @@ class _MaskedRecording:
         if not callable(mask):
             self._refuse_shared_keys(mask)
         keys = {columns[0] for columns in self._key_columns if len(columns) == 1}
-        self._mask = Mask(mask if callable(mask) else StandIns(mask, self._groups, keys))
+        self._fields = () if callable(mask) else tuple(mask)
+        self._hook = mask if callable(mask) else StandIns(mask, self._groups, keys)
+        self._mask = Mask(self._hook)
 
     def _columns(self) -> list[tuple[str, ...]]:
         assert self._task is not None
@@ -246,6 +253,16 @@ class _MaskedRecording:
                     f"operator {self._facts.uid!r} is keyed by the columns {', '.join(columns)}, of which"
                     f" {masked[0]!r} cannot be masked: the key would be another task's"
                 )
+
+    def check_names(self) -> None:
+        """Refuse a name that nothing has: if it is misspelt, the recording has what it was to hide."""
+        names = self._hook.names if isinstance(self._hook, StandIns) else {*self._fields}
+        unknown = next((name for name in self._fields if name not in names), None)
+        if unknown is not None:
+            raise ConfigurationError(
+                f"operator {self._facts.uid!r}: no record and no state of the task has the name {unknown!r}, which is"
+                f" to be masked; they have {listed(sorted(names))}"
+            )
 
     # -- the input --
 
