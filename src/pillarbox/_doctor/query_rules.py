@@ -71,8 +71,8 @@ def memory_runs_out(facts: Facts) -> str | None:
         return None
     when = datetime.fromtimestamp(memory.full_at / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return (
-        f"memory runs out in {max(0.0, days):.1f} days, on {when}, if it grows on like that: give state a time-to-live,"
-        " or raise spark.executor.pyspark.memory"
+        f"memory runs out in {max(0.0, days):.1f} days, on {when}, if it keeps growing at this rate: give state"
+        " a time-to-live, or raise spark.executor.pyspark.memory"
     )
 
 

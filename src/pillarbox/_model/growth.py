@@ -1,4 +1,4 @@
-"""How fast state grows, and when the memory of a worker runs out if it grows on like that."""
+"""How fast state grows, and when the memory of a worker runs out if it keeps growing at this rate."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Memory:
         bytes: its resident memory now; None: it is not known.
         limit: what it may use; None: no setting says it.
         per_day: bytes that it gains in a day; None: it is not known yet.
-        full_at: when it reaches the limit if it grows on like that (epoch ms); None: it does not, or that is not known.
+        full_at: when it reaches the limit if it keeps growing at this rate (epoch ms); None: it does not, or that is
+            not known.
         message: all of that for people.
     """
 
@@ -75,7 +76,7 @@ def memory_of(snapshot: Snapshot) -> Memory:
         message = "it does not grow"
     else:
         full_at = moments[-1].at + round(max(0, limit - used) / per_day * _DAY)
-        message = "it is full at this time if it grows on like that"
+        message = "it is full at this time if it keeps growing at this rate"
     return Memory(used, limit, per_day, full_at, message)
 
 

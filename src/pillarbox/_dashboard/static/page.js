@@ -280,7 +280,7 @@ function state(view) {
     view.growth.length && view.checkpoint && !view.state_sizes.length ? el("p", { class: "muted" }, "A task knows the size of a key’s state as a whole. For the size by the name of the state, run ",
       el("code", {}, `pillarbox inspect ${view.checkpoint}`), ".") : null,
     el("p", {}, `The fullest worker process has ${bytes(memory.bytes)}${memory.limit ? ` of ${bytes(memory.limit)}` : ""}; `,
-      memory.full_at ? `memory runs out on ${time(memory.full_at).slice(0, 16)} if it grows on like that.` : `${memory.message}.`),
+      memory.full_at ? `memory runs out on ${time(memory.full_at).slice(0, 16)} if it keeps growing at this rate.` : `${memory.message}.`),
     el("div", { class: "lines" },
       drawLine(moments.map((each) => [each.at, each.state]), "State", bytes),
       drawLine(moments.map((each) => [each.at, each.memory]), "Memory of the fullest process", bytes),
