@@ -155,7 +155,7 @@ def _record_by(program: Path, arguments: Sequence[str], checkpoint: str, directo
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--at", type=click.IntRange(1), help="Stop before this record of the task's input in the epoch.")
-@click.option("--pdb", "debug", is_flag=True, help="Open Python's debugger at that record, or at the one that failed.")
+@click.option("--pdb", "debug", is_flag=True, help="Open Python's debugger at that record, or where it failed.")
 @click.option(
     "--diff", is_flag=True, help="Compare the state with that of the checkpoint, or the failure with the noted one."
 )

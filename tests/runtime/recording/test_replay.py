@@ -6,6 +6,7 @@ import datetime as dt
 import gc
 import io
 import random
+import re
 import time
 import uuid
 from pathlib import Path
@@ -228,6 +229,29 @@ def test_the_debugger_stops_in_the_users_function(tmp_path, monkeypatch, capsys)
     found = replayed(task, debug=True)
     assert found.failure is not None
     assert found.failure.number == noted.number
+
+
+class FailsLater(Silent):
+    """Fails in a timer, which no record of the input tells of."""
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        seen = self.seen.value()
+        raise ValueError(f"{len(seen)} records")
+
+
+def test_the_debugger_looks_back_where_no_record_is_known(tmp_path, monkeypatch, capsys):
+    task = tasks_of(tmp_path, FailsLater(), KEYS, KEYS, KEYS)[-1]
+    noted = read_recording(task).facts.noted_failure
+    assert noted is not None
+    assert noted.number is None
+    monkeypatch.setattr("sys.stdin", io.StringIO("p timestamp, len(seen)\nquit\n"))
+    found = replayed(task, debug=True)
+    told = capsys.readouterr().out
+    assert "on_timer()" in told.split("(Pdb)")[0]
+    assert re.search(r"\(Pdb\) \(17\d{11}, \d+\)\n", told)
+    # What it was opened for is still told.
+    assert found.failure is not None
+    assert (found.failure.cause, found.failure.key) == ("ValueError", noted.key)
 
 
 @pytest.mark.parametrize("part", ["state", "program", "input", "recording.json"])

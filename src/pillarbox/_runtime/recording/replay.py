@@ -7,11 +7,11 @@ import pdb
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._errors import causes_of, shorten
+from pillarbox._errors import PillarboxError, causes_of, shorten
 from pillarbox._model.failure import Attempt, Failure
 from pillarbox._runtime.failures import located
 from pillarbox._runtime.recording.outside import outside_calls, settled
@@ -75,7 +75,8 @@ def replay(
 
     Args:
         at: stop before this record of the input, counted from 1.
-        debug: open Python's debugger at that record, or at the record that failed.
+        debug: open Python's debugger at that record, or at the record that failed. If it is not known which one did, as
+            in a timer or a later operator of the task, the debugger opens where the exception was raised.
         diff: compare the state after it with the state that the checkpoint had, or the failure with the noted one.
         allow_calls: make the calls of asynchronous operators; else the task stops at the first one.
         seed: of the random numbers that user code draws; None: they are others each time.
@@ -127,6 +128,8 @@ def _run(
             elif any(isinstance(each, (_StopError, bdb.BdbQuit)) for each in causes_of(error)):
                 found.stopped = True
             elif isinstance(error, Exception):
+                if debug and stop is None:
+                    _look_back(error)
                 found.error = located(error, facts.name, facts.subtask)
                 found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
             else:
@@ -182,6 +185,24 @@ class _Debugger(pdb.Pdb):
             super().user_line(frame)
         else:
             self.set_continue()
+
+
+class _Retrospect(pdb.Pdb):
+    """Looks at the frames of a traceback, the user's innermost one first."""
+
+    def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
+        stack, index = super().get_stack(f, t)
+        users = [place for place, (frame, _) in enumerate(stack) if is_user_code(frame.f_code.co_filename)]
+        return stack, users[-1] if users else index
+
+
+def _look_back(error: Exception) -> None:
+    """Open the debugger where user code raised an exception, after it did."""
+    raised = [each for each in causes_of(error) if each.__traceback__ is not None]
+    cause = next((each for each in reversed(raised) if not isinstance(each, PillarboxError)), raised[0])
+    debugger = _Retrospect()
+    debugger.reset()
+    debugger.interaction(None, cause.__traceback__)
 
 
 def _user_functions(task: StreamTask) -> Iterator[Any]:
