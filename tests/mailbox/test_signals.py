@@ -15,7 +15,10 @@ import pytest
 
 from tests.support.budgets import LONG
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs interval timers")
+pytestmark = [
+    pytest.mark.slow("a process for each test, and its signals take their time"),
+    pytest.mark.skipif(sys.platform == "win32", reason="needs interval timers"),
+]
 
 # Seconds; only a test that fails waits for it.
 _PATIENCE = 600.0

@@ -16,6 +16,8 @@ import pytest
 from examples.enrichment.data import aircraft, flights, weather
 from examples.enrichment.service import RunningService, running_service
 
+pytestmark = pytest.mark.slow("a server in a process of its own")
+
 
 def status(service: RunningService, path: str) -> int | str:
     try:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow("a process for each test")
+
 _WORKER = """
 import os, sys, threading, time
 
