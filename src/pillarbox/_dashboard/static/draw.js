@@ -172,13 +172,6 @@ function drawStrip(epochs) {
   return el("figure", {}, el("figcaption", {}, `The last ${epochs.length} epochs; the longest took ${duration(longest)}`), picture);
 }
 
-// What the pointer shows of a bar of a Gantt chart.
-function barText(lane, bar) {
-  if (lane.kind === "spark") return `${bar.name}: ${duration(bar.to - bar.from)}`;
-  return `subtask ${bar.subtask}: ${duration(bar.to - bar.from)}, busy ${duration(bar.busy)}, back-pressured ${duration(bar.back_pressured)}, `
-    + `${number(bar.records_in)} records${bar.attempt ? `, attempt ${bar.attempt + 1}` : ""}`;
-}
-
 // An epoch as a Gantt chart: Spark's parts, then the tasks of each vertex.
 function drawGantt(epoch, plan) {
   const LABEL = 190, WIDTH = 900, ROW = 18;
@@ -210,32 +203,20 @@ function drawGantt(epoch, plan) {
     picture.append(svg("line", { x1: x, x2: x, y1: 16, y2: height, class: "grid" }));
     picture.append(svg("text", { x, y: 11, class: part === 4 ? "muted end" : "muted" }, duration((end * part) / 4)));
   }
-  // A path for each colour of a lane, as an element for each of thousands of tasks would take long to draw.
-  const told = svg("title", {});
   lanes.forEach((lane, index) => {
     const y = 20 + index * ROW;
     picture.append(svg("text", { x: 0, y: y + 12, class: lane.kind === "spark" ? "" : "name" }, cut(lane.name, 27)));
-    const paths = new Map();
-    const put = (kind, x, size) => paths.set(kind, `${paths.get(kind) || ""}M${x.toFixed(1)},${y}h${size.toFixed(1)}v${ROW - 5}h-${size.toFixed(1)}z`);
     for (const bar of lane.bars) {
+      const label = lane.kind === "spark" ? `${bar.name}: ${duration(bar.to - bar.from)}`
+        : `subtask ${bar.subtask}: ${duration(bar.to - bar.from)}, busy ${duration(bar.busy)}, back-pressured ${duration(bar.back_pressured)}, ${number(bar.records_in)} records${bar.attempt ? `, attempt ${bar.attempt + 1}` : ""}`;
       const x = scale(bar.from), size = Math.max(1.5, scale(bar.to) - x);
-      put(lane.kind === "spark" ? "spark" : bar.attempt ? "bad-bar" : "busy", x, size);
+      picture.append(svg("rect", { x, y, width: size, height: ROW - 5, class: lane.kind === "spark" ? "spark" : bar.attempt ? "bad-bar" : "busy" }, svg("title", {}, label)));
       if (lane.kind === "task" && bar.back_pressured) {
         const part = Math.max(1, size * (bar.back_pressured / Math.max(1, bar.to - bar.from)));
-        put("back", x + size - part, part);
+        picture.append(svg("rect", { x: x + size - part, y, width: part, height: ROW - 5, class: "back" }, svg("title", {}, label)));
       }
     }
-    for (const kind of ["spark", "busy", "bad-bar", "back"]) {
-      if (paths.has(kind)) picture.append(svg("path", { d: paths.get(kind), class: kind }));
-    }
   });
-  picture.addEventListener("pointermove", (event) => {
-    const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(picture.getScreenCTM().inverse());
-    const lane = lanes[Math.floor((at.y - 20) / ROW)];
-    const bar = lane && lane.bars.findLast((each) => scale(each.from) <= at.x && at.x <= Math.max(scale(each.from) + 1.5, scale(each.to)));
-    told.textContent = bar ? barText(lane, bar) : "";
-  });
-  picture.prepend(told);
   return el("div", { class: "scroll" }, picture);
 }
 
