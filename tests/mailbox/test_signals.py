@@ -22,7 +22,7 @@ pytestmark = [
 
 # Seconds; only a test that fails waits for it.
 _PATIENCE = 600.0
-# How many signals each program gets: those of `make test-all` hit rarer places.
+# How many signals each program gets; the many of `make test-all` hit rarer places.
 _SIGNALS = 4000 if LONG else 1000
 
 _COMMON = """

@@ -6,7 +6,7 @@ One that is for ``make test-all`` alone is marked ``@pytest.mark.long("...")``, 
 
 A test that ``tests/budgets.json`` has may take twice what was recorded of it; all others have to keep to their budget.
 What does not is listed at the end of a run, the worst first; with ``PILLARBOX_BUDGETS=enforce`` the run fails then.
-``--record-budgets`` writes the table anew. ``--fast`` runs unit tests alone, without those that are marked as slow or
+``--record-budgets`` writes a new table. ``--fast`` runs unit tests alone, without those that are marked as slow or
 that the table has with more than the budget. Times are scaled by how long a fixed piece of work takes here and took
 where the table was recorded.
 """
@@ -48,7 +48,7 @@ class Budgets:
     def __init__(self, table: Path = TABLE, *, scale: float | None = None) -> None:
         self.taken: list[Taken] = []
         self._path = table
-        self._table: dict[str, Any] = json.loads(table.read_text()) if table.exists() else {}
+        self._table = read_table(table)
         self._given_scale = scale
 
     @pytest.hookimpl
@@ -85,7 +85,7 @@ class Budgets:
         return found
 
     def record(self) -> None:
-        """Write the table anew: the tests that need a good part of their budget, or more."""
+        """Write a new table: the tests that need a good part of their budget, or more."""
         tests = {
             each.test: round(each.seconds, 2)
             for each in sorted(self.taken)
@@ -110,6 +110,16 @@ class Budgets:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def read_table(path: Path) -> dict[str, Any]:
+    """Return what was recorded; empty: nothing was."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def is_marked(item: pytest.Item, *names: str) -> bool:
+    """Return whether a test has one of some marks."""
+    return any(item.get_closest_marker(name) is not None for name in names)
+
+
 def fixed_work() -> float:
     """Return how long a fixed piece of work takes in this process (seconds of processor time), at best."""
 
@@ -124,7 +134,7 @@ def fixed_work() -> float:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--record-budgets", action="store_true", help="write tests/budgets.json anew from this run")
+    parser.addoption("--record-budgets", action="store_true", help="write a new tests/budgets.json from this run")
     parser.addoption("--fast", action="store_true", help="only unit tests that keep to their budget")
 
 
@@ -136,12 +146,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("fast"):
         return
-    recorded = json.loads(TABLE.read_text())["tests"] if TABLE.exists() else {}
+    recorded = read_table(TABLE).get("tests", {})
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        marked = any(item.get_closest_marker(name) for name in ("spark", "fault", "slow", "long"))
-        (left_out if marked or recorded.get(item.nodeid, 0.0) > UNIT else kept).append(item)
+        is_slow = is_marked(item, "spark", "fault", "slow", "long") or recorded.get(item.nodeid, 0.0) > UNIT
+        (left_out if is_slow else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
 
@@ -154,11 +164,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    spark = any(item.get_closest_marker(name) for name in ("spark", "fault"))
+    spark = is_marked(item, "spark", "fault")
     clock = time.monotonic if spark else time.process_time
     began = clock()
     try:
         return (yield)
     finally:
-        slow = item.get_closest_marker("slow") is not None or item.get_closest_marker("long") is not None
-        item.user_properties.append(("taken", (clock() - began, spark, slow)))
+        item.user_properties.append(("taken", (clock() - began, spark, is_marked(item, "slow", "long"))))

@@ -124,8 +124,15 @@ def record(
     epoch, and earlier levels run again from their state, on a copy of the checkpoint: nothing is written to the sink or
     to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the task again.
     """
-    task: dict[str, Any] = {"epoch": epoch, "uid": uid, "subtask": subtask, "key": key, "allow_calls": allow_calls}
-    task.update(mask=mask, limit=limit)
+    task: dict[str, Any] = {
+        "epoch": epoch,
+        "uid": uid,
+        "subtask": subtask,
+        "key": key,
+        "allow_calls": allow_calls,
+        "mask": mask,
+        "limit": limit,
+    }
     if program is None:
         from pillarbox._runtime.spark.running.record_request import request_record
 

@@ -54,7 +54,7 @@ class StandIns:
 
     def __init__(self, fields: Collection[str], groups: int, keys: Collection[str]) -> None:
         self._fields = frozenset(fields)
-        #: The names of all fields and states that it was asked about.
+        #: The names of all fields and states whose values it was given.
         self.names: set[str] = set()
         self._groups = groups
         self._keys = frozenset(keys)
@@ -66,6 +66,11 @@ class StandIns:
         """Return the stand-in for the value of a field; of another field, the value."""
         self.names.add(name)
         return self._all_of(name, value) if name in self._fields else value
+
+    @property
+    def unknown(self) -> list[str]:
+        """The fields of which it was given no value."""
+        return sorted(self._fields - self.names)
 
     def _all_of(self, name: str, value: Any) -> Any:
         if value is None or isinstance(value, bool):
@@ -210,8 +215,8 @@ def masked(
         before: the chunks of the log before the epoch, and ``after``: those after it.
 
     Raises:
-        ConfigurationError: a value cannot be masked, a key would become another task's, or a name is that of no field
-            and no state.
+        ConfigurationError: a value cannot be masked, a key would become another task's, or no field and no
+            state has a name that is to be masked.
     """
     maker = _MaskedRecording(facts, shipped, mask)
     maker.input(folder)
@@ -233,12 +238,14 @@ class _MaskedRecording:
         # It is never opened: it tells the keys of records.
         self._task = MultipleInputStreamTask(vertex, facts.subtask) if facts.level else None
         self._key_columns = self._columns() if self._task is not None else []
-        if not callable(mask):
-            self._refuse_shared_keys(mask)
         keys = {columns[0] for columns in self._key_columns if len(columns) == 1}
-        self._fields = () if callable(mask) else tuple(mask)
-        self._hook = mask if callable(mask) else StandIns(mask, self._groups, keys)
-        self._mask = Mask(self._hook)
+        self._stand_ins: StandIns | None = None
+        if callable(mask):
+            self._mask = Mask(mask)
+        else:
+            self._refuse_shared_keys(mask)
+            self._stand_ins = StandIns(mask, self._groups, keys)
+            self._mask = Mask(self._stand_ins)
 
     def _columns(self) -> list[tuple[str, ...]]:
         assert self._task is not None
@@ -256,12 +263,11 @@ class _MaskedRecording:
 
     def check_names(self) -> None:
         """Refuse a name that nothing has: if it is misspelt, the recording has what it was to hide."""
-        names = self._hook.names if isinstance(self._hook, StandIns) else {*self._fields}
-        unknown = next((name for name in self._fields if name not in names), None)
-        if unknown is not None:
+        if self._stand_ins is not None and self._stand_ins.unknown:
             raise ConfigurationError(
-                f"operator {self._facts.uid!r}: no record and no state of the task has the name {unknown!r}, which is"
-                f" to be masked; they have {listed(sorted(names))}"
+                f"operator {self._facts.uid!r}: no record and no state of the task has the name"
+                f" {self._stand_ins.unknown[0]!r}, which is to be masked; they have"
+                f" {listed(sorted(self._stand_ins.names))}"
             )
 
     # -- the input --

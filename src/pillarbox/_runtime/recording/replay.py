@@ -7,11 +7,11 @@ import pdb
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._errors import PillarboxError, causes_of, shorten
+from pillarbox._errors import causes_of, shorten
 from pillarbox._model.failure import Attempt, Failure
 from pillarbox._runtime.failures import located
 from pillarbox._runtime.recording.outside import outside_calls, settled
@@ -128,9 +128,9 @@ def _run(
             elif any(isinstance(each, (_StopError, bdb.BdbQuit)) for each in causes_of(error)):
                 found.stopped = True
             elif isinstance(error, Exception):
-                if debug and stop is None:
-                    _look_back(error)
                 found.error = located(error, facts.name, facts.subtask)
+                if debug and stop is None:
+                    _look_back(found.error)
                 found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
             else:
                 raise
@@ -187,22 +187,11 @@ class _Debugger(pdb.Pdb):
             self.set_continue()
 
 
-class _Retrospect(pdb.Pdb):
-    """Looks at the frames of a traceback, the user's innermost one first."""
-
-    def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
-        stack, index = super().get_stack(f, t)
-        users = [place for place, (frame, _) in enumerate(stack) if is_user_code(frame.f_code.co_filename)]
-        return stack, users[-1] if users else index
-
-
-def _look_back(error: Exception) -> None:
-    """Open the debugger where user code raised an exception, after it did."""
-    raised = [each for each in causes_of(error) if each.__traceback__ is not None]
-    cause = next((each for each in reversed(raised) if not isinstance(each, PillarboxError)), raised[0])
-    debugger = _Retrospect()
-    debugger.reset()
-    debugger.interaction(None, cause.__traceback__)
+def _look_back(error: BaseException) -> None:
+    """Open the debugger where user code raised the cause of a located error, whose tracebacks have its frames alone."""
+    raised = [each.__traceback__ for each in causes_of(error) if each.__traceback__ is not None]
+    if raised:
+        pdb.post_mortem(raised[-1])
 
 
 def _user_functions(task: StreamTask) -> Iterator[Any]:

@@ -109,19 +109,14 @@ def find_target(
     program, vertex = vertex_with(planned, uid, number)
     if key is not None:
         subtask = _subtask_of(spark, checkpoint, vertex.uid, key)
-    elif subtask is None and of_failure is not None and _is_of(of_failure, vertex):
+    elif subtask is None and of_failure is not None and of_failure.uid in [each.uid for each in vertex.operators]:
         subtask = of_failure.subtask
     if subtask is None:
         raise ProgramError(f"record(): say which subtask of {uid!r} to record: subtask=..., or key=...")
-    if of_failure is not None and (of_failure.subtask != subtask or not _is_of(of_failure, vertex)):
+    if of_failure is not None and of_failure.subtask != subtask:
         of_failure = None
     ran = next((each for snapshot in history for each in snapshot.epochs if each.number == epoch), None)
     return Target(program, vertex, subtask, epoch, of_failure, ran)
-
-
-def _is_of(failure: Failure, vertex: PlanVertex) -> bool:
-    """Return whether a failure is one of a task of a vertex."""
-    return failure.uid in [each.uid for each in vertex.operators] and failure.vertex in (None, vertex.number)
 
 
 def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
