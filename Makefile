@@ -50,10 +50,8 @@ equality: setup ## Run the flights every way there is, and compare with the orac
 .PHONY: test
 # The same examples and seeds in every run of `make test`; new ones where everything is asked for.
 test: export HYPOTHESIS_PROFILE := $(or $(HYPOTHESIS_PROFILE),$(if $(filter test-all,$(MAKECMDGOALS)),dev,ci))
-test: export SPARK_VERSIONS ?= 4.1
 test: setup ## Everything: lint, types and all tests (what CI runs), in PROCESSES=2 (0: in one, as they come)
-	@{ $(RUN) PYTHONPATH=src $(BIN)/python -m tests.support.class_archive; \
-	  scripts/setup.sh spark $(SPARK_VERSIONS) && scripts/setup.sh worker; } & places=$$!; \
+	@{ $(RUN) PYTHONPATH=src $(BIN)/python -m tests.support.class_archive && scripts/setup.sh worker; } & places=$$!; \
 	  $(MAKE) lint types && wait $$places
 	@$(RUN) $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 25 $(ARGS)
 
@@ -102,7 +100,7 @@ test-s3: setup ## A program whose files are all in an object store: a gateway th
 .PHONY: test-all
 test-all: MINUTES ?= 30
 test-all: export PILLARBOX_LONG = 1
-test-all: test test-kafka test-delta test-cluster test-s3 test-see notebooks simulate chaos ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, a browser, notebooks, 10,000 simulated schedules, half an hour of chaos
+test-all: test test-versions test-kafka test-delta test-cluster test-s3 test-see notebooks simulate chaos ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, a browser, notebooks, 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate
 simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: PROGRAM=late-data SEED=17

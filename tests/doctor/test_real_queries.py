@@ -248,6 +248,7 @@ def sick(spark: SparkSession, marks: Path, *inboxes: Inbox) -> DataStream:
     return largest.union(asked)
 
 
+@pytest.mark.long("a query of eleven epochs with ten ailments; test_rules.py has each as facts")
 def test_a_sick_query(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     payments, refunds, marks = Inbox(tmp_path / "payments"), Inbox(tmp_path / "refunds"), tmp_path / "marks"
     marks.mkdir()

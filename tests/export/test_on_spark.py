@@ -129,6 +129,7 @@ def check(before: Scraped, after: Scraped) -> None:
     assert len(after) == len(before) < 2 * 150
 
 
+@pytest.mark.long("three queries; see/test_exporters.py has it as well, and test_ledger.py has the sums")
 def test_several_queries_and_one_again(spark: Any, tmp_path: Path) -> None:
     check(*served(spark, tmp_path))
 

@@ -28,7 +28,6 @@ from tests.faults.programs.job import (
 )
 
 pytestmark = pytest.mark.fault
-_OTHER_MODE = pytest.mark.long("the other fault of this file comes in this mode")
 DIE_AT = 30  # requests in flight or done before the service goes
 REFUSED = 10  # connections until another one comes
 
@@ -81,7 +80,8 @@ class Run:
         return sum(batch > own[row.id] for batch, rows in batches_of(self.sink).items() for row in rows)
 
 
-@pytest.mark.parametrize("mode", [pytest.param("drain", marks=_OTHER_MODE), "carry"])
+@pytest.mark.long("the next test kills a worker with requests in flight; services/ has a service that fails and hangs")
+@pytest.mark.parametrize("mode", ["drain", "carry"])
 def test_the_service_goes_away(spark: SparkSession, tmp_path: Path, seed: int, mode: Mode) -> None:
     """It fails, hangs and cuts connections; then it is killed, and another one comes when that has been noticed."""
     run = Run(spark, tmp_path, seed, mode, epochs=4)
@@ -100,7 +100,7 @@ def test_the_service_goes_away(spark: SparkSession, tmp_path: Path, seed: int, m
         assert run.carried() > 0
 
 
-@pytest.mark.parametrize("mode", ["drain", pytest.param("carry", marks=_OTHER_MODE)])
+@pytest.mark.parametrize("mode", ["carry", pytest.param("drain", marks=pytest.mark.long("it has less in state"))])
 def test_a_worker_is_killed_with_requests_in_flight(spark: SparkSession, tmp_path: Path, seed: int, mode: Mode) -> None:
     rng = random.Random(seed)
     run = Run(spark, tmp_path, seed + 1, mode, epochs=4)

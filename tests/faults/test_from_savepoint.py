@@ -58,6 +58,7 @@ def stop_the_query(spark: Any, home: Path) -> None:
     assert "was stopped before it had the state of the savepoint" in str(error)
 
 
+@pytest.mark.long("spark/operating/test_savepoint.py starts from a savepoint, and test_restarts.py stops queries")
 def test_the_query_is_stopped_while_the_state_is_taken(spark: Any, tmp_path: Path) -> None:
     with ProgramTestHarness(lambda env, rows: counted(rows), parallelism=2) as right:
         right.push_all("rows", [row(**each) for each in records(0, 40)])

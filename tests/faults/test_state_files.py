@@ -9,6 +9,7 @@ from tests.faults.programs.state_files import FILES, FORMAT, cut, make, newest_s
 pytestmark = pytest.mark.fault
 
 
+@pytest.mark.long("it shows what Spark does")
 @pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize(
     "lost, settings, message",

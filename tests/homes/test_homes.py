@@ -148,6 +148,7 @@ def test_a_home_that_was_killed_has_a_successor_that_reads_the_log(executor: Exe
     assert sorted(row[1:3] for row in out) == [(1, 2), (1, 2)] and not {row[3] for row in out} & before
 
 
+@pytest.mark.long("it waits for a home that does not answer; others are killed")
 def test_a_home_that_hangs_is_replaced(executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pillarbox._runtime.spark.homes.relay._DOOR_SECONDS", 1.0)
     query = counting(notes, parallelism=1)

@@ -20,6 +20,7 @@ def same(found, files):
         assert found[name].select(COLUMNS.names).to_pylist() == table.to_pylist()
 
 
+@pytest.mark.long("spark/recording/test_record.py has refusals")
 @pytest.mark.slow("a query that begins with new workers")
 def test_a_recording_is_refused(spark, tmp_path, service):
     """Each of its two programs looks things up."""

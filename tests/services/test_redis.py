@@ -13,6 +13,7 @@ import pillarbox.functions as PF
 from pillarbox import Function, StreamExecutionEnvironment
 from tests.services.test_http import as_stream, counters, numbers, run
 
+pytestmark = pytest.mark.long("a Redis server, which is installed first; test_http.py has a service")
 ROWS = 400
 
 

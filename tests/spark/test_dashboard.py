@@ -240,6 +240,7 @@ def test_the_stages_of_a_query_are_those_of_its_running_jobs(spark: SparkSession
     assert stages_of(spark, "a run") == []
 
 
+@pytest.mark.long("three queries; the first test has one, and tests/dashboard several without Spark")
 def test_several_programs_and_several_queries(
     spark: SparkSession, tmp_path: Path, opened: list[pillarbox.Dashboard]
 ) -> None:

@@ -3,7 +3,7 @@
 A checkpoint that was written by each of the other versions goes on under the installed one.
 
 Environment variable ``SPARK_VERSIONS``: those to try, as in ``4.1 4.2``, besides the installed one. They are in
-``.venvs``, where `make test` and `make test-versions` put them; without the variable, those that are there are tried.
+``.venvs``, where `make test-versions` puts them; without the variable, those that are there are tried.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from tests.faults.programs import everything_job
 from tests.support.sessions import environment_without_spark
 from tests.versions import smoke
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long("make test-versions runs it, which CI does next to make test")]
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = ROOT / ".venvs"
-LONG = "PILLARBOX_LONG" in os.environ
 SMOKE = Path(__file__).with_name("smoke.py")
 
 METRICS = ["pillarbox", "pillarbox level 0"]
@@ -54,28 +53,18 @@ def answer(command: list[str], env: dict[str, str], cwd: Path) -> Any:
 
 
 @pytest.mark.parametrize("version", versions())
-def test_the_first_program_on_another_version_and_everything_from_there_to_the_installed_one(
-    version, spark, tmp_path, monkeypatch
-):
+def test_the_first_program_on_another_version_and_everything_from_there_to_the_installed_one(version, spark, tmp_path):
     """In batch, in streaming and after a restart; on the installed version, all other tests run.
 
-    It is started again here; where ``PILLARBOX_LONG`` is set (by `make test-all` and `make test-versions`) there, and
-    the program with everything that is begun there, is rescaled and ended here.
+    The program with everything that is begun there, is rescaled and ended here.
     """
     assert (PLACES / f"spark-{version}").is_dir(), f"scripts/setup.sh spark {version} puts it there"
     env = environment(PYTHONPATH=os.pathsep.join(map(str, [PLACES / f"spark-{version}", ROOT / "src", ROOT])))
     lock = (Path(__file__).parent / f"spark-{version}.lock").read_text()
     release = lock.split()[0].removeprefix("pyspark==")
-    more = ["everything"] if LONG else []
-    begun = answer([sys.executable, str(SMOKE), str(tmp_path), *more], env, tmp_path)
-    assert begun == {"spark": release, **FIRST}
-    if not LONG:
-        monkeypatch.setattr(pillarbox, "local_session", lambda: spark)
-        # The names of metrics count the programs of the session that run at a time.
-        assert {**smoke.run(tmp_path), "metrics": METRICS} == {"spark": spark.version, **SECOND}
-        return
-    went_on = answer([sys.executable, str(SMOKE), str(tmp_path), *more], env, tmp_path)
-    assert went_on == {"spark": release, **SECOND}
+    command = [sys.executable, str(SMOKE), str(tmp_path), "everything"]
+    assert answer(command, env, tmp_path) == {"spark": release, **FIRST}
+    assert answer(command, env, tmp_path) == {"spark": release, **SECOND}
     operated = smoke.everything(spark, tmp_path)
     pillarbox.rescale(spark, operated.checkpoint, 3)
     right = everything_job.expected(operated.epochs)
@@ -86,7 +75,6 @@ def test_the_first_program_on_another_version_and_everything_from_there_to_the_i
     )
 
 
-@pytest.mark.long("make test-versions runs it: two JVMs with a Python of their own")
 def test_py_files_alone_where_python_has_only_what_spark_needs(tmp_path):
     python = PLACES / "worker" / "bin" / "python"
     if not python.exists() and "SPARK_VERSIONS" not in os.environ:

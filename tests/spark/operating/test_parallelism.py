@@ -114,6 +114,7 @@ def layouts(home: Home) -> list[Layout]:
     return Checkpoint(home.spark, str(home.checkpoint)).layouts([Layout(1, 1)], list)
 
 
+@pytest.mark.long("test_operate.py rescales a query, and homes/ has several subtasks of a partition")
 def test_eight_subtasks_in_two_partitions(home, caplog):
     """The first start fixes the max parallelism, the parallelism may change."""
     with caplog.at_level("INFO", "pillarbox"):
@@ -162,6 +163,7 @@ def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
     assert said() == fixed
 
 
+@pytest.mark.long("runtime/changes/test_layouts_of_checkpoints.py has notes and logs without Spark")
 def test_a_checkpoint_that_lost_its_note_goes_by_its_logs(home, caplog, capsys):
     """Else its subtasks would be looked for under other codes, and all but the first would start anew."""
     with caplog.at_level("INFO", "pillarbox"):

@@ -13,7 +13,6 @@ import pytest
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 
-_LONG = pytest.mark.long("the same again, by another way")
 _VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 _NAMES = pytest.mark.skipif(_VERSION < (4, 2), reason="sources have names of Spark's since 4.2")
 
@@ -27,7 +26,8 @@ class Count(KeyedProcessFunction):
         yield value.key, self.seen.value()
 
 
-@pytest.mark.parametrize("named_in_spark", [False, pytest.param(True, marks=[_LONG, _NAMES])])
+@pytest.mark.long("five queries; runtime/savepoint/test_source_positions.py has sources that come and go")
+@pytest.mark.parametrize("named_in_spark", [False, pytest.param(True, marks=_NAMES)])
 def test_sources_come_go_and_change_their_places(spark: Any, tmp_path: Path, named_in_spark: bool) -> None:
     spark = spark.newSession()
     spark.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", str(named_in_spark).lower())

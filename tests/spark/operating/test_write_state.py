@@ -60,6 +60,7 @@ def outcome(directory: str, *cards: str) -> list[Any]:
         return sorted(harness.end_input()["output"])
 
 
+@pytest.mark.long("four queries; runtime/savepoint has it without Spark, and the next test on Spark")
 def test_state_of_a_table_and_a_part_of_it(spark, tmp_path, monkeypatch):
     monkeypatch.setattr("pillarbox._runtime.spark.savepoint.savepoint._BYTES_IN_FILE", 1)  # so each row gets a file
     begin, one, edited = (f"{tmp_path}/{name}" for name in ("begin", "one", "edited"))

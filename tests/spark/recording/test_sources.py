@@ -133,6 +133,7 @@ def test_a_failure_is_recorded_before_it_is_raised(
     assert not [each for each in caplog.records if "could not be recorded" in each.message]
 
 
+@pytest.mark.long("runtime/recording compares programs without Spark")
 def test_the_command_compares_the_next_version(
     spark: SparkSession, running: tuple[Any, Inbox, str], tmp_path: Path
 ) -> None:

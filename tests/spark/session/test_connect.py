@@ -141,7 +141,8 @@ def test_what_is_raised_in_the_client_comes_back(connect):
     assert (raised.value.type, raised.value.message) == ("ValueError", "no such thing")
 
 
-@pytest.mark.parametrize("sink", [pytest.param("noop", marks=pytest.mark.long("the same")), "foreachBatch"])
+@pytest.mark.long("starting/test_start.py has it in a classic session")
+@pytest.mark.parametrize("sink", ["noop", "foreachBatch"])
 def test_functions_are_closed_when_their_query_has_ended(connect, tmp_path, sink):
     opened, closed = connect.run(ended, tmp_path, sink)
     assert opened and closed == opened
@@ -216,6 +217,7 @@ def views_of_batches(spark):
     return sorted(map(tuple, joined.collect())), total, spark.catalog.listTables()[0].isTemporary
 
 
+@pytest.mark.long("test_users_session.py has views, and a program runs in the session of the user above")
 def test_views_of_batch_programs(connect):
     joined, total, temporary = connect.run(views_of_batches)
     right = Counter((n % 7, n * 500 // 60_000) for n in range(1000))

@@ -13,7 +13,10 @@ import pytest
 import pillarbox
 from tests.see.queries import Inbox, counts, started
 
-pytestmark = pytest.mark.slow("a client of Spark Connect, whose query is read again after its end")
+pytestmark = [
+    pytest.mark.slow("a client of Spark Connect, whose query is read again after its end"),
+    pytest.mark.long("test_connect.py hears of metrics there, and spark/test_dashboard.py has the dashboard"),
+]
 
 
 def shown(spark: Any, folder: Path) -> dict[str, Any]:

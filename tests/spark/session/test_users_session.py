@@ -185,6 +185,7 @@ def test_spark_s_own_state_before_a_program(user, files, tmp_path):
     assert finals(user.table("before_a_program").collect()) == dict.fromkeys(range(5), 1)
 
 
+@pytest.mark.long("the test before has state of Spark in a query")
 def test_spark_s_own_state_behind_a_program(user, files, tmp_path):
     windows = minutes(counts(files)).groupBy(F.window("at", "1 minute"), "key").agg(F.count("n").alias("n"))
     writer = windows.writeStream.format("memory").queryName("behind_a_program").outputMode("update")
@@ -246,6 +247,7 @@ def test_a_collection_becomes_a_dataframe(user):
         StreamExecutionEnvironment().from_collection([1]).to_dataframe("id LONG")
 
 
+@pytest.mark.long("spark/test_dashboard.py has two programs in a query, too")
 def test_metrics_of_two_programs_in_one_query(user, files, tmp_path):
     both = counts(files).withColumn("side", F.lit("left")).unionAll(counts(files).withColumn("side", F.lit("right")))
     query = to_the_end(both.writeStream.format("noop"), tmp_path / "both")

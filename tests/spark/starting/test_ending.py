@@ -96,6 +96,7 @@ def said(folder: Path, process: subprocess.Popen[bytes]) -> tuple[int, str, str]
     return code, (folder / "out").read_text(), (folder / "err").read_text()
 
 
+@pytest.mark.long("a driver of its own; runtime/queries/test_run.py has signals, and test_stop.py stops a query")
 def test_a_service_ends_in_good_order_at_a_signal(spark, workers_python, tmp_path):
     """Nothing is begun and not committed, functions are closed, and nothing is said of errors."""
     process = service(tmp_path, workers_python, "pillarbox.run(query, grace='5 minutes')")

@@ -79,6 +79,7 @@ def rows_in(query: Query) -> list[tuple[str, int]]:
     return sorted((row.k, row.n) for row in query.spark.read.parquet(query.output).collect())
 
 
+@pytest.mark.long("the next test has it in the other format")
 def test_a_file_sink_that_has_the_epoch_already(query: Query) -> None:
     def writer() -> Any:
         return query.writer().format("parquet").option("path", query.output).partitionBy("k")
@@ -137,6 +138,7 @@ def test_a_function_that_knows_its_batches(query: Query, reads: bool) -> None:
     assert sorted(row for rows in known.values() for row in rows) == EXPECTED
 
 
+@pytest.mark.long("the test before reads an interrupted batch")
 def test_an_interrupted_batch_is_computed_once_however_often_it_is_read(query: Query) -> None:
     """Rows that each have a number of their own tell how often they were computed."""
     seen: list[list[Any]] = []

@@ -55,6 +55,7 @@ def stopped(spark, tmp_path):
     return tmp_path
 
 
+@pytest.mark.long("it shows that a lock is not held for longer than it must be")
 def test_a_savepoint_is_written_while_another_thread_starts_from_one(spark, stopped, monkeypatch):
     """Nothing else starts while the settings of the first epoch are on the session."""
     free: list[bool] = []

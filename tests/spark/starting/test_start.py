@@ -158,6 +158,7 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     assert home.rows == [("a", 1), ("a", 3)]
 
 
+@pytest.mark.long("four queries; the test before refuses changed programs on Spark, runtime/changes has all")
 @pytest.mark.usefixtures("one_attempt")
 def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
     """Also where no description was written before: the query was started by Spark's own start()."""
