@@ -13,18 +13,18 @@ class UnpaidOrders(KeyedProcessFunction):
     """Reports each order that nobody has paid within ten minutes."""
 
     def open(self, runtime_context):
-        self.paid_at = runtime_context.get_state(ValueStateDescriptor("paid_at", int))  # one for each order
+        self.ordered_at = runtime_context.get_state(ValueStateDescriptor("ordered_at", int))  # one for each order
+        self.paid_at = runtime_context.get_state(ValueStateDescriptor("paid_at", int))
 
     def process_element(self, event, ctx):
-        if event.what == "paid":
-            self.paid_at.update(event.at)
-        else:
-            ctx.timer_service().register_event_time_timer(event.at + 600_000)  # milliseconds
+        (self.paid_at if event.what == "paid" else self.ordered_at).update(event.at)
+        ctx.timer_service().register_event_time_timer(event.at + 600_000)  # milliseconds
 
     def on_timer(self, now, ctx):
         paid_at = self.paid_at.value()
-        if paid_at is None or paid_at > now:
+        if self.ordered_at.value() is not None and (paid_at is None or paid_at > now):
             yield ctx.get_current_key(), now
+        self.ordered_at.clear()  # nothing is left of an order, not even of one that is paid too late
         self.paid_at.clear()
 
 

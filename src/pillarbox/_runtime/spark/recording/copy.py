@@ -63,7 +63,7 @@ class _Copy:
         if size > limit:
             raise ConfigurationError(
                 f"checkpoint {self._checkpoint}: its state files have {size:,} bytes, and a recording copies at most"
-                f" {limit:,}: raise the limit, as in record(..., limit={size})"
+                f" {limit:,}: raise the limit, as in record(..., limit={size}) or 'pillarbox record --limit {size}'"
             )
         for path, _ in state:
             self._copy(path)

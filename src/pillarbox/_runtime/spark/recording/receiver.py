@@ -109,7 +109,7 @@ class Receiver:
                     if self.bytes > self._limit:
                         raise ConfigurationError(
                             f"the input of the task has more than {self._limit:,} bytes, and a recording is never cut:"
-                            " raise the limit, as in record(..., limit=...)"
+                            " raise the limit: limit=... of record(), --limit of 'pillarbox record'"
                         )
                     file.write(payload)
                 elif kind == END:
