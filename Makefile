@@ -126,7 +126,7 @@ format: setup ## Mend style and formatting where that can be done by machine
 .PHONY: types
 types: setup ## Check types: of all code, of programs as users write them, and that all that is public has one
 	@$(BIN)/python -m tests.support.docs build/programs
-	@$(BIN)/python -m mypy $(CODE) build/programs & mypy=$$!; \
+	@$(BIN)/python -m mypy --num-workers $(PROCESSES) $(CODE) build/programs & mypy=$$!; \
 	  PYTHONPATH=src $(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox \
 	    >build/types.txt & public=$$!; \
 	  $(BIN)/basedpyright --pythonpath $(BIN)/python; failed=$$?; \

@@ -11,7 +11,6 @@ from examples.flights.data import flights
 from examples.flights.run import Job, collected, run_local
 from examples.flights.windows import Departures, build, by_spark
 
-_LONG = pytest.mark.long("the same with other numbers")
 WINDOWS = Job(build, Departures)
 
 
@@ -30,8 +29,7 @@ def wanted(spark, january):
     return found
 
 
-@pytest.mark.parametrize(
-    ("batches", "parallelism"), [(7, 1), *(pytest.param(*each, marks=_LONG) for each in ((1, 4), (30, 2)))]
-)
+@pytest.mark.long("spark/test_windows.py compares all windows with those of Spark")
+@pytest.mark.parametrize(("batches", "parallelism"), [(7, 1), (1, 4), (30, 2)])
 def test_windows_equal_sparks_own_on_the_local_runtime(january, wanted, batches, parallelism):
     assert run_local(january, batches, parallelism, shuffle=batches, forget=True, job=WINDOWS) == wanted

@@ -132,6 +132,7 @@ def test_carried_requests_are_answered_without_further_input(home: Home, ahead: 
     assert sorted(home.rows) == list(range(KEYS))
 
 
+@pytest.mark.long("services/ and test_async.py have carried requests, the tests around it availableNow")
 @pytest.mark.parametrize("ahead", [pytest.param(-HOUR, marks=_LONG), HOUR])
 def test_available_now_answers_all_carried_requests(home: Home, ahead: int) -> None:
     home.set_clock(ahead)

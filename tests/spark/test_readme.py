@@ -20,12 +20,14 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
+from tests.support.budgets import LONG
 from tests.support.docs import HOME, blocks, programs, shown_errors, without_carets
 
 README = HOME / "README.md"
 FIRST_PROGRAM = HOME / "examples" / "first_program.py"
 SERVICE = "http://fraud.internal"
 PATIENCE = 'timeout="2 seconds"'
+FEWER_SCHEDULES = ("seeds=100", "seeds=10")
 
 
 class Scores(BaseHTTPRequestHandler):
@@ -162,7 +164,8 @@ def test_a_program_of_the_docs(page: str, number: int, spark: SparkSession, caps
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
     payments = spark.createDataFrame(PAYMENTS, "card STRING, at LONG, amount DOUBLE").coalesce(1)
     names: dict[str, Any] = {"__name__": "__main__", "spark": spark, "payments": payments, "env": env}
-    place, (*statements, last) = f"{page}, program {number}", ast.parse(programs()[page][number]).body
+    source = programs()[page][number] if LONG else programs()[page][number].replace(*FEWER_SCHEDULES)
+    place, (*statements, last) = f"{page}, program {number}", ast.parse(source).body
     exec(compile(ast.Module(statements, []), place, "exec"), names)
     capsys.readouterr()
     if isinstance(last, ast.Assign):  # it is planned, and nothing asks for its rows

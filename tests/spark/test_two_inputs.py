@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from pyspark.sql import functions as F
 
 from pillarbox import (
@@ -85,6 +86,7 @@ def test_connected_streams_in_batch(spark):
     assert Counter(unpaid) == Counter(range(0, ORDERS, 10))
 
 
+@pytest.mark.long("runtime/programs/test_partitioners.py spreads records without Spark")
 def test_rebalance_spreads_one_partition_over_all_subtasks(spark, tmp_path):
     async def doubled(row):
         return row.id, row.id * 2

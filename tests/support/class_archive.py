@@ -1,8 +1,9 @@
 """Java processes of tests start from an archive of Spark's classes, which halves the time until their first result.
 
 ``python -m tests.support.class_archive`` runs a small program, and Java writes the classes that it loaded into the
-folder of the environment. It takes half a minute, and nothing if the archive is newer than Spark. Java ignores an
-archive that is not of its own version and of the same jars: tests need none, and other Sparks start without it.
+folder of the environment. That takes a minute, so only `make test-all`, which starts dozens of Java processes, makes
+the archive; `make test` uses one that is there. Java ignores an archive that is not of its own version and of the same
+jars: tests need none, and other Sparks start without it.
 """
 
 from __future__ import annotations
@@ -56,5 +57,7 @@ def write() -> None:
 
 
 if __name__ == "__main__":
-    write()
-    local_files.write()
+    if "PILLARBOX_LONG" in os.environ:
+        write()
+    else:
+        local_files.write()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from pillarbox._export import metric as m
 from pillarbox._export.metric import Metric
 from pillarbox._export.names import Names, told_apart
-from pillarbox._model.snapshot import EpochRun, SourceProgress, VertexRun
+from pillarbox._model.catching_up import backlog
+from pillarbox._model.snapshot import EpochRun, VertexRun
 
 #: A metric, the values of its labels (without the query's), and the value, which the metric's divisor is for; None: the
 #: gauge has no value any more.
@@ -90,21 +90,3 @@ def _of_counter(operator: str, name: str, count: int, names: Names) -> Iterator[
     if metric is m.LATENCY and not count:
         return  # there was no answer
     yield metric, (operator, *labels), count
-
-
-def backlog(source: SourceProgress) -> int | None:
-    """Return how far the newest offsets of a source are ahead of those that were read; None: it does not tell.
-
-    Offsets are a number, or numbers by topic and partition, as Kafka's are. A partition that was not read yet is left
-    out: its first offset is not known.
-    """
-    return None if source.latest is None or source.end is None else _ahead(source.latest, source.end)
-
-
-def _ahead(latest: Any, end: Any) -> int | None:
-    if isinstance(latest, int) and isinstance(end, int):
-        return max(0, latest - end)
-    if not isinstance(latest, dict) or not isinstance(end, dict):
-        return None
-    parts = [found for name in latest if name in end and (found := _ahead(latest[name], end[name])) is not None]
-    return sum(parts) if parts else None

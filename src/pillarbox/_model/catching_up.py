@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox._model.snapshot import EpochRun, Snapshot, Stage, rows_per_second
+from pillarbox._model.snapshot import EpochRun, Snapshot, SourceProgress, Stage, rows_per_second
 from pillarbox._model.trigger import trigger_interval
 
 # How many epochs the rate is taken from, and how many slow ones in a row show that a query is behind.
@@ -76,26 +76,24 @@ def _is_slow(snapshot: Snapshot) -> bool:
 
 def rows_left(epoch: EpochRun) -> int | None:
     """Return how many rows the sources had after an epoch; None: one of them does not tell."""
-    if not epoch.sources:
-        return None
-    total = 0
-    for source in epoch.sources:
-        left = _between(source.end, source.latest)
-        if left is None:
-            return None
-        total += max(0, left)
-    return total
+    left = [backlog(source) for source in epoch.sources]
+    known = [rows for rows in left if rows is not None]
+    return sum(known) if left and len(known) == len(left) else None
 
 
-def _between(end: Any, latest: Any) -> int | None:
-    """Return how far offsets are apart: numbers, or those of Kafka, by topic and partition; None: they are others."""
+def backlog(source: SourceProgress) -> int | None:
+    """Return how many rows a source had after an epoch; None: it does not tell.
+
+    Offsets are a number, or those of Kafka, by topic and partition. A partition that was not read yet begins at 0, as
+    one that is new does.
+    """
+    end, latest = source.end, source.latest
     if _is_number(end) and _is_number(latest):
-        return int(latest - end)
+        return max(0, int(latest - end))
     if not isinstance(end, dict) or not isinstance(latest, dict):
         return None
     total = 0
     for topic, partitions in latest.items():
-        # (A topic or a partition that is new has no offset yet.)
         known = end.get(topic) or {}
         if not isinstance(partitions, dict) or not isinstance(known, dict):
             return None

@@ -175,6 +175,7 @@ def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
     assert home.rows == [("a", 1), ("a", 3)]
 
 
+@pytest.mark.long("four queries; the first test refuses changed programs on Spark, runtime/changes has all")
 @pytest.mark.usefixtures("one_attempt")
 def test_batches_of_a_plain_start_are_those_of_its_program(home: Home) -> None:
     """A program that failed in its first batch is not the one that committed it, started by Spark's own start()."""

@@ -26,7 +26,7 @@ from pillarbox._state.types.plain_types import (
     Readable,
     type_of_state,
 )
-from pillarbox._unpickle import Allowed, loads_allowed
+from pillarbox._unpickle import Allowed
 
 
 class PlainStates:
@@ -77,10 +77,6 @@ class PlainStates:
 
     def _type(self, table: RowTable, spec: SlotSpec) -> PlainType | None:
         return None if spec.kind == "timers" else self._types.get(table.lead + spec.name, self._late)
-
-    def loads(self, payload: bytes) -> Any:
-        """Unpickle what may name only what the declared types do."""
-        return loads_allowed(payload, self.allowed)
 
     def check(self, table: RowTable, rows: list[Row], only: Iterable[str] | None = None) -> None:
         """Check that keys and states of rows are of their types.

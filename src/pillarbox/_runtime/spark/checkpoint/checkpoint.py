@@ -25,6 +25,7 @@ from pillarbox._graph.description import (
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import CODES
+from pillarbox._runtime.spark.checkpoint.offset_entry import OffsetEntry
 from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
 from pillarbox._runtime.spark.files import add_line, file_names, read_lines
 
@@ -314,22 +315,19 @@ class Checkpoint:
                 return str(found["id"])
         return None
 
-    def offsets(self, batches: Iterable[int]) -> dict[int, list[str]]:
-        """Return the entries of Spark's offset log for some batches, as lines: of those that have one.
-
-        The first line is the version, the second the settings; then there is a line for each source.
-        """
-        found: dict[int, list[str]] = {}
-        for name, line in read_lines(self._spark, f"{self._checkpoint}/offsets", map(str, batches)):
-            found.setdefault(int(name), []).append(line)
-        return found
+    def offsets(self, batches: Iterable[int]) -> dict[int, OffsetEntry]:
+        """Return the entries of Spark's offset log for some batches: empty ones for those that have none."""
+        found: dict[int, list[str]] = {batch: [] for batch in batches}
+        for name, line in read_lines(self._spark, f"{self._checkpoint}/offsets", map(str, found)):
+            found[int(name)].append(line)
+        return {batch: OffsetEntry(tuple(lines)) for batch, lines in found.items()}
 
     def partitions(self, batches: Iterable[int]) -> dict[int, int]:
         """Return the number of partitions of the state in some batches: of those that say it."""
         settings = {
             batch: conf
-            for batch, lines in self.offsets(batches).items()
-            if len(lines) > 1 and isinstance(conf := json_object(lines[1]).get("conf"), dict)
+            for batch, entry in self.offsets(batches).items()
+            if isinstance(conf := entry.facts.get("conf"), dict)
         }
         return {batch: int(conf[SHUFFLE_PARTITIONS]) for batch, conf in settings.items() if SHUFFLE_PARTITIONS in conf}
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, check_text, shorten
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
-from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.facts import JOB_GROUP, is_classic
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.reading.state_columns import as_json
 from pillarbox._runtime.spark.reading.state_reader import operator_with
@@ -92,7 +92,7 @@ def _job_group(spark: SparkSession, description: str) -> Iterator[None]:
         context.cancelJobGroup(group)
         raise
     finally:
-        for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+        for name in (JOB_GROUP, "spark.job.description", "spark.job.interruptOnCancel"):
             context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 

@@ -20,7 +20,6 @@ from pillarbox._errors import (
     check_text,
     shorten,
 )
-from pillarbox._graph.description import json_object
 from pillarbox._model.failure import Failure, message_of
 from pillarbox._runtime.recording.mask import Hook, masked
 from pillarbox._runtime.recording.recording import RecordingFacts, input_of, write_recording
@@ -196,7 +195,7 @@ def _record(
         subtask=target.subtask,
         level=target.vertex.level,
         layout=receiver.facts["layout"],
-        time=receiver.facts.get("time") or _time(notes, target.epoch),
+        time=receiver.facts.get("time") or notes.offsets([target.epoch])[target.epoch].time or 0,
         clock=_clock(clocks, target),
         is_last=receiver.facts["is_last"],
         is_pickled=receiver.facts.get("is_pickled", False),
@@ -257,12 +256,6 @@ def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
 def _once(start: Start) -> Iterator[None]:
     with start.without_sink(), start.one_batch():
         yield
-
-
-def _time(notes: Checkpoint, epoch: int) -> int:
-    """Return the time of an epoch (epoch ms), as Spark's log has it."""
-    lines = notes.offsets([epoch]).get(epoch, [])
-    return int(json_object(lines[1]).get("batchTimestampMs", 0)) if len(lines) > 1 else 0
 
 
 def _clocks(files: CheckpointState, target: Target) -> dict[tuple[int, int], bytes]:

@@ -16,8 +16,6 @@ from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# In the offset log, the lines of the sources follow the version and the settings.
-_FIRST = 2
 _COMPACT = ".compact"
 
 
@@ -49,18 +47,12 @@ def check_sources(spark: SparkSession, writer: Any, checkpoint: str, epoch: int)
 def _files_of(spark: SparkSession, checkpoint: str, epoch: int) -> Iterator[str]:
     """Yield the files that an epoch read, of all file sources."""
     offsets = Checkpoint(spark, checkpoint).offsets([epoch - 1, epoch])
-    now, before = (_logged(offsets.get(number, [])) for number in (epoch, epoch - 1))
-    for source, last in now.items():
+    before = offsets[epoch - 1].files
+    for source, last in offsets[epoch].files.items():
         folder = f"{checkpoint.rstrip('/')}/sources/{source}"
         names = file_names(spark, folder)
         for number in range(before.get(source, -1) + 1, last + 1):
             yield from _entries(spark, folder, names, number)
-
-
-def _logged(lines: list[str]) -> dict[int, int]:
-    """Return how far each file source had come, by its place among the sources."""
-    found = {place: json_object(line) for place, line in enumerate(lines[_FIRST:])}
-    return {place: int(offset["logOffset"]) for place, offset in found.items() if offset.keys() == {"logOffset"}}
 
 
 def _entries(spark: SparkSession, folder: str, names: list[str], number: int) -> Iterator[str]:

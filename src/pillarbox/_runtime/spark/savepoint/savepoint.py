@@ -246,19 +246,14 @@ def _still_there(files: CheckpointState) -> Iterator[None]:
 
 def _sources(files: CheckpointState) -> Sources:
     """Return how far the sources had been read as of the epoch."""
-    offsets = tuple(files.checkpoint.offsets([files.epoch]).get(files.epoch, ()))
-    if not offsets:
-        return Sources()
-    # After the version and the settings there is a line for each source; where sources have names, with these. A
-    # source that is read twice has two lines, and one folder: which folder is whose, the program tells. So for each
-    # there is more than it may need.
-    found = [line.partition(":")[::2] for line in offsets[2:]] if offsets[0] == "v2" else enumerate(offsets[2:])
-    lines = {str(name): json_object(line) for name, line in found}
-    last = max((line["logOffset"] for line in lines.values() if isinstance(line.get("logOffset"), int)), default=None)
+    entry = files.checkpoint.offsets([files.epoch])[files.epoch]
+    last = max(entry.files.values(), default=None)
     if last is None:
-        return Sources(offsets)
-    seen = {name: _files_seen(files.spark, f"{files}/sources/{name}", last) for name in lines}
-    return Sources(offsets, {name: log for name, log in seen.items() if log})
+        return Sources(entry.lines)
+    # A source that is read twice has two lines, and one folder: which folder is whose, the program tells. So for each
+    # there is more than it may need.
+    seen = {name: _files_seen(files.spark, f"{files}/sources/{name}", last) for name in entry.sources}
+    return Sources(entry.lines, {name: log for name, log in seen.items() if log})
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:

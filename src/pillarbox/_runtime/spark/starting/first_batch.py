@@ -12,7 +12,6 @@ is in it. So a start begins one: an entry of the offset log that says what the l
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
-from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.files import add_file
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.settings.writer import Start
 
 _log = logging.getLogger("pillarbox")
-
-_TIME = "batchTimestampMs"
 
 
 @contextmanager
@@ -109,15 +105,13 @@ def begin_batch_without_input(
     timed = any(facts.uses_processing_time for facts in facts_of(programs))
     if not timed or checkpoint.is_new or checkpoint.is_interrupted or start.is_once or not is_classic(start.spark):
         return False
-    lines = checkpoint.offsets([last]).get(last, [])
-    facts = json_object(lines[1]) if len(lines) > 1 else {}
-    if not isinstance(facts.get(_TIME), int):  # no log that is known: the query waits for input
+    entry = checkpoint.offsets([last])[last]
+    if entry.time is None:  # no log that is known: the query waits for input
         return False
     # Spark's times only grow.
-    facts[_TIME] = max(facts[_TIME] + 1, int(1000 * (time.time() if now is None else now)))
-    lines[1] = json.dumps(facts, separators=(",", ":"))
+    following = entry.at(max(entry.time + 1, int(1000 * (time.time() if now is None else now))))
     try:
-        add_file(start.spark, f"{checkpoint}/offsets", str(last + 1), "\n".join(lines))
+        add_file(start.spark, f"{checkpoint}/offsets", str(last + 1), "\n".join(following.lines))
     except Exception as error:  # it can wait for input
         _log.warning("checkpoint %s: timers that are due wait for input: %s", checkpoint, describe(error))
         return False

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.savepoint_start import NONE, SavepointStart
 from pillarbox._graph.source_match import match_sources
+from pillarbox._runtime.spark.checkpoint.offset_entry import OffsetEntry
 from pillarbox._runtime.spark.facts import java_session, jvm
 from pillarbox._runtime.spark.files import unless_missing
 from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
@@ -248,15 +249,12 @@ def _lines(noted: Sources) -> list[_Line]:
     Raises:
         CheckpointMismatchError: they are of a version that is not known.
     """
-    version, texts = (noted.offsets[0], noted.offsets[2:]) if noted.offsets else ("v1", ())
-    if version == "v1":
-        return [_Line(str(number), None, text) for number, text in enumerate(texts)]
-    if version != "v2":
-        raise CheckpointMismatchError(f"the savepoint has an offset log of Spark's version {version}: update pillarbox")
-    pairs = [text.partition(":")[::2] for text in texts]
-    if all(name.isdecimal() for name, _ in pairs):
-        return [_Line(name, None, text) for name, text in sorted(pairs, key=lambda pair: int(pair[0]))]
-    return [_Line(name, name, text) for name, text in sorted(pairs)]
+    entry = OffsetEntry(noted.offsets)
+    if entry.version not in ("v1", "v2"):
+        raise CheckpointMismatchError(
+            f"the savepoint has an offset log of Spark's version {entry.version}: update pillarbox"
+        )
+    return [_Line(name, name if noted.are_named else None, text) for name, text in entry.sources.items()]
 
 
 def _one_each(names: Sequence[str] | None, lines: int) -> list[str | None]:
