@@ -98,13 +98,13 @@ def test_the_page_draws_what_the_view_has(client: httpx.Client) -> None:
     assert (entry["id"], entry["status"], entry["epoch"], entry["rows"]) == ("q", "running", 1, 9)
     view = client.get("/api/queries/q").json()
     first, second = view["plan"]["vertices"]
-    assert [each["in"] for each in second["operators"]] == [8, 3]
-    assert second["run"]["back_pressured"] == pytest.approx(0.25)
+    assert [each["records_in"] for each in second["operators"]] == [8, 3]
+    assert second["shares"]["back_pressured"] == pytest.approx(0.25)
     assert second["level_share"] == pytest.approx(0.8)
     assert first["level_share"] < second["level_share"]
     assert [bar["name"] for bar in view["shown"]["spark"]] == ["latestOffset", "walCommit", "addBatch"]
     assert view["shown"]["tasks_from"] == 55
-    assert [(task["vertex"], task["from"], task["to"]) for task in view["shown"]["tasks"]] == [
+    assert [(task["vertex"], task["start"], task["end"]) for task in view["shown"]["tasks"]] == [
         (1, 200, 1000),
         (0, 100, 110),
     ]
@@ -220,7 +220,8 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
     second = progress(1, replace(other_task, started=began + 100), name="pillarbox 2")
     query.progressed({**told, "observedMetrics": told["observedMetrics"] | second["observedMetrics"]})
     view = view_of(query.snapshot())
-    shares = {(each["program"], each["level"]): each["level_share"] for each in view["plan"]["vertices"]}
+    assert view.plan is not None
+    shares = {(each.program, each.level): each.level_share for each in view.plan.vertices}
     assert shares == {
         ("pillarbox", 0): 0,
         ("pillarbox", 1): pytest.approx(0.6),
@@ -228,9 +229,9 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
         ("pillarbox 2", 1): pytest.approx(0.2),
     }
     # Their operators have one uid, under which their state is added up.
-    assert [(each["uid"], each["keys"], each["bytes"]) for each in view["growth"]] == [("count", 5, 500)]
-    assert view["keyed"] == ["count"]
-    counts = {each["program"]: each["operators"][0].get("in") for each in view["plan"]["vertices"] if each["level"]}
+    assert [(each.uid, each.keys, each.bytes) for each in view.growth] == [("count", 5, 500)]
+    assert view.keyed == ["count"]
+    counts = {each.program: each.operators[0].records_in for each in view.plan.vertices if each.level}
     assert counts == {"pillarbox": 8, "pillarbox 2": 5}
 
 

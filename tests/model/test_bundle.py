@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pillarbox._dashboard.documents import StateSize
 from pillarbox._dashboard.views import view_of
 from pillarbox._errors import ConfigurationError
 from pillarbox._model.bundle import read_bundle, write_bundle
@@ -89,14 +90,12 @@ def test_it_says_what_it_is(tmp_path: Path) -> None:
 def test_it_opens_without_a_query(tmp_path: Path) -> None:
     written(tmp_path / "b.zip", with_records=False)
     view = view_of(read_bundle(tmp_path / "b.zip"))
-    assert (view["id"], view["status"], view["is_live"]) == ("q", "failed", False)
-    assert view["missing"] == ["This is a bundle: b.zip."]
-    assert view["plan"]["vertices"][1]["run"]["records_in"] == 9
-    assert [each["status"] for each in view["earlier"]] == ["failed"]
-    assert view["state_sizes"] == [
-        {"uid": "count", "name": "seen", "bytes": 900},
-        {"uid": "count", "name": "timer", "bytes": 100},
-    ]
+    assert (view.id, view.status, view.is_live) == ("q", "failed", False)
+    assert view.missing == ["This is a bundle: b.zip."]
+    assert view.plan is not None and view.plan.vertices[1].run is not None
+    assert view.plan.vertices[1].run.records_in == 9
+    assert [each.status for each in view.earlier] == ["failed"]
+    assert view.state_sizes == [StateSize("count", "seen", 900), StateSize("count", "timer", 100)]
 
 
 def test_a_former_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:

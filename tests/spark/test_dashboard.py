@@ -69,8 +69,8 @@ def check_sums(view: Any, every: list[list[tuple[str, int, int]]]) -> None:
     cards = Counter(card for each in every for card, _, _ in each if card != "test")
     source, keyed = view["plan"]["vertices"]
     # Each operator of the source's chain hands on what it gets, but for the filter.
-    assert (source["operators"][0]["in"], source["operators"][-1]["out"]) == (len(newest), len(kept))
-    assert {(each["in"], each["out"]) for each in keyed["operators"]} == {(len(kept), len(kept))}
+    assert (source["operators"][0]["records_in"], source["operators"][-1]["records_out"]) == (len(newest), len(kept))
+    assert {(each["records_in"], each["records_out"]) for each in keyed["operators"]} == {(len(kept), len(kept))}
     assert (keyed["run"]["keys"], keyed["run"]["timers"]) == (len(cards), len(cards))
     # (Spark may also run epochs without input.)
     assert view["shown"]["rows"] == len(newest)
@@ -91,24 +91,24 @@ def check_sums(view: Any, every: list[list[tuple[str, int, int]]]) -> None:
 def check_clocks(view: Any) -> None:
     """Check that bars lie where they can, and are as long as what they are made of."""
     shown = view["shown"]
-    assert sum(bar["to"] - bar["from"] for bar in shown["spark"]) <= shown["duration"] + _CLOCKS
-    assert [one["to"] for one in shown["spark"]][:-1] == [other["from"] for other in shown["spark"]][1:]
+    assert sum(bar["end"] - bar["start"] for bar in shown["spark"]) <= shown["duration"] + _CLOCKS
+    assert [one["end"] for one in shown["spark"]][:-1] == [other["start"] for other in shown["spark"]][1:]
     tasks = shown["tasks"]
     assert len(tasks) == shown["tasks_in_all"] == sum(each["run"]["tasks"] for each in view["plan"]["vertices"])
     for bar in tasks:
-        assert bar["to"] - bar["from"] == bar["busy"] + bar["back_pressured"] + bar["idle"] + bar["state"]
-        assert shown["tasks_from"] - _CLOCKS <= bar["from"] <= bar["to"] <= shown["duration"] + _CLOCKS
+        assert bar["end"] - bar["start"] == bar["busy"] + bar["back_pressured"] + bar["idle"] + bar["state"]
+        assert shown["tasks_from"] - _CLOCKS <= bar["start"] <= bar["end"] <= shown["duration"] + _CLOCKS
     for vertex in view["plan"]["vertices"]:
         bars = [each for each in tasks if each["vertex"] == vertex["number"]]
         assert sum(each["records_in"] for each in bars) == vertex["run"]["records_in"]
         assert sum(each["busy"] for each in bars) == vertex["run"]["busy_ms"]
-        span = max(each["to"] for each in bars) - min(each["from"] for each in bars)
+        span = max(each["end"] for each in bars) - min(each["start"] for each in bars)
         assert vertex["level_share"] == pytest.approx(min(1.0, span / shown["duration"]), abs=0.001)
-        shares = [vertex["run"][name] for name in ("busy", "idle", "back_pressured", "state")]
+        shares = [vertex["shares"][name] for name in ("busy", "idle", "back_pressured", "state")]
         assert sum(shares) == pytest.approx(1.0, abs=0.001) or not any(shares)
     # A level waits for the one before it.
     first, second = ([each for each in tasks if each["vertex"] == number] for number in (0, 1))
-    assert min(each["from"] for each in first) <= min(each["from"] for each in second)
+    assert min(each["start"] for each in first) <= min(each["start"] for each in second)
 
 
 def restarted(spark: SparkSession, inbox: Inbox, checkpoint: Path) -> Any:
@@ -263,7 +263,7 @@ def test_several_programs_and_several_queries(
             assert entries["third"]["rows"] == len(payments(2))
             view = view_of(client, two)
             found = {
-                (each["program"], each["level"]): (each["operators"][0]["in"], each["level_share"] > 0)
+                (each["program"], each["level"]): (each["operators"][0]["records_in"], each["level_share"] > 0)
                 for each in view["plan"]["vertices"]
             }
             # The number in a program's name depends on the programs that the session had before.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
 
+from pillarbox._dashboard.documents import as_json
 from pillarbox._dashboard.shown import ShownQuery
-from pillarbox._dashboard.views import list_entry, view_of
+from pillarbox._dashboard.views import entry_of, view_of
 
 # The field of the stages that run: they change while nothing else does.
 _STAGES = "stages"
@@ -26,7 +25,7 @@ class Told:
         self._making = threading.Lock()  # guards the other attributes
         self._seen: int | None = None
         self._fields: dict[str, str] = {}
-        self._entry: dict[str, Any] = {}
+        self._entry = ""
         self._has_ended = False
 
     def fields(self) -> tuple[Mapping[str, str], bool]:
@@ -36,11 +35,11 @@ class Told:
             stages = None if self._has_ended else self.query.stages()
             self._fields = {
                 **self._fields,
-                _STAGES: json.dumps(None if stages is None else [asdict(each) for each in stages]),
+                _STAGES: as_json(stages),
             }
             return self._fields, self._has_ended
 
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> str:
         """Return the query as the list of queries shows it."""
         with self._making:
             self._look()
@@ -52,9 +51,8 @@ class Told:
             return
         # A change that comes meanwhile has a later number, so it is looked at the next time.
         snapshot = self.query.snapshot()
-        view = view_of(snapshot)
-        self._fields = {name: json.dumps(value, separators=(",", ":")) for name, value in view.items()}
-        self._entry = list_entry(snapshot)
+        self._fields = {name: as_json(value) for name, value in vars(view_of(snapshot)).items()}
+        self._entry = as_json(entry_of(snapshot))
         self._has_ended = snapshot.run.ended is not None
         self._seen = version
 

@@ -1,16 +1,30 @@
-"""What the pages draw, as JSON: a snapshot, and what follows from it."""
+"""What the pages draw: a snapshot, and what follows from it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from pillarbox._dashboard.documents import (
+    Entry,
+    EpochView,
+    MomentView,
+    OperatorView,
+    PartBar,
+    PlanView,
+    RunView,
+    Shares,
+    StateSize,
+    StripBar,
+    TaskBar,
+    VertexView,
+    View,
+)
 from pillarbox._doctor.facts import Facts
 from pillarbox._doctor.rules import wrong
 from pillarbox._model.growth import growth_of, memory_of
 from pillarbox._model.held_watermarks import held_watermarks
 from pillarbox._model.plan import PlanVertex
-from pillarbox._model.skew import Skew, skew_of
+from pillarbox._model.skew import skew_of
 from pillarbox._model.snapshot import EpochRun, Moment, Run, Snapshot, TaskRun, VertexRun, rows_per_second
 
 # Spark's parts of an epoch, in the order in which they come; the tasks run in the fifth.
@@ -27,58 +41,54 @@ _BARS = 200
 _POINTS = 240
 
 
-def list_entry(snapshot: Snapshot) -> dict[str, Any]:
+def entry_of(snapshot: Snapshot) -> Entry:
     """Return a query as the list of queries shows it."""
     newest = snapshot.newest
     lags = [each.lag for each in snapshot.run.moments if each.lag is not None]
     failures = snapshot.run.failures
-    return {
-        "id": snapshot.id,
-        "name": snapshot.name,
-        "checkpoint": snapshot.checkpoint,
-        "status": snapshot.run.status,
-        "is_live": snapshot.is_live,
-        "began": snapshot.run.began,
-        "epoch": None if newest is None else newest.number,
-        "duration": None if newest is None else newest.duration,
-        "rows": None if newest is None else newest.rows,
-        # Of the last epochs together.
-        "rows_per_second": rows_per_second(snapshot.epochs),
-        "lag": lags[-1] if lags else None,
-        "failure": failures[-1].message if failures else None,
-    }
+    return Entry(
+        id=snapshot.id,
+        name=snapshot.name,
+        checkpoint=snapshot.checkpoint,
+        status=snapshot.run.status,
+        is_live=snapshot.is_live,
+        began=snapshot.run.began,
+        epoch=None if newest is None else newest.number,
+        duration=None if newest is None else newest.duration,
+        rows=None if newest is None else newest.rows,
+        rows_per_second=rows_per_second(snapshot.epochs),
+        lag=lags[-1] if lags else None,
+        failure=failures[-1].message if failures else None,
+    )
 
 
-def view_of(snapshot: Snapshot) -> dict[str, Any]:
+def view_of(snapshot: Snapshot) -> View:
     """Return all that the page of a query draws, which is to be read alone: parts of it are the snapshot's own."""
     epoch = _shown_epoch(snapshot)
-    return {
-        **list_entry(snapshot),
-        "at": snapshot.at,
-        "run": _run(snapshot.run),
-        "earlier": [_run(each) for each in snapshot.earlier],
-        "settings": snapshot.run.settings,
-        "versions": snapshot.run.versions,
-        "failures": [vars(each) for each in snapshot.run.failures],
-        "plan": _plan(snapshot, epoch),
-        # The operators that have keys, by uid.
-        "keyed": [] if snapshot.plan is None else _keyed(snapshot.plan.vertices),
-        "strip": [{"number": each.number, "duration": each.duration, "rows": each.rows} for each in snapshot.epochs],
-        "shown": None if epoch is None else _epoch(epoch),
-        "watermarks": [vars(each) for each in held_watermarks(snapshot)],
-        "skew": [] if epoch is None else [_skew(each) for each in skew_of(epoch)],
-        "calls": _calls(snapshot.epochs),
-        "counters": _counters(snapshot.epochs),
-        "state_sizes": [
-            {"uid": uid, "name": name, "bytes": size}
-            for uid, sizes in snapshot.state_sizes.items()
-            for name, size in sizes.items()
+    return View(
+        **vars(entry_of(snapshot)),
+        at=snapshot.at,
+        run=_run(snapshot.run),
+        earlier=[_run(each) for each in snapshot.earlier],
+        settings=snapshot.run.settings,
+        versions=snapshot.run.versions,
+        failures=snapshot.run.failures,
+        plan=_plan(snapshot, epoch),
+        keyed=[] if snapshot.plan is None else _keyed(snapshot.plan.vertices),
+        strip=[StripBar(each.number, each.duration, each.rows) for each in snapshot.epochs],
+        shown=None if epoch is None else _epoch(epoch),
+        watermarks=held_watermarks(snapshot),
+        skew=[] if epoch is None else skew_of(epoch),
+        calls=_calls(snapshot.epochs),
+        counters=_counters(snapshot.epochs),
+        state_sizes=[
+            StateSize(uid, name, size) for uid, sizes in snapshot.state_sizes.items() for name, size in sizes.items()
         ],
-        "growth": [vars(each) for each in growth_of(snapshot)],
-        "memory": vars(memory_of(snapshot)),
-        "findings": [vars(each) for each in wrong(Facts.of(snapshot))],
-        "missing": snapshot.missing,
-    }
+        growth=growth_of(snapshot),
+        memory=memory_of(snapshot),
+        findings=wrong(Facts.of(snapshot)),
+        missing=snapshot.missing,
+    )
 
 
 def _keyed(vertices: Sequence[PlanVertex]) -> list[str]:
@@ -92,19 +102,19 @@ def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
     return next((each for each in reversed(with_tasks) if each.rows), newest)
 
 
-def _run(run: Run) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "began": run.began,
-        "ended": run.ended,
-        "status": run.status,
-        "versions": run.versions,
-        "failures": [vars(each) for each in run.failures],
-        "moments": [_moment(each) for each in _thinned(run.moments)],
-        "rows": sum(each.rows for each in run.moments),
-        "epochs": sum(each.epochs for each in run.moments),
-        "repeated": sum(each.repeated for each in run.moments),
-    }
+def _run(run: Run) -> RunView:
+    return RunView(
+        id=run.id,
+        began=run.began,
+        ended=run.ended,
+        status=run.status,
+        versions=run.versions,
+        failures=run.failures,
+        moments=[_moment(each) for each in _thinned(run.moments)],
+        rows=sum(each.rows for each in run.moments),
+        epochs=sum(each.epochs for each in run.moments),
+        repeated=sum(each.repeated for each in run.moments),
+    )
 
 
 def _thinned(moments: Sequence[Moment]) -> Sequence[Moment]:
@@ -112,35 +122,35 @@ def _thinned(moments: Sequence[Moment]) -> Sequence[Moment]:
     return moments[::-1][::step][::-1]
 
 
-def _moment(moment: Moment) -> dict[str, Any]:
-    return {
-        "at": moment.at,
-        "rows": moment.rows,
-        "epochs": moment.epochs,
-        "mean": round(moment.duration / moment.epochs),
-        "longest": moment.longest,
-        "state": sum(moment.state_bytes.values()),
-        "keys": sum(moment.keys.values()),
-        "lag": moment.lag,
-        "memory": moment.process_bytes,
-    }
+def _moment(moment: Moment) -> MomentView:
+    return MomentView(
+        at=moment.at,
+        rows=moment.rows,
+        epochs=moment.epochs,
+        mean=round(moment.duration / moment.epochs),
+        longest=moment.longest,
+        state=sum(moment.state_bytes.values()),
+        keys=sum(moment.keys.values()),
+        lag=moment.lag,
+        memory=moment.process_bytes,
+    )
 
 
-def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> dict[str, Any] | None:
+def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
     if snapshot.plan is None:
         return None
     runs = {} if epoch is None else {(each.program, each.vertex): each for each in epoch.vertices}
     spans = {} if epoch is None else _spans(snapshot.plan.vertices, runs)
     duration = 0 if epoch is None else epoch.duration
-    return {
-        "vertices": [
+    return PlanView(
+        [
             _vertex(
                 each, runs.get((each.program, each.number)), spans.get((each.program, each.level), (0, 0)), duration
             )
             for each in snapshot.plan.vertices
         ],
-        "edges": [vars(each) for each in snapshot.plan.edges],
-    }
+        snapshot.plan.edges,
+    )
 
 
 def _spans(
@@ -157,85 +167,75 @@ def _spans(
     return spans
 
 
-def _vertex(vertex: PlanVertex, run: VertexRun | None, span: tuple[int, int], duration: int) -> dict[str, Any]:
+def _vertex(vertex: PlanVertex, run: VertexRun | None, span: tuple[int, int], duration: int) -> VertexView:
     counts = [] if run is None else run.operators
-    found: dict[str, Any] = {
-        "program": vertex.program,
-        "number": vertex.number,
-        "level": vertex.level,
-        "uid": vertex.uid,
-        "kind": vertex.kind,
-        "parallelism": vertex.parallelism,
-        "is_keyed": vertex.is_keyed,
-        "operators": [
-            {**vars(each), "in": counts[place][0], "out": counts[place][1]} if place < len(counts) else vars(each)
-            for place, each in enumerate(vertex.operators)
-        ],
-        "run": None,
-        # The share of the epoch in which tasks of this level ran.
-        "level_share": min(1.0, (span[1] - span[0]) / duration) if duration else 0.0,
-    }
+    shares = None
     if run is not None:
         total = run.busy_ms + run.idle_ms + run.back_pressured_ms + run.state_ms or 1
-        found["run"] = {
-            **vars(run),
-            "busy": run.busy_ms / total,
-            "idle": run.idle_ms / total,
-            "back_pressured": run.back_pressured_ms / total,
-            "state": run.state_ms / total,
-        }
-    return found
+        shares = Shares(run.busy_ms / total, run.idle_ms / total, run.back_pressured_ms / total, run.state_ms / total)
+    return VertexView(
+        program=vertex.program,
+        number=vertex.number,
+        level=vertex.level,
+        uid=vertex.uid,
+        kind=vertex.kind,
+        parallelism=vertex.parallelism,
+        is_keyed=vertex.is_keyed,
+        operators=[
+            OperatorView(each.name, each.uid, *(counts[place] if place < len(counts) else ()))
+            for place, each in enumerate(vertex.operators)
+        ],
+        level_share=min(1.0, (span[1] - span[0]) / duration) if duration else 0.0,
+        run=run,
+        shares=shares,
+    )
 
 
-def _skew(skew: Skew) -> dict[str, Any]:
-    return {**vars(skew), "heavy": [vars(each) for each in skew.heavy]}
-
-
-def _epoch(epoch: EpochRun) -> dict[str, Any]:
-    bars: list[dict[str, Any]] = []
+def _epoch(epoch: EpochRun) -> EpochView:
+    bars: list[PartBar] = []
     start = 0
     tasks_from = 0
     for name in (*(each for each in _PARTS if each in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))):
         if name == _RUNS_TASKS:
             tasks_from = start
-        bars.append({"name": name, "from": start, "to": start + epoch.parts[name]})
+        bars.append(PartBar(name, start, start + epoch.parts[name]))
         start += epoch.parts[name]
-    return {
-        "number": epoch.number,
-        "began": epoch.began,
-        "duration": epoch.duration,
-        "rows": epoch.rows,
-        "output_rows": epoch.output_rows,
-        "state_commit": epoch.state_commit,
-        "spark": bars,
-        "tasks_from": tasks_from,
-        "tasks": [_bar(each, epoch) for each in sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]],
-        "tasks_in_all": len(epoch.tasks),
-        "sources": [vars(each) for each in epoch.sources],
-    }
+    return EpochView(
+        number=epoch.number,
+        began=epoch.began,
+        duration=epoch.duration,
+        rows=epoch.rows,
+        output_rows=epoch.output_rows,
+        state_commit=epoch.state_commit,
+        spark=bars,
+        tasks_from=tasks_from,
+        tasks=[_bar(each, epoch) for each in sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]],
+        tasks_in_all=len(epoch.tasks),
+        sources=epoch.sources,
+    )
 
 
-def _bar(task: TaskRun, epoch: EpochRun) -> dict[str, Any]:
+def _bar(task: TaskRun, epoch: EpochRun) -> TaskBar:
     start = task.started - epoch.began
-    return {
-        "program": task.program,
-        "vertex": task.vertex,
-        "subtask": task.subtask,
-        "from": start,
-        "to": start + task.total_ms,
-        "busy": task.busy_ms,
-        "back_pressured": task.back_pressured_ms,
-        "idle": task.idle_ms,
-        "state": task.state_ms,
-        "records_in": task.records_in,
-        "attempt": task.attempt,
-        "host": task.host,
-    }
+    return TaskBar(
+        program=task.program,
+        vertex=task.vertex,
+        subtask=task.subtask,
+        start=start,
+        end=start + task.total_ms,
+        busy=task.busy_ms,
+        back_pressured=task.back_pressured_ms,
+        idle=task.idle_ms,
+        state=task.state_ms,
+        records_in=task.records_in,
+        attempt=task.attempt,
+        host=task.host,
+    )
 
 
-def _calls(epochs: Sequence[EpochRun]) -> list[dict[str, Any]]:
+def _calls(epochs: Sequence[EpochRun]) -> list[dict[str, str | int]]:
     """Return what asynchronous operators did in the newest epoch in which they did something."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, str | int]] = {}
     for epoch in epochs:
         for vertex in epoch.vertices:
             for name, count in vertex.counters.items():

@@ -57,7 +57,11 @@ def test_the_dashboard_runs_in_the_client(connect: Any, tmp_path: Path) -> None:
     view = found["view"]
     assert (view["name"], view["rows"], view["stages"]) == ("by Connect", 71, None)
     source, keyed = view["plan"]["vertices"]
-    assert (source["operators"][0]["in"], keyed["operators"][0]["in"], keyed["run"]["keys"]) == (71, 70, 7)
+    assert (source["operators"][0]["records_in"], keyed["operators"][0]["records_in"], keyed["run"]["keys"]) == (
+        71,
+        70,
+        7,
+    )
     assert view["settings"]["parallelism"] == "2"
     assert {each["name"]: each["value"] for each in found["life"]["state"]}["seen"] == "10"
     assert [each["status"] for each in found["entries"]] == ["stopped"]

@@ -126,14 +126,14 @@ function drawPlan(plan) {
 }
 
 function drawVertex(vertex, place, width, line, isMost) {
-  const run = vertex.run;
+  const { run, shares } = vertex;
   const told = vertex.operators.map((each) => each.name).join(" → ");
   const title = run
-    ? `${told}: busy ${percent(run.busy)}, back-pressured ${percent(run.back_pressured)}, idle ${percent(run.idle)}, state ${percent(run.state)} of the time of ${run.tasks} tasks`
+    ? `${told}: busy ${percent(shares.busy)}, back-pressured ${percent(shares.back_pressured)}, idle ${percent(shares.idle)}, state ${percent(shares.state)} of the time of ${run.tasks} tasks`
     : `${told}: no task ran`;
   const box = svg("g", {
     class: `vertex${isMost && run ? " most" : ""}`, tabindex: 0, role: "img", "aria-label": title,
-    "data-uid": vertex.uid, "data-level": vertex.level, "data-back-pressured": run ? run.back_pressured.toFixed(3) : null,
+    "data-uid": vertex.uid, "data-level": vertex.level, "data-back-pressured": run ? shares.back_pressured.toFixed(3) : null,
   });
   box.append(svg("title", {}, title));
   box.append(svg("rect", { x: place.x, y: place.y, width, height: place.size, rx: 6, class: "box" }));
@@ -141,7 +141,7 @@ function drawVertex(vertex, place, width, line, isMost) {
   vertex.operators.forEach((each, index) => {
     const y = place.y + 18 + line * index;
     box.append(svg("text", { x: place.x + 10, y, class: "name" }, cut(each.name, 20)));
-    if (each.in !== undefined) box.append(svg("text", { x: place.x + width - 10, y, class: "end" }, `${number(each.in)} → ${number(each.out)}`));
+    if (each.records_in !== null) box.append(svg("text", { x: place.x + width - 10, y, class: "end" }, `${number(each.records_in)} → ${number(each.records_out)}`));
   });
   const below = place.y + 22 + line * vertex.operators.length;
   const facts = [vertex.parallelism ? `${vertex.parallelism} subtasks` : "source"];
@@ -150,7 +150,7 @@ function drawVertex(vertex, place, width, line, isMost) {
   box.append(svg("text", { x: place.x + 10, y: below, class: "muted" }, facts.join(" · ")));
   if (run) {
     let x = place.x + 10;
-    for (const [name, share] of [["busy", run.busy], ["back", run.back_pressured], ["state", run.state], ["idle", run.idle]]) {
+    for (const [name, share] of [["busy", shares.busy], ["back", shares.back_pressured], ["state", shares.state], ["idle", shares.idle]]) {
       const size = share * (width - 20);
       box.append(svg("rect", { x, y: below + 10, width: Math.max(0, size), height: 8, class: `share ${name}` }));
       x += size;
@@ -182,15 +182,15 @@ function drawGantt(epoch, plan) {
     if (!groups.has(key)) groups.set(key, []);
     groups.get(key).push(task);
   }
-  const end = Math.max(1, epoch.duration, ...epoch.spark.map((each) => each.to), ...epoch.tasks.map((each) => each.to));
+  const end = Math.max(1, epoch.duration, ...epoch.spark.map((each) => each.end), ...epoch.tasks.map((each) => each.end));
   const lanes = [...epoch.spark.map((each) => ({ name: each.name, kind: "spark", bars: [each] }))];
   for (const [key, tasks] of [...groups].sort()) {
-    tasks.sort((a, b) => a.from - b.from);
+    tasks.sort((a, b) => a.start - b.start);
     const free = [];
     for (const task of tasks) {
-      let lane = free.findIndex((each) => each.to <= task.from);
-      if (lane < 0) { lane = free.length; free.push({ to: 0, bars: [] }); }
-      free[lane].to = task.to; free[lane].bars.push(task);
+      let lane = free.findIndex((each) => each.end <= task.start);
+      if (lane < 0) { lane = free.length; free.push({ end: 0, bars: [] }); }
+      free[lane].end = task.end; free[lane].bars.push(task);
     }
     free.slice(0, 12).forEach((each, index) => lanes.push({ name: index ? "" : names.get(key) || `vertex ${key}`, kind: "task", bars: each.bars }));
     if (free.length > 12) lanes.push({ name: `… ${free.length - 12} more lanes`, kind: "task", bars: [] });
@@ -207,12 +207,12 @@ function drawGantt(epoch, plan) {
     const y = 20 + index * ROW;
     picture.append(svg("text", { x: 0, y: y + 12, class: lane.kind === "spark" ? "" : "name" }, cut(lane.name, 27)));
     for (const bar of lane.bars) {
-      const label = lane.kind === "spark" ? `${bar.name}: ${duration(bar.to - bar.from)}`
-        : `subtask ${bar.subtask}: ${duration(bar.to - bar.from)}, busy ${duration(bar.busy)}, back-pressured ${duration(bar.back_pressured)}, ${number(bar.records_in)} records${bar.attempt ? `, attempt ${bar.attempt + 1}` : ""}`;
-      const x = scale(bar.from), size = Math.max(1.5, scale(bar.to) - x);
+      const label = lane.kind === "spark" ? `${bar.name}: ${duration(bar.end - bar.start)}`
+        : `subtask ${bar.subtask}: ${duration(bar.end - bar.start)}, busy ${duration(bar.busy)}, back-pressured ${duration(bar.back_pressured)}, ${number(bar.records_in)} records${bar.attempt ? `, attempt ${bar.attempt + 1}` : ""}`;
+      const x = scale(bar.start), size = Math.max(1.5, scale(bar.end) - x);
       picture.append(svg("rect", { x, y, width: size, height: ROW - 5, class: lane.kind === "spark" ? "spark" : bar.attempt ? "bad-bar" : "busy" }, svg("title", {}, label)));
       if (lane.kind === "task" && bar.back_pressured) {
-        const part = Math.max(1, size * (bar.back_pressured / Math.max(1, bar.to - bar.from)));
+        const part = Math.max(1, size * (bar.back_pressured / Math.max(1, bar.end - bar.start)));
         picture.append(svg("rect", { x: x + size - part, y, width: part, height: ROW - 5, class: "back" }, svg("title", {}, label)));
       }
     }
