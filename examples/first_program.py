@@ -24,7 +24,7 @@ class UnpaidOrders(KeyedProcessFunction):
         paid_at = self.paid_at.value()
         if self.ordered_at.value() is not None and (paid_at is None or paid_at > now):
             yield ctx.get_current_key(), now
-        self.ordered_at.clear()  # nothing is left of an order, not even of one that is paid too late
+        self.ordered_at.clear()  # no state is left, even if an order is paid too late
         self.paid_at.clear()
 
 

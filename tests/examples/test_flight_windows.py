@@ -29,7 +29,7 @@ def wanted(spark, january):
     return found
 
 
-@pytest.mark.long("spark/test_windows.py compares all windows with those of Spark")
+@pytest.mark.long("spark/test_windows.py compares all windows with Spark's own")
 @pytest.mark.parametrize(("batches", "parallelism"), [(7, 1), (1, 4), (30, 2)])
 def test_windows_equal_sparks_own_on_the_local_runtime(january, wanted, batches, parallelism):
     assert run_local(january, batches, parallelism, shuffle=batches, forget=True, job=WINDOWS) == wanted

@@ -2,7 +2,7 @@
 
 ``python -m tests.support.class_archive`` runs a small program, and Java writes the classes that it loaded into the
 folder of the environment. That takes a minute, so only `make test-all`, which starts dozens of Java processes, makes
-the archive; `make test` uses one that is there. Java ignores an archive that is not of its own version and of the same
+the archive; `make test` uses an existing one. Java ignores an archive that is not of its own version and of the same
 jars: tests need none, and other Sparks start without it.
 """
 

@@ -3,7 +3,7 @@
 A checkpoint that was written by each of the other versions goes on under the installed one.
 
 Environment variable ``SPARK_VERSIONS``: those to try, as in ``4.1 4.2``, besides the installed one. They are in
-``.venvs``, where `make test-versions` puts them; without the variable, those that are there are tried.
+``.venvs``, where `make test-versions` puts them; without the variable, those that exist are tried.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def answer(command: list[str], env: dict[str, str], cwd: Path) -> Any:
 def test_the_first_program_on_another_version_and_everything_from_there_to_the_installed_one(version, spark, tmp_path):
     """In batch, in streaming and after a restart; on the installed version, all other tests run.
 
-    The program with everything that is begun there, is rescaled and ended here.
+    A program with all that a checkpoint can hold is begun there, and rescaled and ended here.
     """
     assert (PLACES / f"spark-{version}").is_dir(), f"scripts/setup.sh spark {version} puts it there"
     env = environment(PYTHONPATH=os.pathsep.join(map(str, [PLACES / f"spark-{version}", ROOT / "src", ROOT])))

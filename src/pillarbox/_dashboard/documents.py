@@ -1,6 +1,7 @@
 """The JSON of the pages, as classes: an object for each, whose fields have the names of the attributes.
 
-Points in time are epoch milliseconds, durations milliseconds. Parts that are as the model has them are its own classes.
+Points in time are epoch milliseconds, durations milliseconds.
+Parts that the pages show unchanged are classes of the model.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def rows_left(epoch: EpochRun) -> int | None:
 def backlog(source: SourceProgress) -> int | None:
     """Return how many rows a source had after an epoch; None: it does not tell.
 
-    Offsets are a number, or those of Kafka, by topic and partition. A partition that was not read yet begins at 0, as
+    Offsets are a number, or Kafka's: numbers by topic and partition. A partition that was not read yet begins at 0, as
     one that is new does.
     """
     end, latest = source.end, source.latest

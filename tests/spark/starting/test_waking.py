@@ -80,7 +80,7 @@ def test_a_timer_fires_in_a_run_without_input(query: Query) -> None:
     assert times == sorted(set(times))
 
 
-@pytest.mark.long("a batch for timers comes only if it is not the one that the user asks for")
+@pytest.mark.long("two queries, to show that trigger(once=True) gets no batch for timers")
 def test_one_micro_batch_is_for_its_input(query: Query) -> None:
     past = int(1000 * time.time()) - 3_600_000
     query.put(a=past)
