@@ -142,6 +142,7 @@ def test_available_now_answers_all_carried_requests(home: Home, ahead: int) -> N
     assert sorted(home.rows) == list(range(KEYS))
 
 
+@pytest.mark.long("the first test has a clock that is behind")
 def test_available_now_fires_timers_that_were_due_by_a_clock_that_is_behind(home: Home) -> None:
     home.set_clock(-HOUR)
     query = home.start(reminded(home), availableNow=True)

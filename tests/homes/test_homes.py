@@ -84,7 +84,7 @@ def noted(notes: Path, what: str) -> list[int]:
     return [int(line.split()[1]) for line in notes.read_text().splitlines() if line.split()[0] == what]
 
 
-@pytest.mark.parametrize("mode", ["fork", "spawn"])
+@pytest.mark.parametrize("mode", ["fork", pytest.param("spawn", marks=pytest.mark.long("it imports everything"))])
 def test_a_subtask_lives_in_one_process(executor: Executor, notes: Path, mode: str) -> None:
     query = counting(notes, mode=mode)
     for epoch in range(1, 5):

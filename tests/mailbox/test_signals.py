@@ -23,7 +23,7 @@ pytestmark = [
 # Seconds; only a test that fails waits for it.
 _PATIENCE = 600.0
 # How many signals each program gets; the many of `make test-all` hit rarer places.
-_SIGNALS = 4000 if LONG else 1000
+_SIGNALS = 4000 if LONG else 500
 
 _COMMON = """
 import itertools, os, signal, threading

@@ -22,9 +22,14 @@ from tests.support.sessions import environment_without_spark
 _ROOT = Path(__file__).resolve().parents[2]
 _PROGRAM = _ROOT / "tests" / "versions" / "smoke.py"
 
-# Java processes of tests do not live for long, or run hundreds of small queries: to compile well, or to collect garbage
-# in several threads, would take longer than it saves.
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Java processes of tests do not live for long, or run hundreds of small queries: to compile well, to collect garbage in
+# several threads, or to verify the classes of Spark's jars would take longer than it saves. With one level of compilers
+# Java reserves 48 MiB for compiled code. Spark fills them, and then a tenth of the processor time goes into the search
+# for code to throw away.
+SHORT_LIVED = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -XX:-UseCodeCacheFlushing"
+    " -XX:MetaspaceSize=256m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 
 _ARCHIVE = Path(sys.prefix) / "classes.jsa"
 
@@ -34,7 +39,7 @@ def java_options() -> str:
 
     Java's launcher reads it, whoever starts it. Without its log Java says nothing of an archive that it cannot use.
     """
-    return f"{_SHORT_LIVED} -XX:SharedArchiveFile={_ARCHIVE} -Xlog:disable" if _ARCHIVE.exists() else _SHORT_LIVED
+    return f"{SHORT_LIVED} -XX:SharedArchiveFile={_ARCHIVE} -Xlog:disable" if _ARCHIVE.exists() else SHORT_LIVED
 
 
 def write() -> None:
@@ -44,7 +49,7 @@ def write() -> None:
         return
     beginning = _ARCHIVE.with_suffix(".begun")
     beginning.unlink(missing_ok=True)
-    options = f"{_SHORT_LIVED} -XX:ArchiveClassesAtExit={beginning} -Xlog:disable"
+    options = f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={beginning} -Xlog:disable"
     path = os.pathsep.join(map(str, [_ROOT / "src", _ROOT]))
     with tempfile.TemporaryDirectory() as home:
         env = environment_without_spark(SPARK_LOCAL_IP="127.0.0.1", JDK_JAVA_OPTIONS=options, PYTHONPATH=path)

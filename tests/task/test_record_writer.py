@@ -23,7 +23,7 @@ from pillarbox._elements import (
 )
 from pillarbox._errors import KeyTypeError, OperatorError, ProgramError
 from pillarbox._operators.frame.keying import Keying
-from pillarbox._state.keys.key_groups import key_group, subtask_of
+from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._task.network import record_writer
 from pillarbox._task.network.partitioner import KeyGroupPartitioner, OutputPartitioner, RebalancePartitioner
 from pillarbox._task.network.record_writer import RecordWriter
@@ -65,7 +65,7 @@ def flat(elements):
 
 def by_subtask(keys, parallelism=3, max_parallelism=128):
     return {
-        target: [key for key in keys if subtask_of(key_group(key, max_parallelism), max_parallelism, parallelism) == n]
+        target: [key for key in keys if subtask_of_key(key, max_parallelism, parallelism) == n]
         for n, target in enumerate(TARGETS)
     }
 

@@ -46,19 +46,17 @@ from tests.faults.processes import members
 from tests.faults.programs import async_job, job, limited_job, second_job
 from tests.faults.programs.job import Fault, Faults, FileSink, read_events, read_fixed_epochs
 from tests.operators_table.table import chaos_parts
+from tests.support.class_archive import SHORT_LIVED
 from tests.support.forked_python import forked_python
-
-# Drivers do not live for long: they need not compile well, nor collect garbage in several threads.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def java_options() -> str:
     """Return the options of the driver's JVM: it takes its classes from an archive, or leaves one when it ends."""
     archive = os.environ.get("PILLARBOX_CHAOS_ARCHIVE")
     if archive is None:
-        return JAVA_OPTIONS
+        return SHORT_LIVED
     which = "SharedArchiveFile" if os.path.exists(archive) else "ArchiveClassesAtExit"
-    return f"{JAVA_OPTIONS} -Xlog:disable -XX:{which}={archive}"
+    return f"{SHORT_LIVED} -Xlog:disable -XX:{which}={archive}"
 
 
 _DONE = {"finish": "finished", "available": "exhausted", "rescale": "rescaled", "savepoint": "written"}
@@ -359,7 +357,7 @@ def main(home: Path, status: Path, python: str) -> None:
         **({"spark__master": shape["master"]} if shape["master"] else {}),
         spark__driver__memory="1g",
         spark__driver__extraJavaOptions=java_options(),
-        spark__executor__extraJavaOptions=JAVA_OPTIONS,
+        spark__executor__extraJavaOptions=SHORT_LIVED,
         spark__log__level="ERROR",
         spark__python__daemon__module="tests.support.daemon",
         spark__pillarbox__homes=shape["homes"],

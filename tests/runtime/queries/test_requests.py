@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox import CheckpointMismatchError, ProgramError, SavepointError, stop_with_savepoint
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import requests
 from pillarbox._runtime.spark.running.requests import RequestWatch, request_stop
 from pillarbox._runtime.spark.starting.started import StartedQuery
@@ -65,8 +66,7 @@ def clock(monkeypatch):
 def folder(monkeypatch):
     found = Folder()
     monkeypatch.setattr(requests, "Requests", lambda spark, checkpoint: found)
-    of_a_query = SimpleNamespace(query_id="q")
-    monkeypatch.setattr(requests, "Checkpoint", lambda spark, checkpoint: of_a_query)
+    monkeypatch.setattr(Checkpoint, "query_id", "q")
     return found
 
 
@@ -306,7 +306,7 @@ def test_a_request_is_withdrawn_where_the_command_is_interrupted(folder, clock, 
 
 
 def test_nothing_is_asked_where_no_query_was_ever_started(folder, monkeypatch):
-    monkeypatch.setattr(requests, "Checkpoint", lambda spark, checkpoint: SimpleNamespace(query_id=None))
+    monkeypatch.setattr(Checkpoint, "query_id", None)
     with pytest.raises(CheckpointMismatchError, match=r"^wrong/path is no checkpoint of a query: give the checkpoint"):
         request_stop(NO_SPARK, "wrong/path", "/sp", drain=False, timeout=30.0)
     assert not folder.content

@@ -12,6 +12,7 @@ from pillarbox import CheckpointMismatchError
 from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._model.snapshot import Run, Snapshot
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox._runtime.spark.watching import stored, watched
@@ -30,11 +31,12 @@ _PROGRAMS = [
 ]
 
 
-class Known:
+class Known(Checkpoint):
     """A checkpoint: what is noted in it, what its history has, and the time."""
 
     def __init__(self) -> None:
-        self.query_id: str | None = "q"
+        super().__init__(NO_SPARK, "/cp")
+        self.query_id = "q"
         self.programs: list[dict[str, Any]] | None = _PROGRAMS
         self.last_committed = 4
         self.history: list[Snapshot] = []

@@ -121,6 +121,7 @@ def test_another_state_is_seen(spark: SparkSession, ran: tuple[Inbox, str], tmp_
     assert {each.owner for each in found.state} >= {"'c3'"}
 
 
+@pytest.mark.long("errors alone; the test of the task that failed records on Spark")
 def test_what_cannot_be_recorded(spark: SparkSession, ran: tuple[Inbox, str], tmp_path: Path) -> None:
     inbox, checkpoint = ran
 

@@ -73,8 +73,8 @@ def batch(spark):
 
 
 def streaming(spark, folder: Path):
-    for part in range(3):
-        one_file = events(spark).where(F.col("at").between(part * 200_000, part * 200_000 + 199_999)).coalesce(1)
+    for part in range(2):
+        one_file = events(spark).where(F.col("at").between(part * 250_000, part * 250_000 + 249_999)).coalesce(1)
         one_file.write.mode("append").parquet(str(folder / "in"))
     df = spark.readStream.schema("key LONG, at LONG").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     query = (
@@ -193,6 +193,7 @@ def in_the_session(spark, folder: Path):
     return dict(spark.conf.getAll) == settings, started, found
 
 
+@pytest.mark.long("test_users_session.py has it in a classic session")
 def test_a_program_runs_in_the_users_session(connect, tmp_path):
     restored, started, found = connect.run(in_the_session, tmp_path)
     assert restored
@@ -217,7 +218,7 @@ def views_of_batches(spark):
     return sorted(map(tuple, joined.collect())), total, spark.catalog.listTables()[0].isTemporary
 
 
-@pytest.mark.long("test_users_session.py has views, and a program runs in the session of the user above")
+@pytest.mark.long("test_users_session.py has views")
 def test_views_of_batch_programs(connect):
     joined, total, temporary = connect.run(views_of_batches)
     right = Counter((n % 7, n * 500 // 60_000) for n in range(1000))
@@ -263,6 +264,7 @@ def a_listener(spark, folder: Path):
         spark.streams.removeListener(listener)
 
 
+@pytest.mark.long("test_dashboard.py has what a query tells of its metrics")
 def test_a_listener_hears_of_a_program_and_its_metrics(connect, tmp_path):
     assert connect.run(a_listener, tmp_path) == (True, 1000)
 
@@ -447,6 +449,7 @@ def test_wrong_uses(connect, case):
     check_all(text, case)
 
 
+@pytest.mark.long("the test before has the messages, and errors/test_wrong_uses_on_spark.py has them in queries")
 def test_a_wrong_use_in_a_query(connect, tmp_path):
     case = CASES["keyed"]
     for text in connect.run(failure_of_query, case.name, str(tmp_path / "checkpoint")):

@@ -130,6 +130,7 @@ def test_a_memory_sink_and_the_sessions_streams_know_the_query(user, files, tmp_
     assert started_with(tmp_path / "checkpoint") == ("2", _ROCKSDB)
 
 
+@pytest.mark.long("test_dashboard.py follows a query")
 def test_a_listener_of_the_session_hears_of_a_query_that_writes_a_table(user, files, tmp_path):
     heard: dict[str, threading.Event] = {name: threading.Event() for name in ("started", "progress", "terminated")}
 
@@ -177,6 +178,7 @@ def minutes(df):
     return df.select("*", F.timestamp_millis(F.col("key") * 60_000).alias("at")).withWatermark("at", "1 minute")
 
 
+@pytest.mark.long("two stateful operators of Spark; operating/test_changes.py has steps of Spark around a program")
 def test_spark_s_own_state_before_a_program(user, files, tmp_path):
     windows = minutes(files).groupBy(F.window("at", "1 minute"), "key").count()
     writer = counts(windows.select("key")).writeStream.format("memory").queryName("before_a_program")
@@ -185,7 +187,7 @@ def test_spark_s_own_state_before_a_program(user, files, tmp_path):
     assert finals(user.table("before_a_program").collect()) == dict.fromkeys(range(5), 1)
 
 
-@pytest.mark.long("the test before has state of Spark in a query")
+@pytest.mark.long("as the test before")
 def test_spark_s_own_state_behind_a_program(user, files, tmp_path):
     windows = minutes(counts(files)).groupBy(F.window("at", "1 minute"), "key").agg(F.count("n").alias("n"))
     writer = windows.writeStream.format("memory").queryName("behind_a_program").outputMode("update")

@@ -125,6 +125,9 @@ def run(writer: Any) -> StreamingQuery:
     return query
 
 
+@pytest.mark.long(
+    "runtime/changes has each of them; the test of a description that is half written refuses one on Spark"
+)
 @pytest.mark.usefixtures("one_attempt")
 def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     """Each is refused by a sentence, before anything runs; the checkpoint does not suffer."""
@@ -158,7 +161,7 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     assert home.rows == [("a", 1), ("a", 3)]
 
 
-@pytest.mark.long("four queries; the test before refuses changed programs on Spark, runtime/changes has all")
+@pytest.mark.long("four queries; runtime/changes refuses changed programs")
 @pytest.mark.usefixtures("one_attempt")
 def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
     """Also where no description was written before: the query was started by Spark's own start()."""

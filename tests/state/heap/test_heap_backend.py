@@ -19,7 +19,7 @@ from pillarbox._state.descriptors import (
 from pillarbox._state.heap import backend as heap_backend
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.key_rows import KeyOwner
-from pillarbox._state.keys.key_groups import key_group, stable_hash, subtask_of
+from pillarbox._state.keys.key_groups import stable_hash, subtask_of_key
 from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.ttl import StateTtlConfig
 
@@ -298,7 +298,7 @@ def test_a_key_of_another_subtask_is_refused():
     backend = KeyedStateBackend("op", KeyOwner(1, 4, 128))
     backend.get_state(ValueStateDescriptor("s"))
     backend.seal()
-    mine = [key for key in range(100) if subtask_of(key_group(key, 128), 128, 4) == 1]
+    mine = [key for key in range(100) if subtask_of_key(key, 128, 4) == 1]
     for key in range(100):
         if key in mine:
             backend.set_current_key(key)

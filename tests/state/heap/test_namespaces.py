@@ -22,7 +22,7 @@ from pillarbox._state.descriptors import (
 )
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.key_rows import KeyOwner
-from pillarbox._state.keys.key_groups import key_group, subtask_of
+from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._state.log import limits
 from pillarbox._state.log.state_log import StateLog
 from pillarbox._time.internal_timer_service import InternalTimerService
@@ -146,7 +146,7 @@ def test_namespaces_are_plain_values(namespace):
 def test_a_key_of_another_subtask_is_refused():
     windows = Windows(owner=KeyOwner(1, 4, 128), logged=False)
     for key in range(100):
-        if subtask_of(key_group(key, 128), 128, 4) == 1:
+        if subtask_of_key(key, 128, 4) == 1:
             windows.at(key, FIRST).add(1)
         else:
             with pytest.raises(OperatorError, match=f"'windows': the key {key} belongs to subtask"):

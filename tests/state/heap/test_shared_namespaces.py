@@ -21,7 +21,7 @@ from pillarbox._state.descriptors import (
 from pillarbox._state.heap import shared_windows as heap_windows
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.key_rows import KeyOwner
-from pillarbox._state.keys.key_groups import key_group, subtask_of
+from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._state.log import limits
 from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._time.internal_timer_service import InternalTimerService
@@ -234,7 +234,7 @@ def test_none_is_refused_and_the_key_that_failed_is_the_current_one(reducing):
 
 def test_a_key_of_another_subtask_is_refused_when_it_is_new():
     worker = Worker(MemoryChunkStore(), owner=KeyOwner(1, 4, 128))
-    mine = [key for key in range(100) if subtask_of(key_group(key, 128), 128, 4) == 1]
+    mine = [key for key in range(100) if subtask_of_key(key, 128, 4) == 1]
 
     def check(key: Any, window: Any) -> None:
         assert window.namespace == FIRST

@@ -18,7 +18,7 @@ from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.key_rows import KeyOwner
-from pillarbox._state.keys.key_groups import key_group, stable_hash, subtask_of
+from pillarbox._state.keys.key_groups import stable_hash, subtask_of_key
 from pillarbox._state.log.state_log import StateLog
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -70,7 +70,7 @@ Suit: Any = enum.Enum("Suit", {"HEARTS": 1}, module=__name__)
 @pytest.mark.parametrize("make", [lambda suit: suit, lambda suit: ("a", suit), lambda suit: ("a", (suit,))])
 def test_owners_of_restored_keys_are_checked_whose_hash_may_change(make, monkeypatch):
     """The name of an enum's member is in its hash: with another one its rows are another subtask's."""
-    right = subtask_of(key_group(make(Suit(1)), 128), 128, 4)
+    right = subtask_of_key(make(Suit(1)), 128, 4)
 
     def task(store: MemoryChunkStore) -> tuple[KeyedStateBackend, Any, StateLog]:
         backend = KeyedStateBackend("op", KeyOwner(right, 4, 128))
@@ -87,7 +87,7 @@ def test_owners_of_restored_keys_are_checked_whose_hash_may_change(make, monkeyp
     log.commit(store, {})
     for name in map("OTHER_{}".format, range(100)):
         monkeypatch.setattr(f"{__name__}.Suit", enum.Enum("Suit", {name: 1}, module=__name__))
-        other = subtask_of(key_group(make(Suit(1)), 128), 128, 4)
+        other = subtask_of_key(make(Suit(1)), 128, 4)
         if other != right:
             break
     with pytest.raises(CheckpointMismatchError, match=f"belongs to subtask {other} now"):

@@ -41,7 +41,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.key_rows import KeyOwner
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.keys.addresses import namespace_address
-from pillarbox._state.keys.key_groups import key_group, smallest_key, subtask_of
+from pillarbox._state.keys.key_groups import key_group, smallest_key, subtask_of_key
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.log import large_collections, limits
 from pillarbox._state.log.state_log import StateLog, Sync
@@ -293,7 +293,7 @@ def written(parallelism: int, groups: int, note: KeyNote | None, declared: Any, 
     programs = [Program(KeyOwner(n, parallelism, groups), note, declared, logs[n]) for n in range(parallelism)]
     for start in range(0, max(1, len(changes)), 4):
         for what, key, *more in changes[start : start + 4]:
-            programs[subtask_of(key_group(key, groups), groups, parallelism)].change(what, key, *more)
+            programs[subtask_of_key(key, groups, parallelism)].change(what, key, *more)
         for subtask, program in enumerate(programs):
             program.log.commit(logs[subtask], {"gate": GATE})
     return logs

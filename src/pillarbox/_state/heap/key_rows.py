@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pillarbox._errors import OperatorError, shorten
 from pillarbox._state.heap.rows import RowTable
-from pillarbox._state.keys.key_groups import key_group, subtask_of
+from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._state.slots import Row
 
 
@@ -80,7 +80,7 @@ class KeyRows(RowTable):
         """
         if self._owner is not None:
             subtask, parallelism, max_parallelism = self._owner
-            right = subtask_of(key_group(key, max_parallelism), max_parallelism, parallelism)
+            right = subtask_of_key(key, max_parallelism, parallelism)
             if right != subtask:
                 self.key = key
                 raise OperatorError(

@@ -232,14 +232,21 @@ def _hashes_of_times(column: pa.Array) -> npt.NDArray[np.uint64] | None:
 
 def smallest_key(subtask: int, max_parallelism: int, parallelism: int) -> int:
     """Return the smallest whole number from 0 that is a key of a subtask."""
-    return next(
-        key for key in count() if subtask_of(key_group(key, max_parallelism), max_parallelism, parallelism) == subtask
-    )
+    return next(key for key in count() if subtask_of_key(key, max_parallelism, parallelism) == subtask)
 
 
 def subtask_of(group: int, max_parallelism: int, parallelism: int) -> int:
     """Return the subtask that owns a key group."""
     return group * parallelism // max_parallelism
+
+
+def subtask_of_key(key: Any, max_parallelism: int, parallelism: int) -> int:
+    """Return the subtask that owns a key.
+
+    Raises:
+        TypeError: it is no key.
+    """
+    return subtask_of(key_group(key, max_parallelism), max_parallelism, parallelism)
 
 
 def key_group_range(subtask: int, max_parallelism: int, parallelism: int) -> range:

@@ -19,7 +19,7 @@ from pillarbox._state.chunks.head import LogHead, LogIdentity, cannot_become
 from pillarbox._state.chunks.large_collection import Elements
 from pillarbox._state.heap.rows import RowTable
 from pillarbox._state.keys.addresses import OPERATOR
-from pillarbox._state.keys.key_groups import key_group, subtask_of
+from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._state.log.contents import LogContents
 from pillarbox._state.log.plain_states import PlainStates
 from pillarbox._state.slots import FIRST_SLOT, Row
@@ -90,7 +90,7 @@ class Evolution:
             kinds.remove(tuple)
             kinds.update(map(type, chain.from_iterable([key for key in keys if type(key) is tuple])))
         for key in () if kinds <= _WITHOUT_CLASS else keys:
-            right = subtask_of(key_group(key, mine.max_parallelism), mine.max_parallelism, mine.parallelism)
+            right = subtask_of_key(key, mine.max_parallelism, mine.parallelism)
             if right != mine.subtask:
                 raise CheckpointMismatchError(
                     f"{mine}: the key {shorten(key)} belongs to subtask {right} now, since its class has changed: the"

@@ -315,6 +315,21 @@ class Checkpoint:
                 return str(found["id"])
         return None
 
+    def started_query(self, wanted: str) -> str:
+        """Return the id of the query that was started here.
+
+        Args:
+            wanted: what to give instead of a place where none was.
+
+        Raises:
+            CheckpointMismatchError: none was.
+        """
+        if self.query_id is None:
+            raise CheckpointMismatchError(
+                f"{self} is no checkpoint of a query: give the checkpointLocation of {wanted}"
+            )
+        return self.query_id
+
     def offsets(self, batches: Iterable[int]) -> dict[int, OffsetEntry]:
         """Return the entries of Spark's offset log for some batches: empty ones for those that have none."""
         found: dict[int, list[str]] = {batch: [] for batch in batches}

@@ -26,7 +26,8 @@ from typing import NamedTuple, NoReturn
 from pillarbox._elements import Buffer
 from pillarbox._runtime.spark.homes import surroundings
 from pillarbox._runtime.spark.homes.sockets import listen, peer_pid
-from pillarbox._runtime.spark.homes.wire import Channel, Kind, LostError, Visit
+from pillarbox._runtime.spark.homes.wire import Kind, Visit
+from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts

@@ -23,7 +23,8 @@ from pillarbox._runtime.spark.homes import surroundings
 from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_worker
 from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.homes.sockets import connect
-from pillarbox._runtime.spark.homes.wire import Channel, Kind, LostError, Visit
+from pillarbox._runtime.spark.homes.wire import Kind, Visit
+from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 from pillarbox._runtime.spark.tasks.level_tasks import SparkChunks
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
 from pillarbox._task.vertex import REPORT_TARGET

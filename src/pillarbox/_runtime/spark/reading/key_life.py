@@ -30,7 +30,7 @@ from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView, ViewedRows
-from pillarbox._state.keys.key_groups import key_group, subtask_of
+from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._state.savepoint.manifest import parts_slot_of
 from pillarbox._state.savepoint.timer_column import encode_timers
 from pillarbox._state.slots import state_name
@@ -110,7 +110,7 @@ def _read(spark: SparkSession, checkpoint: str, uid: str, text: str) -> dict[str
 
 def _subtask(key: Any, head: LogHead) -> int | None:
     try:
-        return subtask_of(key_group(key, head.max_parallelism), head.max_parallelism, head.parallelism)
+        return subtask_of_key(key, head.max_parallelism, head.parallelism)
     except TypeError:  # it is no key
         return None
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import json
-import pickle
 import secrets
 import socket
 import threading
@@ -12,16 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pillarbox._errors import ConfigurationError, describe
-from pillarbox._runtime.spark.tasks.recorded import (
-    CHUNK,
-    CLOCK,
-    END,
-    PORTION,
-    read_exactly,
-    receive,
-    send_frame,
-)
+from pillarbox._errors import ConfigurationError
+from pillarbox._runtime.spark.tasks.channel import Channel, LostError
+from pillarbox._runtime.spark.tasks.recorded import Kind
 
 _HELLO_SECONDS = 30.0
 
@@ -55,7 +46,7 @@ class Receiver:
         self.bytes: int = 0
         self.error: Exception | None = None
         self._done = threading.Event()
-        self._connections: list[socket.socket] = []
+        self._connections: list[Channel] = []
         threading.Thread(target=self._serve, name="pillarbox recording", daemon=True).start()
 
     def is_done(self, timeout: float) -> bool:
@@ -66,56 +57,56 @@ class Receiver:
         """Let the worker go, and listen no more."""
         self._socket.close()
         for each in self._connections:
-            each.close()
+            each.cut()
 
     def _serve(self) -> None:
         while not self._done.is_set():
             try:
-                worker, _ = self._socket.accept()
+                connected, _ = self._socket.accept()
             except OSError:  # it was closed
                 return
+            worker = Channel(connected)
             self._connections.append(worker)
             threading.Thread(target=self._talk, args=(worker,), name="pillarbox recording", daemon=True).start()
 
-    def _talk(self, worker: socket.socket) -> None:
+    def _talk(self, worker: Channel) -> None:
         try:
-            worker.settimeout(_HELLO_SECONDS)
-            if not hmac.compare_digest(read_exactly(worker, len(self.token)), self.token.encode()):
+            worker.set_timeout(_HELLO_SECONDS)
+            if not hmac.compare_digest(worker.receive_bytes(most=len(self.token)), self.token.encode()):
                 worker.close()
                 return
-            kind, payload = receive(worker)
-            if kind == CLOCK:
-                number, subtask = json.loads(payload)
-                send_frame(worker, CLOCK, self._clocks.get((number, subtask), b""))
+            kind, content = worker.receive()
+            if kind is Kind.CLOCK:
+                worker.send(self._clocks.get(content, b""))
                 return
-            worker.settimeout(None)
-            self._take(worker, json.loads(payload))
-        except EOFError:
-            pass  # the attempt failed; Spark may try again
+            worker.set_timeout(None)
+            self._take(worker, content)
+        except LostError:
+            worker.close()  # the attempt failed; Spark may try again
         except Exception as error:
             self.error = error
             self._done.set()
 
-    def _take(self, worker: socket.socket, facts: dict[str, Any]) -> None:
+    def _take(self, worker: Channel, facts: dict[str, Any]) -> None:
         self.facts, self.state, self.bytes = facts, {}, 0
         with self._place.open("wb") as file:
             while True:
-                kind, payload = receive(worker)
-                if kind == CHUNK:
-                    number, chunk = pickle.loads(payload)
+                kind, content = worker.receive()
+                if kind is Kind.CHUNK:
+                    number, chunk = content
                     self.state[number] = chunk
-                elif kind == PORTION:
-                    self.bytes += len(payload)
+                elif kind is Kind.PORTION:
+                    self.bytes += len(content)
                     if self.bytes > self._limit:
                         raise ConfigurationError(
                             f"the input of the task has more than {self._limit:,} bytes, and a recording is never cut:"
                             " raise the limit: limit=... of record(), --limit of 'pillarbox record'"
                         )
-                    file.write(payload)
-                elif kind == END:
-                    self.end = json.loads(payload)
+                    file.write(content)
+                elif kind is Kind.END:
+                    self.end = content
                     break
                 else:
-                    raise AssertionError(f"a worker has sent a frame of kind {describe(ValueError(kind))}")
+                    raise AssertionError(f"a worker has sent a message of kind {kind}")
         self._done.set()
-        worker.sendall(b".")
+        worker.send(None)

@@ -17,7 +17,7 @@ from pillarbox._runtime.spark.plan.registry import PlannedProgram, vertex_with
 from pillarbox._runtime.spark.reading.key_life import keys_of_text
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._runtime.spark.watching.history import read_history
-from pillarbox._state.keys.key_groups import key_group, subtask_of
+from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._task.vertex import sender_of_edge
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _subtask_of(spark: SparkSession, checkpoint: str, uid: str, text: str) -> in
     _, heads = operator_with(files, uid)
     head = next(iter(heads.values()))
     key = keys_of_text(text)[-1]
-    return subtask_of(key_group(key, head.max_parallelism), head.max_parallelism, head.parallelism)
+    return subtask_of_key(key, head.max_parallelism, head.parallelism)
 
 
 def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import CheckpointMismatchError, ConfigurationError
+from pillarbox._errors import ConfigurationError
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running.requests import Requests, requests_in
 
@@ -39,10 +39,7 @@ def request_record(
         CheckpointMismatchError: no query was ever started there; nothing was asked.
         ConfigurationError: it was not done.
     """
-    if Checkpoint(spark, checkpoint).query_id is None:
-        raise CheckpointMismatchError(
-            f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of the query to record"
-        )
+    Checkpoint(spark, checkpoint).started_query("the query to record")
     requests, number, until = Requests(spark, checkpoint), uuid.uuid4().hex, time.time() + timeout
     # (Drivers of other versions pass over a line that lacks something.)
     task["timeout"] = timeout

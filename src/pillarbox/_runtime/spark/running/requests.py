@@ -318,10 +318,7 @@ def request_stop(
         CheckpointMismatchError: no query was ever started there; nothing was asked.
         SavepointError: it was not done; or something else was asked for, and is under way or done.
     """
-    if Checkpoint(spark, checkpoint).query_id is None:
-        raise CheckpointMismatchError(
-            f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of the query to stop"
-        )
+    Checkpoint(spark, checkpoint).started_query("the query to stop")
     place = None if directory is None else directory.rstrip("/") or directory
     asked = _Asked(spark, checkpoint, Request("", place, drain, time.time() + timeout), timeout, tell)
     if asked.is_done_already():

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import pickle
 import socket
-import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import pyarrow as pa
 
 from pillarbox._elements import Buffer
 from pillarbox._rows import batch_to_bytes
+from pillarbox._runtime.spark.tasks.channel import Channel
 from pillarbox._runtime.spark.tasks.task_facts import local_property
 from pillarbox._state.chunks.head import META, LogIdentity, open_head
 from pillarbox._state.chunks.store import ChunkStore
@@ -25,10 +27,20 @@ from pillarbox._state.chunks.store import ChunkStore
 #: The setting that says which task is recorded, and where the driver listens.
 RECORD = "spark.pillarbox.record"
 
-_LENGTH = struct.Struct(">Q")
-#: Kinds of frames: what the task knows, a chunk of its log, a portion of its input, the end; and of other tasks: which
-#: one it is, to which the driver answers with a frame that has the log of its clock.
-FACTS, CHUNK, PORTION, END, CLOCK = b"f", b"c", b"p", b"e", b"k"
+
+class Kind(IntEnum):
+    """The kinds of messages to the driver: each is a pair of its kind and its content.
+
+    FACTS: the task's own facts. CHUNK: a chunk of its log, with its number. PORTION: a portion of its input, as bytes.
+    END: there is no more; the driver answers when it has all. CLOCK: another task says which one it is; the answer is
+    the log of its clock, as bytes.
+    """
+
+    FACTS = 0
+    CHUNK = 1
+    PORTION = 2
+    END = 3
+    CLOCK = 4
 
 
 @dataclass(frozen=True)
@@ -74,13 +86,17 @@ class RecordedTask:
         if program != self.program:
             return None
         with self._connected() as driver:
-            send_frame(driver, CLOCK, json.dumps([number, subtask]).encode())
-            return receive(driver)[1]
+            log: bytes = driver.ask(Kind.CLOCK, (number, subtask))
+            return log
 
-    def _connected(self) -> socket.socket:
-        driver = socket.create_connection((self.host, self.port))
-        driver.sendall(self.token.encode())
-        return driver
+    @contextmanager
+    def _connected(self) -> Iterator[Channel]:
+        driver = Channel(socket.create_connection((self.host, self.port)))
+        try:
+            driver.send_bytes(self.token.encode())
+            yield driver
+        finally:
+            driver.close()
 
     def send(self, facts: dict[str, Any], store: ChunkStore, portions: Iterable[list[Buffer]]) -> None:
         """Send all of a task after a shuffle to the driver, and wait until the driver has it.
@@ -119,44 +135,12 @@ class RecordedTask:
         end: Callable[[], dict[str, Any]],
     ) -> None:
         with self._connected() as driver:
-            send_frame(driver, FACTS, json.dumps(facts).encode())
+            driver.send((Kind.FACTS, facts))
             for chunk in chunks:
-                send_frame(driver, CHUNK, pickle.dumps(chunk))
+                driver.send((Kind.CHUNK, chunk))
             for portion in portions:
-                send_frame(driver, PORTION, portion)
-            send_frame(driver, END, json.dumps(end()).encode())
-            driver.recv(1)  # the driver has all of it
-
-
-def send_frame(peer: socket.socket, kind: bytes, payload: bytes) -> None:
-    """Send a frame."""
-    peer.sendall(kind + _LENGTH.pack(len(payload)))
-    peer.sendall(payload)
-
-
-def receive(peer: socket.socket) -> tuple[bytes, bytes]:
-    """Return kind and content of the next frame.
-
-    Raises:
-        EOFError: the peer has closed the connection.
-    """
-    head = read_exactly(peer, 1 + _LENGTH.size)
-    return head[:1], read_exactly(peer, _LENGTH.unpack(head[1:])[0])
-
-
-def read_exactly(peer: socket.socket, size: int) -> bytes:
-    """Return so many bytes.
-
-    Raises:
-        EOFError: the peer has closed the connection.
-    """
-    found = bytearray()
-    while len(found) < size:
-        part = peer.recv(min(1 << 20, size - len(found)))
-        if not part:
-            raise EOFError
-        found += part
-    return bytes(found)
+                driver.send((Kind.PORTION, portion))
+            driver.ask(Kind.END, end())
 
 
 def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:

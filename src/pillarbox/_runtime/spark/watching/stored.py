@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import CheckpointMismatchError, describe
+from pillarbox._errors import describe
 from pillarbox._model.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox._model.query_model import now_ms
 from pillarbox._model.snapshot import Run, Snapshot, Stage
@@ -78,10 +78,7 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
         CheckpointMismatchError: it is no checkpoint of a query.
     """
     notes = Checkpoint(spark, checkpoint)
-    if notes.query_id is None:
-        raise CheckpointMismatchError(
-            f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of one, or the file of a bundle"
-        )
+    query_id = notes.started_query("one, or the file of a bundle")
     history = read_history(spark, checkpoint)
     if history:
         found = with_earlier(history[0], history)
@@ -94,7 +91,7 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
         f"The last epoch that was committed is {notes.last_committed}.",
     ]
     plan = None if described is None else plan_of_notes(described["programs"])
-    return Snapshot(notes.query_id, "", checkpoint, now_ms(), False, plan, run, missing=missing)
+    return Snapshot(query_id, "", checkpoint, now_ms(), False, plan, run, missing=missing)
 
 
 def _what_is_old(snapshot: Snapshot, now: int) -> list[str]:

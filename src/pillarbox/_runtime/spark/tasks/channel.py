@@ -1,0 +1,121 @@
+"""One end of a connection between two processes of a query, which carries bytes and pickled messages."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import threading
+from typing import Any
+
+_LENGTH = struct.Struct("!Q")
+
+# Up to this many bytes are copied, so that a message is one packet.
+_SMALL = 1 << 14
+
+
+class LostError(Exception):
+    """The other end of a connection has gone."""
+
+
+class Channel:
+    """One end of a connection. Any thread sends and asks; else, one thread at a time receives.
+
+    Attributes:
+        is_lost: whether the other end has gone.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.is_lost = False
+        self._socket = connected
+        self._input = connected.makefile("rb", buffering=1 << 16)
+        self._writing = threading.Lock()
+        self._asking = threading.Lock()
+
+    def ask(self, *message: Any) -> Any:
+        """Send a message, and return the answer.
+
+        Raises:
+            LostError: the other end has gone.
+        """
+        with self._asking:
+            self.send(message)
+            return self.receive()
+
+    def send(self, message: Any) -> None:
+        """Send a message.
+
+        Raises:
+            LostError: the other end has gone.
+        """
+        self.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def send_bytes(self, content: bytes) -> None:
+        """Send bytes: a message that is pickled already, or none.
+
+        Raises:
+            LostError: the other end has gone.
+        """
+        header = _LENGTH.pack(len(content))
+        try:
+            with self._writing:
+                if len(content) < _SMALL:
+                    self._socket.sendall(header + content)
+                else:
+                    self._socket.sendall(header)
+                    self._socket.sendall(content)
+        except (OSError, ValueError) as error:
+            raise self._lost(error) from None
+
+    def receive(self) -> Any:
+        """Return the next message.
+
+        Raises:
+            LostError: the other end has gone, or has sent nothing in the time that it has.
+        """
+        return pickle.loads(self.receive_bytes())
+
+    def receive_bytes(self, most: int | None = None) -> bytes:
+        """Return the next message as bytes, at most so many.
+
+        Raises:
+            LostError: as of :meth:`receive`; or it is longer.
+        """
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
+        if most is not None and length > most:
+            raise self._lost(f"{length} bytes instead of at most {most}")
+        return self._read(length)
+
+    def _read(self, size: int) -> bytes:
+        try:
+            found: bytes | None = self._input.read(size)
+        except (OSError, ValueError) as error:
+            raise self._lost(error) from None
+        if found is None or len(found) < size:
+            raise self._lost("it has closed the connection")
+        return found
+
+    def _lost(self, why: object) -> LostError:
+        self.is_lost = True
+        return LostError(f"the other end has gone: {why}")
+
+    def set_timeout(self, seconds: float | None) -> None:
+        """Let reading and writing take this long; None: any time."""
+        self._socket.settimeout(seconds)
+
+    def cut(self) -> None:
+        """Let everybody who reads or writes at either end fail. Any thread."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is closed already
+
+    def close(self) -> None:
+        """Close this end."""
+        self.is_lost = True
+        self._input.close()
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """Return the connection's number, for those who wait for it."""
+        return self._socket.fileno()
