@@ -29,23 +29,23 @@ setup: ## Make .venv from requirements.lock, and see to a Java 17 or newer
 
 .PHONY: demo
 demo: setup ## Run the flights demo
-	@$(RUN) $(BIN)/python examples/flights/demo.py $(ARGS)
+	@$(RUN) $(BIN)/python -m examples.flights.demo $(ARGS)
 
 .PHONY: demo-enrichment
 demo-enrichment: setup ## Run the enrichment demo: lookups over HTTP at a service with bad days
-	@$(RUN) $(BIN)/python examples/enrichment/demo.py $(ARGS)
+	@$(RUN) $(BIN)/python -m examples.enrichment.demo $(ARGS)
 
 .PHONY: demo-windows
 demo-windows: setup ## Run the windows demo: rolling hours of delays, joined with the weather, with limits that change
-	@$(RUN) $(BIN)/python examples/delays/demo.py $(ARGS)
+	@$(RUN) $(BIN)/python -m examples.delays.demo $(ARGS)
 
 .PHONY: demo-upgrade
 demo-upgrade: setup ## Run the upgrade demo: the flights query is stopped, changed, rescaled and goes on
-	@$(RUN) $(BIN)/python examples/flights/upgrade.py $(ARGS)
+	@$(RUN) $(BIN)/python -m examples.flights.upgrade $(ARGS)
 
 .PHONY: equality
 equality: setup ## Run the flights every way there is, and compare with the oracle and with Spark's own windows (half an hour)
-	@$(RUN) $(BIN)/python examples/flights/equality.py $(ARGS)
+	@$(RUN) $(BIN)/python -m examples.flights.equality $(ARGS)
 
 .PHONY: test
 # The same examples and seeds in every run of `make test`; new ones where everything is asked for.

@@ -1,12 +1,11 @@
 """How late flights leave each hour, in which weather, and when that is too much, by limits that change meanwhile.
 
-python examples/delays/demo.py [--batches 13] [--parallelism 2] [--out build/demo-windows] [--months 12] [--no-check]
+python -m examples.delays.demo [--batches 13] [--parallelism 2] [--out build/demo-windows] [--months 12] [--no-check]
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from calendar import day_name
@@ -14,11 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-# Here and in Spark's Python workers, the program's modules are found from the repository's root.
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 import pillarbox
 from examples.comparison import equals_the_oracle
@@ -69,7 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batches", type=positive, default=13, help="micro-batches that the year is cut into")
     parser.add_argument("--parallelism", type=positive, default=2, help="number of keyed subtasks")
     parser.add_argument("--months", type=int, choices=range(1, 13), default=12, help="months of the year to take")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo-windows", help="folder for all output")
+    parser.add_argument("--out", type=Path, default=Path("build/demo-windows"), help="folder for all output")
     parser.add_argument("--no-check", action="store_true", help="do not compare with the oracle")
     return parser.parse_args()
 

@@ -1,24 +1,18 @@
 """Flights through Spark, each with its weather and facts about its aircraft, looked up at a service with bad days.
 
-python examples/enrichment/demo.py [--days 14] [--batches 7] [--latency 20] [--errors 0.02] [--hangs 0.0005]
+python -m examples.enrichment.demo [--days 14] [--batches 7] [--latency 20] [--errors 0.02] [--hangs 0.0005]
                                    [--dead-seconds 2] [--out build/demo-enrichment] [--no-check]
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-# Here and in Spark's Python workers, the program's modules are found from the repository's root.
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 import pyarrow as pa
 
@@ -68,7 +62,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--errors", type=float, default=0.02, help="share of requests that the service fails with 500")
     parser.add_argument("--hangs", type=float, default=0.0005, help="share of requests that it never answers")
     parser.add_argument("--dead-seconds", type=float, default=2.0, help="how long it is dead, once")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo-enrichment", help="folder for all output")
+    parser.add_argument("--out", type=Path, default=Path("build/demo-enrichment"), help="folder for all output")
     parser.add_argument("--no-check", action="store_true", help="do not compare with the oracle")
     return parser.parse_args()
 

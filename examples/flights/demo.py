@@ -1,6 +1,6 @@
 """A year of flights through Spark: late aircraft that make their next flight late, and aircraft that stay away.
 
-python examples/flights/demo.py [--batches 37] [--parallelism 2] [--out build/demo] [--months 12] [--no-check]
+python -m examples.flights.demo [--batches 37] [--parallelism 2] [--out build/demo] [--months 12] [--no-check]
 """
 
 from __future__ import annotations
@@ -14,11 +14,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
-
-# Here and in Spark's Python workers, the program's modules are found from the repository's root.
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 import pyarrow as pa
 
@@ -68,7 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batches", type=positive, default=37, help="micro-batches that the year is cut into")
     parser.add_argument("--parallelism", type=positive, default=2, help="number of keyed subtasks")
     parser.add_argument("--months", type=int, choices=range(1, 13), default=12, help="months of the year to take")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo", help="folder for all that is written")
+    parser.add_argument("--out", type=Path, default=Path("build/demo"), help="folder for all that is written")
     parser.add_argument("--no-check", action="store_true", help="do not compare with the oracle")
     return parser.parse_args()
 

@@ -2,13 +2,12 @@
 
 Events are compared with the oracle, windows with those that Spark makes itself.
 
-python examples/flights/equality.py [--parallelism 1 2 4] [--batches 1 7 365] [--months 12]
+python -m examples.flights.equality [--parallelism 1 2 4] [--batches 1 7 365] [--months 12]
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -16,10 +15,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 import pyarrow as pa
 

@@ -1,12 +1,11 @@
 """A query that lives on: the flights demo is stopped, changed and started again, twice, and its result is still right.
 
-python examples/flights/upgrade.py [--batches 12] [--months 12] [--out build/demo-upgrade]
+python -m examples.flights.upgrade [--batches 12] [--months 12] [--out build/demo-upgrade]
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -16,11 +15,6 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-# Here and in Spark's Python workers, the program's modules are found from the repository's root.
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,7 +54,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--batches", type=positive, default=12, help="micro-batches that the year is cut into")
     parser.add_argument("--months", type=int, choices=range(1, 13), default=12, help="months of the year to take")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo-upgrade", help="folder for all output")
+    parser.add_argument("--out", type=Path, default=Path("build/demo-upgrade"), help="folder for all output")
     return parser.parse_args()
 
 
