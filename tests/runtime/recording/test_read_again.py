@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pillarbox import CheckpointMismatchError
 from pillarbox._runtime.spark.checkpoint.offset_entry import OffsetEntry
 from pillarbox._runtime.spark.recording import sources
 
@@ -67,3 +68,11 @@ def test_another_time() -> None:
     assert later.time == 1_700_000_000_001
     assert later.facts.keys() == json.loads(SETTINGS).keys()
     assert later.lines[2:] == (f"topic:{KAFKA}",)
+
+
+def test_a_log_that_a_later_spark_has_written_is_refused() -> None:
+    later = entry("v3", f"topic:{KAFKA}")
+    for what in ("sources", "files"):
+        with pytest.raises(CheckpointMismatchError, match=r"offset log is of version 'v3'.* knows v1 and v2: update"):
+            getattr(later, what)
+    assert later.time == 1_700_000_000_000  # the lines of the epoch itself have been the same in all versions

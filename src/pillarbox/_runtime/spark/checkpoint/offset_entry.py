@@ -6,8 +6,11 @@ import json
 from functools import cached_property
 from typing import Any
 
+from pillarbox._errors import CheckpointMismatchError, shorten
 from pillarbox._graph.description import json_object
 
+# The versions of the log in which this can read the sources: by their places, and by their names.
+_VERSIONS = ("v1", "v2")
 _TIME = "batchTimestampMs"
 # The lines of the sources follow the version and the settings.
 _FIRST = 2
@@ -50,9 +53,17 @@ class OffsetEntry:
 
         By the names of the sources, under which they have folders in ``sources/`` of the checkpoint; where they have
         no names, by their places, in this order.
+
+        Raises:
+            CheckpointMismatchError: the log is of a version that is not known.
         """
+        if self.version not in _VERSIONS:
+            raise CheckpointMismatchError(
+                f"Spark's offset log is of version {shorten(self.version)}; this version of pillarbox knows"
+                f" {' and '.join(_VERSIONS)}: update pillarbox"
+            )
         texts = self.lines[_FIRST:]
-        if self.version != "v2":
+        if self.version == "v1":
             return {str(place): text for place, text in enumerate(texts)}
         found = sorted((name, text) for name, _, text in (text.partition(":") for text in texts))
         if all(name.isdecimal() for name, _ in found):
@@ -61,6 +72,10 @@ class OffsetEntry:
 
     @property
     def files(self) -> dict[str, int]:
-        """The last entry of its own log that each file source had, by its name or place."""
+        """The last entry of its own log that each file source had, by its name or place.
+
+        Raises:
+            CheckpointMismatchError: the offset log is of a version that is not known.
+        """
         found = {name: json_object(text) for name, text in self.sources.items()}
         return {name: int(offset["logOffset"]) for name, offset in found.items() if offset.keys() == {"logOffset"}}

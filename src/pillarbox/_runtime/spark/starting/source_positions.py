@@ -249,12 +249,8 @@ def _lines(noted: Sources) -> list[_Line]:
     Raises:
         CheckpointMismatchError: they are of a version that is not known.
     """
-    entry = OffsetEntry(noted.offsets)
-    if entry.version not in ("v1", "v2"):
-        raise CheckpointMismatchError(
-            f"the savepoint has an offset log of Spark's version {entry.version}: update pillarbox"
-        )
-    return [_Line(name, name if noted.are_named else None, text) for name, text in entry.sources.items()]
+    texts = OffsetEntry(noted.offsets).sources
+    return [_Line(name, name if noted.are_named else None, text) for name, text in texts.items()]
 
 
 def _one_each(names: Sequence[str] | None, lines: int) -> list[str | None]:
