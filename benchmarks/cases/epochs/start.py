@@ -77,9 +77,11 @@ class Starts(SparkSide):
         writer = counts.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint)
         writer = writer.trigger(processingTime=trigger)
         query = pillarbox.start(writer) if self._ours else writer.start()
-        while not done.wait(0.2):
+        # Its first epoch is at its end as well: the doctor knows a query by its epochs.
+        while not done.wait(0.2) or query.lastProgress is None:
             if query.exception() is not None:
                 raise RuntimeError(str(query.exception()))
+            time.sleep(0.05)
         query.stop()
 
     def start(self) -> dict[str, Any]:
