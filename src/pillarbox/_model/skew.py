@@ -64,7 +64,9 @@ def _skew(program: str, vertex: int, tasks: list[TaskRun]) -> Skew:
     busiest = max(tasks, key=lambda task: (task.busy_ms, -task.subtask))
     mean = sum(task.busy_ms for task in tasks) / len(tasks)
     records = sum(task.records_in for task in tasks)
-    heavy = [each for task in tasks if task.key_sample is not None for each in _heavy_keys(task, records)]
+    # A key has at most all records of its task.
+    least = max(1, _LEAST * records)
+    heavy = [each for task in tasks if task.records_in >= least for each in _heavy_keys(task, records)]
     heavy.sort(key=lambda each: -each.share)
     factor = busiest.busy_ms / mean if mean else 1.0
     return Skew(program, vertex, busiest.subtask, busiest.busy_ms, factor, len(tasks), heavy[:_NAMED])
@@ -72,7 +74,7 @@ def _skew(program: str, vertex: int, tasks: list[TaskRun]) -> Skew:
 
 def _heavy_keys(task: TaskRun, records: int) -> list[HeavyKey]:
     """Return the keys of a task with a large share of all records of its vertex."""
-    if task.key_sample is None or not records:
+    if task.key_sample is None:
         return []
     size, named = task.key_sample
     weight = task.records_in / records
