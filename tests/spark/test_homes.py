@@ -141,9 +141,7 @@ def test_what_functions_see_is_what_they_would_see_in_a_worker(spark: SparkSessi
     assert total.value == 2 * sum(range(40)), "also in later epochs, in which nothing is unpickled"
 
 
-@pytest.mark.parametrize(
-    "mode", [pytest.param(mode, marks=pytest.mark.long("homes/test_homes.py has them")) for mode in ("spawn", "off")]
-)
+@pytest.mark.parametrize("mode", [pytest.param("spawn", marks=pytest.mark.long("homes/test_homes.py spawns")), "off"])
 def test_the_other_modes_give_the_same_results(spark: SparkSession, tmp_path: Path, notes: Path, mode: str) -> None:
     out, session = Rows(), spark.newSession()
     session.conf.set("spark.pillarbox.homes", mode)

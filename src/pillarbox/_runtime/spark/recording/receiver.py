@@ -12,7 +12,7 @@ from typing import Any
 
 from pillarbox._errors import ConfigurationError
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
-from pillarbox._runtime.spark.tasks.recorded import Kind
+from pillarbox._runtime.spark.tasks.recorded import Part
 
 _HELLO_SECONDS = 30.0
 
@@ -75,8 +75,8 @@ class Receiver:
             if not hmac.compare_digest(worker.receive_bytes(most=len(self.token)), self.token.encode()):
                 worker.close()
                 return
-            kind, content = worker.receive()
-            if kind is Kind.CLOCK:
+            part, content = worker.receive()
+            if part is Part.CLOCK:
                 worker.send(self._clocks.get(content, b""))
                 return
             worker.set_timeout(None)
@@ -91,11 +91,11 @@ class Receiver:
         self.facts, self.state, self.bytes = facts, {}, 0
         with self._place.open("wb") as file:
             while True:
-                kind, content = worker.receive()
-                if kind is Kind.CHUNK:
+                part, content = worker.receive()
+                if part is Part.CHUNK:
                     number, chunk = content
                     self.state[number] = chunk
-                elif kind is Kind.PORTION:
+                elif part is Part.PORTION:
                     self.bytes += len(content)
                     if self.bytes > self._limit:
                         raise ConfigurationError(
@@ -103,10 +103,10 @@ class Receiver:
                             " raise the limit: limit=... of record(), --limit of 'pillarbox record'"
                         )
                     file.write(content)
-                elif kind is Kind.END:
+                elif part is Part.END:
                     self.end = content
                     break
                 else:
-                    raise AssertionError(f"a worker has sent a message of kind {kind}")
+                    raise AssertionError(f"a worker has sent a message with the part {part}")
         self._done.set()
         worker.send(None)

@@ -28,8 +28,8 @@ from pillarbox._state.chunks.store import ChunkStore
 RECORD = "spark.pillarbox.record"
 
 
-class Kind(IntEnum):
-    """The kinds of messages to the driver: each is a pair of its kind and its content.
+class Part(IntEnum):
+    """The parts of what a task sends to the driver: each message is a pair of its part and its content.
 
     FACTS: the task's own facts. CHUNK: a chunk of its log, with its number. PORTION: a portion of its input, as bytes.
     END: there is no more; the driver answers when it has all. CLOCK: another task says which one it is; the answer is
@@ -86,7 +86,7 @@ class RecordedTask:
         if program != self.program:
             return None
         with self._connected() as driver:
-            log: bytes = driver.ask(Kind.CLOCK, (number, subtask))
+            log: bytes = driver.ask(Part.CLOCK, (number, subtask))
             return log
 
     @contextmanager
@@ -135,12 +135,12 @@ class RecordedTask:
         end: Callable[[], dict[str, Any]],
     ) -> None:
         with self._connected() as driver:
-            driver.send((Kind.FACTS, facts))
+            driver.send((Part.FACTS, facts))
             for chunk in chunks:
-                driver.send((Kind.CHUNK, chunk))
+                driver.send((Part.CHUNK, chunk))
             for portion in portions:
-                driver.send((Kind.PORTION, portion))
-            driver.ask(Kind.END, end())
+                driver.send((Part.PORTION, portion))
+            driver.ask(Part.END, end())
 
 
 def chunks_of(store: ChunkStore) -> Iterator[tuple[int, bytes]]:
