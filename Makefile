@@ -51,7 +51,7 @@ equality: setup ## Run the flights every way there is, and compare with the orac
 # The same examples and seeds in every run of `make test`; new ones where everything is asked for.
 test: export HYPOTHESIS_PROFILE := $(or $(HYPOTHESIS_PROFILE),$(if $(filter test-all,$(MAKECMDGOALS)),dev,ci))
 test: setup ## Lint, types and a test of each feature (what CI runs), in PROCESSES=2 (0: in one, as they come)
-	@$(RUN) PYTHONPATH=src $(BIN)/python -m tests.support.class_archive & classes=$$!; \
+	@$(RUN) PYTHONPATH=src $(BIN)/python -m tests.support.$(if $(PILLARBOX_LONG),class_archive,local_files) & classes=$$!; \
 	  $(MAKE) lint types && wait $$classes
 	@$(RUN) $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 25 $(ARGS)
 

@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pillarbox._runtime.spark.homes import keeper, relay
 from pillarbox._runtime.spark.homes.keeper import Keeper
+from tests.homes.forks import Forks
 
 
 class Executor:
@@ -49,9 +51,17 @@ class Executor:
         self.process.wait()
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    forks = Forks()
+    yield forks
+    forks.close()
+
+
 @pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
+def executor(monkeypatch: pytest.MonkeyPatch, forks: Forks) -> Iterator[Executor]:
     executor = Executor()
+    monkeypatch.setattr(keeper, "subprocess", SimpleNamespace(Popen=forks.popen, DEVNULL=subprocess.DEVNULL))
     for module in (keeper, relay):
         monkeypatch.setattr(module, "of_this_worker", lambda: executor.keeper)
     yield executor

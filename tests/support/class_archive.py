@@ -2,7 +2,7 @@
 
 ``python -m tests.support.class_archive`` runs a small program, and Java writes the classes that it loaded into the
 folder of the environment. That takes a minute, so only `make test-all`, which starts dozens of Java processes, makes
-the archive; `make test` uses an existing one. Java ignores an archive that is not of its own version and of the same
+the archive; `make test` uses one that exists. Java ignores an archive that is not of its own version and of the same
 jars: tests need none, and other Sparks start without it.
 """
 
@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pyspark
 
-from tests.support import local_files
 from tests.support.sessions import environment_without_spark
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +61,4 @@ def write() -> None:
 
 
 if __name__ == "__main__":
-    if "PILLARBOX_LONG" in os.environ:
-        write()
-    else:
-        local_files.write()
+    write()

@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     _freeze()
+    gc.set_threshold(20_000, 20, 20)  # a test makes little that lives on, and hypothesis is called at each collection
     gc.enable()
 
 

@@ -2,20 +2,19 @@
 
 Hadoop without its native library starts ``chmod`` for each file that is written and ``readlink`` for each that is
 renamed, some dozens in an epoch. Java finds the class and the settings that name it in a folder of the environment,
-which ``python -m tests.support.class_archive`` makes; Janino, which Spark brings along, compiles it. `make test-all`
-runs with Hadoop's own class.
+which ``python -m tests.support.local_files`` makes; Janino, which Spark brings along, compiles it. `make test-all` runs
+with Hadoop's own class.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pyspark
-from pyspark.java_gateway import launch_gateway
+from py4j.java_gateway import JavaGateway
 
 _SOURCE = Path(__file__).with_name("LocalFiles.java")
 _FOLDER = Path(sys.prefix) / "hadoop"
@@ -41,20 +40,30 @@ def are_used() -> bool:
 
 def write() -> None:
     """Compile the class and write the settings that name it, unless they are newer than Spark and than the source."""
+    pyspark = find_spec("pyspark")  # to import it would take longer than all of this
+    assert pyspark is not None and pyspark.origin is not None
+    jars = Path(pyspark.origin).with_name("jars")
     settings = _FOLDER / "core-site.xml"
-    made_of = (_SOURCE, Path(pyspark.__file__).with_name("jars"))
-    if settings.exists() and settings.stat().st_mtime > max(path.stat().st_mtime for path in made_of):
+    if settings.exists() and settings.stat().st_mtime > max(path.stat().st_mtime for path in (_SOURCE, jars)):
         return
     settings.unlink(missing_ok=True)
-    gateway: Any = launch_gateway(popen_kwargs={"stderr": subprocess.DEVNULL})  # what Spark tells of its log
+    [py4j] = jars.glob("py4j-*.jar")
+    gateway: Any = JavaGateway.launch_gateway(
+        jarpath=str(py4j), classpath=str(jars / "*"), java_path=None, die_on_exit=True, enable_auth=True
+    )
     jvm = gateway.jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
+    compiler.setParentClassLoader(jvm.java.lang.ClassLoader.getSystemClassLoader())
     compiler.cook(_SOURCE.name, jvm.java.io.StringReader(_SOURCE.read_text()))
     for name, code in compiler.getBytecodes().items():
         path = _FOLDER.joinpath(*name.split(".")).with_suffix(".class")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(code))
-    gateway.proc.stdin.close()  # which ends Java
-    gateway.proc.wait()
+    gateway.shutdown()
+    gateway.java_process.stdin.close()  # which ends Java
+    gateway.java_process.wait()
     settings.write_text(_SETTINGS)
+
+
+if __name__ == "__main__":
+    write()
