@@ -1,9 +1,11 @@
-"""Spark's local files in tests without a process for each of them: ``LocalFiles.java``.
+"""Hadoop in tests, with less work for each file: ``LocalFiles.java``, and none of its thousand default settings.
 
 Hadoop without its native library starts ``chmod`` for each file that is written and ``readlink`` for each that is
 renamed, some dozens in an epoch. Java finds the class and the settings that name it in a folder of the environment,
-which ``python -m tests.support.local_files`` makes; Janino, which Spark brings along, compiles it. `make test-all` runs
-with Hadoop's own class.
+which ``python -m tests.support.local_files`` makes; Janino, which Spark brings along, compiles it. And Spark sends all
+of Hadoop's settings along with each job that reads files or has state, which takes more time than the small jobs
+of tests do: Java finds empty files of default settings before those in Hadoop's jar, and Hadoop takes the same values
+from its code. `make test-all` runs with Hadoop's own class and settings.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from py4j.java_gateway import JavaGateway
 
 _SOURCE = Path(__file__).with_name("LocalFiles.java")
 _FOLDER = Path(sys.prefix) / "hadoop"
+_DEFAULTS = _FOLDER / "defaults"
 _SETTINGS = """<configuration>
   <property><name>fs.file.impl</name><value>pillarbox.tests.LocalFiles</value></property>
   <property>
@@ -28,9 +31,11 @@ _SETTINGS = """<configuration>
 
 
 def use_local_files() -> None:
-    """Have each Java that this process and its children start use the class, if it exists."""
+    """Have each Java that this process and its children start use the class, if it exists, and no default settings."""
     if "PILLARBOX_LONG" not in os.environ and (_FOLDER / "core-site.xml").exists():
         os.environ.setdefault("HADOOP_CONF_DIR", str(_FOLDER))
+        # The one place that Java looks at before the jars.
+        os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Xbootclasspath/a:{_DEFAULTS}"
 
 
 def are_used() -> bool:
@@ -44,7 +49,9 @@ def write() -> None:
     assert pyspark is not None and pyspark.origin is not None
     jars = Path(pyspark.origin).with_name("jars")
     settings = _FOLDER / "core-site.xml"
-    if settings.exists() and settings.stat().st_mtime > max(path.stat().st_mtime for path in (_SOURCE, jars)):
+    if settings.exists() and settings.stat().st_mtime > max(
+        path.stat().st_mtime for path in (_SOURCE, Path(__file__), jars)
+    ):
         return
     settings.unlink(missing_ok=True)
     [py4j] = jars.glob("py4j-*.jar")
@@ -62,6 +69,9 @@ def write() -> None:
     gateway.shutdown()
     gateway.java_process.stdin.close()  # which ends Java
     gateway.java_process.wait()
+    _DEFAULTS.mkdir(exist_ok=True)
+    for kind in ("core", "mapred", "yarn"):
+        (_DEFAULTS / f"{kind}-default.xml").write_text("<configuration/>\n")
     settings.write_text(_SETTINGS)
 
 

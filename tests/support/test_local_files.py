@@ -39,3 +39,9 @@ def test_it_does_what_hadoops_own_class_does(spark: SparkSession, tmp_path: Path
     for each in (own, raw):
         with pytest.raises(Exception, match="FileNotFoundException"):
             each.getFileLinkStatus(hadoop.Path((tmp_path / "none").as_uri()))
+
+
+@pytest.mark.skipif(not are_used(), reason="Java uses Hadoop's own settings")
+def test_there_are_no_default_settings(spark: SparkSession) -> None:
+    settings = spark._jvm.org.apache.hadoop.conf.Configuration()  # type: ignore[union-attr]
+    assert settings.size() < 20
