@@ -64,8 +64,13 @@ test-versions: setup ## A first program on each version of Spark, and on workers
 	@$(RUN) $(BIN)/python -m pytest tests/versions $(ARGS)
 
 .PHONY: test-fast
-test-fast: setup ## Only the tests that need no Spark, kill no processes and take under a quarter of a second, in PROCESSES=2
+test-fast: setup ## Only the tests that need no Spark, kill no processes and take under 0.15 s, in PROCESSES=2
 	@$(BIN)/python -m pytest --fast -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+.PHONY: test-connect
+test-connect: export PILLARBOX_LONG = 1
+test-connect: setup ## Programs in a client of Spark Connect, with a server of their own (3 minutes)
+	@$(RUN) $(BIN)/python -m pytest tests/spark/session/test_connect.py tests/spark/session/test_connect_dashboard.py $(ARGS)
 
 .PHONY: test-kafka
 test-kafka: export PILLARBOX_KAFKA = 1

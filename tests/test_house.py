@@ -388,6 +388,7 @@ def asserts(function: Function, lines: list[str]) -> tuple[bool, set[str]]:
     return does or not names.isdisjoint(("raises", "fail", "assert_type")), names
 
 
+@pytest.mark.long("it parses all tests")
 def test_every_test_asserts_something():
     """By itself; or by what it calls of its own file or of the folder's `conftest.py`, or else by what asserts under
     its name wherever it is defined in the tests and in `pillarbox.testing`."""

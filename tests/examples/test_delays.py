@@ -39,6 +39,7 @@ def wanted(streams):
     return rows
 
 
+@pytest.mark.long("make demo-windows compares all results with an oracle")
 def test_slices_have_each_row_once(streams):
     for count in (1, 4):
         parts = [*slices(streams, count)]
@@ -55,6 +56,7 @@ def test_equal_to_the_oracle_on_the_local_runtime(streams, wanted, batches, para
     assert run_local(streams, batches, parallelism) == wanted
 
 
+@pytest.mark.long("make demo-windows draws it")
 def test_the_picture_shows_the_days_with_most_alarms(wanted, tmp_path):
     draw([Hour(*row) for row in wanted], tmp_path / "delays.svg")
     drawn = (tmp_path / "delays.svg").read_text()

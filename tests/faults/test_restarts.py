@@ -37,6 +37,7 @@ def test_the_sink_raises_after_the_tasks_have_committed(make_run: MakeRun, seed:
     run.check()
 
 
+@pytest.mark.long("test_every_operator.py kills workers of all levels")
 def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
     """Level 2 fails in all four attempts: level 1, which had come through, is at a version that never was."""
     rng = random.Random(seed)

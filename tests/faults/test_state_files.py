@@ -35,6 +35,7 @@ def test_a_changelog_that_ends_early(spark, tmp_path, lost, settings, message):
     assert not settings or changelog.name in str(raised.value)
 
 
+@pytest.mark.long("it shows what Spark does")
 def test_a_checkpoint_keeps_the_format_with_which_it_was_begun(spark, tmp_path):
     checkpoint = make(spark, tmp_path / "run", "begun with format 1", {FORMAT: "1"}, epochs=3)
     old = newest_state_file(checkpoint.path, "changelog")

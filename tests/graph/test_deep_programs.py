@@ -22,6 +22,7 @@ def test_a_chain_of_many_steps_has_a_plan():
         stream.execute_and_collect()
 
 
+@pytest.mark.long("the other tests have programs as deep")
 def test_a_union_of_many_unions_gives_the_records_of_all():
     env = StreamExecutionEnvironment()
     number = Types.ROW_NAMED(["n"], [Types.LONG()])

@@ -39,5 +39,6 @@ def test_a_recording_is_refused(spark, tmp_path, service):
     assert service.stats()["requests"] == before
 
 
+@pytest.mark.long("test_http.py calls the service from Spark, and make demo-enrichment runs all of this")
 def test_batch(spark, tmp_path, service):
     same(run_batch(spark, flights(1), tmp_path, service.url), tmp_path / "flights")

@@ -38,6 +38,7 @@ def test_it_knows_weather_and_aircraft(service):
     assert service.stats()["outcomes"] == {"200": 4, "404": 2}
 
 
+@pytest.mark.long("make demo-enrichment reads them")
 def test_the_tables():
     assert len(weather()) == 26_115
     assert len(aircraft()) == 3_322

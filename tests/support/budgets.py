@@ -6,9 +6,9 @@ One that is for ``make test-all`` alone is marked ``@pytest.mark.long("...")``, 
 
 A test that ``tests/budgets.json`` has may take twice what was recorded of it; all others have to keep to their budget.
 What does not is listed at the end of a run, the worst first; with ``PILLARBOX_BUDGETS=enforce`` the run fails then.
-``--record-budgets`` writes a new table. ``--fast`` runs unit tests alone, without those that are marked as slow or
-that the table has with more than the budget. Times are scaled by how long a fixed piece of work takes here and took
-where the table was recorded.
+``--record-budgets`` writes a new table, which keeps what it had of tests that were skipped. ``--fast`` runs unit tests
+alone, without those that are marked as slow, or that the table has with more than ``FAST``. Times are scaled by how
+long a fixed piece of work takes here and took where the table was recorded.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import pytest
 TABLE = Path(__file__).parents[1] / "budgets.json"
 LONG = "PILLARBOX_LONG" in os.environ
 UNIT, SPARK = 0.25, 10.0
+FAST = 0.15
 SLOW_UNIT_TESTS = 60.0
 # Tests that take less than this share of their budget are not recorded: they are noise.
 _RECORDED_FROM = 0.5
@@ -47,12 +48,15 @@ class Budgets:
 
     def __init__(self, table: Path = TABLE, *, scale: float | None = None) -> None:
         self.taken: list[Taken] = []
+        self.skipped: set[str] = set()
         self._path = table
         self._table = read_table(table)
         self._given_scale = scale
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped:
+            self.skipped.add(report.nodeid)
         taken: Any = dict(report.user_properties).get("taken")
         if report.when == "call" and report.passed and taken is not None:
             seconds, spark, slow = taken
@@ -86,12 +90,13 @@ class Budgets:
 
     def record(self) -> None:
         """Write a new table: the tests that need a good part of their budget, or more."""
-        tests = {
-            each.test: round(each.seconds, 2)
-            for each in sorted(self.taken)
-            if each.seconds > _RECORDED_FROM * each.budget
+        tests = {each.test: each.seconds for each in self.taken if each.seconds > _RECORDED_FROM * each.budget}
+        before = self._table.get("tests", {})
+        tests |= {test: before[test] / self._scale for test in self.skipped & before.keys()}
+        table = {
+            "fixed_work": round(fixed_work(), 4),
+            "tests": {test: round(seconds, 2) for test, seconds in sorted(tests.items())},
         }
-        table = {"fixed_work": round(fixed_work(), 4), "tests": tests}
         self._path.write_text(json.dumps(table, indent=1) + "\n")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -150,7 +155,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        is_slow = is_marked(item, "spark", "fault", "slow", "long") or recorded.get(item.nodeid, 0.0) > UNIT
+        is_slow = is_marked(item, "spark", "fault", "slow", "long") or recorded.get(item.nodeid, 0.0) > FAST
         (left_out if is_slow else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.support import budgets as plugin
-from tests.support.budgets import SPARK, UNIT, Budgets
+from tests.support.budgets import FAST, SPARK, UNIT, Budgets
 
 
 def budgets(tmp_path: Any, recorded: dict[str, float], *taken: tuple[str, float, bool, bool]) -> Budgets:
@@ -16,7 +16,7 @@ def budgets(tmp_path: Any, recorded: dict[str, float], *taken: tuple[str, float,
     found = Budgets(table, scale=1.0)
     for test, seconds, spark, slow in taken:
         properties = [("taken", (seconds, spark, slow))]
-        report: Any = SimpleNamespace(nodeid=test, when="call", passed=True, user_properties=properties)
+        report: Any = SimpleNamespace(nodeid=test, when="call", passed=True, skipped=False, user_properties=properties)
         found.pytest_runtest_logreport(report)
     return found
 
@@ -49,6 +49,15 @@ def test_the_table_has_what_takes_a_good_part_of_its_budget(tmp_path):
     assert found.complaints() == []
 
 
+def test_the_table_keeps_what_it_had_of_tests_that_are_skipped(tmp_path):
+    found = budgets(tmp_path, {"skipped": 3.0, "gone": 3.0, "faster": 3.0}, ("faster", 1.0, False, False))
+    found.pytest_runtest_logreport(
+        SimpleNamespace(nodeid="skipped", when="setup", passed=False, skipped=True, user_properties=[])  # type: ignore[arg-type]
+    )
+    found.record()
+    assert json.loads((tmp_path / "budgets.json").read_text())["tests"] == {"faster": 1.0, "skipped": 3.0}
+
+
 def test_fast_tests_are_unmarked_and_within_their_budget(tmp_path, monkeypatch):
     class Item:
         def __init__(self, nodeid: str, mark: str | None = None) -> None:
@@ -58,7 +67,7 @@ def test_fast_tests_are_unmarked_and_within_their_budget(tmp_path, monkeypatch):
             return self.mark if self.mark == name else None
 
     table = tmp_path / "budgets.json"
-    table.write_text(json.dumps({"fixed_work": 1.0, "tests": {"within": UNIT, "over": UNIT + 0.01}}))
+    table.write_text(json.dumps({"fixed_work": 1.0, "tests": {"within": FAST, "over": FAST + 0.01}}))
     monkeypatch.setattr(plugin, "TABLE", table)
     left_out: list[Any] = []
     told = SimpleNamespace(pytest_deselected=lambda *, items: left_out.extend(items))

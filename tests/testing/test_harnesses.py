@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import operator
 import pickle
 import threading
 
 import pytest
 
-import pillarbox.testing
 from pillarbox import (
     AggregateFunction,
     CheckpointMismatchError,
@@ -86,10 +84,6 @@ class Count(KeyedProcessFunction):
 
 def keyed(**options):
     return ProcessFunctionTestHarnesses.for_keyed_process_function(Count(), lambda value: value[0], **options)
-
-
-def test_the_docstring_runs():
-    assert doctest.testmod(pillarbox.testing).failed == 0
 
 
 def test_records_timestamps_watermarks_and_side_outputs():

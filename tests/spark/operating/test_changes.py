@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 import pillarbox
@@ -84,6 +85,7 @@ class Home:
         return sorted(map(tuple, self.spark.read.schema(SUMS).parquet(out).collect()))
 
 
+@pytest.mark.long("runtime/changes has all changes; test_operate.py starts a changed query on Spark")
 def test_changes_around_a_program(spark: SparkSession, tmp_path: Path) -> None:
     """Columns, steps of Spark's, settings, the trigger, the sink and its folder, and the place of the checkpoint."""
     spark = spark.newSession()

@@ -138,27 +138,6 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
         result = command("savepoint", checkpoint, wrong)
         assert result.exit_code == 1 and "exists, and " in result.stderr and "give a new directory" in result.stderr
 
-    # Half a checkpoint is not taken for one without state, nor a savepoint or another query's for a checkpoint.
-    half = tmp_path / "half"
-    copytree(checkpoint, half)
-    levels = sorted(half.glob("state/*"))
-    for gone in levels:
-        rmtree(gone)
-        asked: list[tuple[Any, Any]] = [
-            (pillarbox.savepoint, str(tmp_path / "none")),
-            (read_state, "remember"),
-            (pillarbox.rescale, 1),
-        ]
-        for ask, argument in asked:
-            with pytest.raises(CheckpointMismatchError, match=r"'remember'.* is noted in .*: folders of it are gone"):
-                ask(spark, str(half), argument)
-    assert len(list(half.glob("offsets/[0-9]*"))) == 3 and not (tmp_path / "none").exists()
-    rmtree(half / "pillarbox")
-    with pytest.raises(CheckpointMismatchError, match="has no state of pillarbox: does it belong to another query"):
-        pillarbox.savepoint(spark, str(half), str(tmp_path / "none"))
-    with pytest.raises(CheckpointMismatchError, match="is a savepoint, not a checkpoint: start a program from it"):
-        pillarbox.savepoint(spark, directory, str(tmp_path / "none"))
-
     # What it says.
     opened = open_savepoint(spark, directory)
     manifest = opened.manifest
@@ -195,6 +174,36 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
         assert content(mine) == content({place: log for place, log in logs.items() if place[0] == operator.uid})
         spark_own, local_own = (each.own_states(operator.uid) for each in (opened, local))
         assert spark_own == local_own and spark_own[0].task["gate"]
+
+
+@pytest.mark.long("state/savepoint has damaged files, and state/chunks damaged state, without Spark")
+def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path):
+    checkpoint, directory = str(tmp_path / "checkpoint"), str(tmp_path / "savepoint")
+    for part in range(3):
+        add(spark, tmp_path, part)
+    run(spark, tmp_path, checkpoint)
+    pillarbox.savepoint(spark, checkpoint, directory)
+
+    # Half a checkpoint is not taken for one without state, nor a savepoint or another query's for a checkpoint.
+    half = tmp_path / "half"
+    copytree(checkpoint, half)
+    levels = sorted(half.glob("state/*"))
+    for gone in levels:
+        rmtree(gone)
+        asked: list[tuple[Any, Any]] = [
+            (pillarbox.savepoint, str(tmp_path / "none")),
+            (read_state, "remember"),
+            (pillarbox.rescale, 1),
+        ]
+        for ask, argument in asked:
+            with pytest.raises(CheckpointMismatchError, match=r"'remember'.* is noted in .*: folders of it are gone"):
+                ask(spark, str(half), argument)
+    assert len(list(half.glob("offsets/[0-9]*"))) == 3 and not (tmp_path / "none").exists()
+    rmtree(half / "pillarbox")
+    with pytest.raises(CheckpointMismatchError, match="has no state of pillarbox: does it belong to another query"):
+        pillarbox.savepoint(spark, str(half), str(tmp_path / "none"))
+    with pytest.raises(CheckpointMismatchError, match="is a savepoint, not a checkpoint: start a program from it"):
+        pillarbox.savepoint(spark, directory, str(tmp_path / "none"))
 
     damaged = next((Path(directory) / "tasks").glob("*.parquet"))
     (damaged.parent / f".{damaged.name}.crc").unlink()  # Hadoop's own digests, which not all file systems have

@@ -99,6 +99,7 @@ def running(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Any, Inbox, s
     query.stop()
 
 
+@pytest.mark.long("test_record.py records; the next test does so in a running query")
 def test_the_driver_of_a_running_query_records(
     spark: SparkSession, running: tuple[Any, Inbox, str], tmp_path: Path
 ) -> None:

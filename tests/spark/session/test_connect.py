@@ -30,6 +30,8 @@ from pillarbox import (
 from tests.errors.test_wrong_uses_on_spark import CASES, check_all, failure_of, failure_of_query, on
 from tests.support.connect import RaisedInTheClient
 
+pytestmark = pytest.mark.long("takes a server of Spark Connect: make test-connect runs it")
+
 
 class CountPerMinute(KeyedProcessFunction):
     """Emits (key, minute's end, records in it) at the end of each minute."""
@@ -141,7 +143,6 @@ def test_what_is_raised_in_the_client_comes_back(connect):
     assert (raised.value.type, raised.value.message) == ("ValueError", "no such thing")
 
 
-@pytest.mark.long("starting/test_start.py has it in a classic session")
 @pytest.mark.parametrize("sink", ["noop", "foreachBatch"])
 def test_functions_are_closed_when_their_query_has_ended(connect, tmp_path, sink):
     opened, closed = connect.run(ended, tmp_path, sink)
@@ -193,7 +194,6 @@ def in_the_session(spark, folder: Path):
     return dict(spark.conf.getAll) == settings, started, found
 
 
-@pytest.mark.long("test_users_session.py has it in a classic session")
 def test_a_program_runs_in_the_users_session(connect, tmp_path):
     restored, started, found = connect.run(in_the_session, tmp_path)
     assert restored
@@ -218,7 +218,6 @@ def views_of_batches(spark):
     return sorted(map(tuple, joined.collect())), total, spark.catalog.listTables()[0].isTemporary
 
 
-@pytest.mark.long("test_users_session.py has views")
 def test_views_of_batch_programs(connect):
     joined, total, temporary = connect.run(views_of_batches)
     right = Counter((n % 7, n * 500 // 60_000) for n in range(1000))
@@ -264,7 +263,6 @@ def a_listener(spark, folder: Path):
         spark.streams.removeListener(listener)
 
 
-@pytest.mark.long("test_dashboard.py has what a query tells of its metrics")
 def test_a_listener_hears_of_a_program_and_its_metrics(connect, tmp_path):
     assert connect.run(a_listener, tmp_path) == (True, 1000)
 
@@ -373,7 +371,6 @@ def operated(spark, checkpoint):
     return sorted(map(tuple, state.collect())), (alarms["uid"], alarms["keys"], alarms["states"]), said
 
 
-@pytest.mark.long("the same in a classic session; it is stopped with a savepoint here")
 def test_a_query_that_is_looked_after_and_looked_into(connect, tmp_path):
     ends, said, rows, (state, alarms, said_of_rescale) = connect.run(looked_after, tmp_path)
     assert ends == [(True, "None")] * 2
@@ -434,7 +431,6 @@ def stopped_and_drained(spark, folder: Path):
     return found, sorted(map(tuple, rows)), said
 
 
-@pytest.mark.long("starting/test_stop.py has it in a classic session, and test_files.py the files")
 def test_stopped_with_a_savepoint_and_drained(connect, tmp_path):
     found, rows, said = connect.run(stopped_and_drained, tmp_path)
     assert found == [False, 0]
@@ -449,7 +445,6 @@ def test_wrong_uses(connect, case):
     check_all(text, case)
 
 
-@pytest.mark.long("the test before has the messages, and errors/test_wrong_uses_on_spark.py has them in queries")
 def test_a_wrong_use_in_a_query(connect, tmp_path):
     case = CASES["keyed"]
     for text in connect.run(failure_of_query, case.name, str(tmp_path / "checkpoint")):

@@ -94,7 +94,7 @@ def wait_for_its_end(query: Any, asked: threading.Thread) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog, monkeypatch):
+def test_stopped_at_a_request_and_then_drained(spark, tmp_path):
     home = Home(spark, tmp_path)
     home.add(0)
     query = home.start()
@@ -110,6 +110,26 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog, monkeypa
     description = Checkpoint(spark, home.checkpoint)
     assert description.unfinished is None and not description.is_drained()
 
+    query = home.start()
+    home.add(40_000)
+    query.processAllAvailable()
+    arguments = {"drain": True, "timeout": 400}
+    asked = threading.Thread(target=stop_with_savepoint, args=(query, f"{tmp_path}/second"), kwargs=arguments)
+    asked.start()
+    wait_for_its_end(query, asked)
+    home.add(60_000)  # for this the last epoch has to wait
+    asked.join()
+    assert Counter(row for rows in home.out.values() for row in rows) == home.everything()
+    description = Checkpoint(spark, home.checkpoint)
+    assert description.is_drained() and not description.is_drained(description.last_committed - 1)
+    assert description.last_epoch_begun is None
+
+
+@pytest.mark.long("the test before drains; this one has a drain without time, and one that is done again")
+@pytest.mark.usefixtures("quick")
+def test_a_last_epoch_that_has_no_input_and_one_that_is_run_again(spark, tmp_path, caplog, monkeypatch):
+    home = Home(spark, tmp_path)
+    home.add(0)
     query = home.start()
     query.processAllAvailable()
     with monkeypatch.context() as patch:
@@ -129,10 +149,7 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog, monkeypa
     wait_for_its_end(query, asked)
     home.add(60_000)  # for this the last epoch has to wait
     asked.join()
-    assert Counter(row for rows in home.out.values() for row in rows) == home.everything()
     description = Checkpoint(spark, home.checkpoint)
-    assert description.is_drained() and not description.is_drained(description.last_committed - 1)
-    assert description.last_epoch_begun is None
 
     # As if the driver had died just before it noted that the last epoch is done: it is the last one once more.
     last = description.last_committed
@@ -148,7 +165,7 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog, monkeypa
     assert "was drained: event time has ended in it" in caplog.text
 
 
-@pytest.mark.long("one program is drained in the test before")
+@pytest.mark.long("one program is drained in the first test")
 @pytest.mark.usefixtures("quick")
 def test_several_programs_in_one_query_are_drained_each_at_its_input(spark, tmp_path):
     """The one has input for its last epoch long before the other."""

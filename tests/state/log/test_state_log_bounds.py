@@ -226,6 +226,7 @@ class BoundsOfCollections:
         assert size(self.task.store) <= 2 * live + max(4 * MIB, 4 * largest)
 
 
+@pytest.mark.long("the first test has values of all sizes")
 @given(
     st.lists(
         st.tuples(

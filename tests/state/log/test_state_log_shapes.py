@@ -227,6 +227,7 @@ def test_values_of_all_shapes_by_workers_in_turn(phases, seed, workers):
     assert found == log.values
 
 
+@pytest.mark.long("the test before has values of all shapes, and the models of the log have the rest")
 @given(
     st.lists(
         st.tuples(
