@@ -52,7 +52,7 @@ equality: setup ## Run the flights every way there is, and compare with the orac
 test: export HYPOTHESIS_PROFILE := $(or $(HYPOTHESIS_PROFILE),$(if $(filter test-all,$(MAKECMDGOALS)),dev,ci))
 test: setup ## Lint, types and a test of each feature (what CI runs), in PROCESSES=2 (0: in one, as they come)
 	@$(RUN) PYTHONPATH=src $(BIN)/python -m tests.support.$(if $(PILLARBOX_LONG),class_archive,local_files) & classes=$$!; \
-	  $(MAKE) lint types && wait $$classes
+	  $(MAKE) lint types $(if $(PILLARBOX_LONG),,TYPED=src) && wait $$classes
 	@$(RUN) $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 25 $(ARGS)
 
 .PHONY: test-versions
@@ -129,9 +129,10 @@ format: setup ## Mend style and formatting where that can be done by machine
 	@$(BIN)/ruff format $(CODE) docs scripts
 
 .PHONY: types
-types: setup ## Check types: of all code, of programs as users write them, and that all that is public has one
+types: TYPED ?= $(CODE)
+types: setup ## Check types: of all code (or of TYPED=src), of programs as users write them, and that all that is public has one
 	@$(BIN)/python -m tests.support.docs build/programs
-	@$(BIN)/python -m mypy --num-workers $(PROCESSES) $(CODE) build/programs & mypy=$$!; \
+	@$(BIN)/python -m mypy --num-workers $(PROCESSES) $(TYPED) build/programs & mypy=$$!; \
 	  PYTHONPATH=src $(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox \
 	    >build/types.txt & public=$$!; \
 	  $(BIN)/basedpyright --pythonpath $(BIN)/python; failed=$$?; \

@@ -33,6 +33,7 @@ def report(tmp_path_factory):
     return read_results(charts=tmp_path_factory.mktemp("charts"))
 
 
+@pytest.mark.long("it draws all charts")
 def test_the_pages_and_charts_are_what_the_results_say(report):
     others = [str(page.relative_to(HOME)) for page, text in filled(report).items() if text != page.read_text()]
     assert others == [], "write them again: make bench-report"

@@ -235,11 +235,11 @@ def test_a_checkpoint_for_people():
         "2023-11-14 22:13:20.000Z",
         "none yet",
         "2.4 MiB",
-        "900 B",
+        "900 bytes",
         "seen: value LONG, about 1.4 MiB",
         "'ask': 3 requests are carried on",
         "[b]'AA'",
-        "2.0 KiB",
+        "2 KiB",
         "refused: another key",
         "doubtful: a source",
         "carried out: a state is new",
@@ -359,7 +359,7 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
     monkeypatch.setattr(savepoint_module, "open_savepoint", lambda spark, directory: SimpleNamespace(manifest=made))
     result = called("savepoint", "cp", "/sp", "--stop", "--drain", "--timeout", "5")
     assert (result.exit_code, result.stderr) == (0, "waiting\n")
-    assert result.stdout == "/sp: a savepoint of epoch 7; state of 0 operators, 0 B; drained\n"
+    assert result.stdout == "/sp: a savepoint of epoch 7; state of 0 operators, 0 bytes; drained\n"
     result = called("savepoint", "cp", "bad", "--stop")
     assert (result.exit_code, result.stderr) == (1, "waiting\nError: no driver has accepted the request\n")
     assert asked == [("cp", "/sp", True, 5.0), ("cp", "bad", False, 600.0)]

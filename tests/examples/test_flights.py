@@ -21,7 +21,6 @@ from examples.flights.oracle import Outcome, expected
 from examples.flights.run import run_batch, run_local, run_streaming
 
 LONG = "PILLARBOX_LONG" in os.environ
-_LONG = pytest.mark.long("the same with other numbers")
 MOST_DAYS = 365 if LONG else 60  # more than twice as long as a plane may be silent
 
 
@@ -138,6 +137,7 @@ def test_batch_on_spark(spark, tmp_path):
     assert run_batch(spark, first(MOST_DAYS), tmp_path, 4) == result(MOST_DAYS)
 
 
-@pytest.mark.parametrize(("days", "parallelism", "batches"), [pytest.param(MOST_DAYS, 2, 4, marks=_LONG), (10, 3, 2)])
+@pytest.mark.long("make demo compares all results with the oracle")
+@pytest.mark.parametrize(("days", "parallelism", "batches"), [(MOST_DAYS, 2, 4), (10, 3, 2)])
 def test_streaming_on_spark(spark, tmp_path, days, parallelism, batches):
     assert run_streaming(spark, first(days), tmp_path, batches, parallelism, shuffle=batches) == result(days)

@@ -51,7 +51,7 @@ class Forked:
 
 
 def serve() -> None:
-    """Fork starters, until nobody can ask for one any more."""
+    """Fork starters, until the tests close the socket."""
     from pillarbox._runtime.spark.homes.starter import import_and_freeze
 
     import_and_freeze()

@@ -193,7 +193,7 @@ def test_large_values_are_found_without_a_copy():
     rows = {n: [n, ["x" * 10] * n, {n: "y" * n}] for n in range(1000)}
     assert [key for key, _ in largest_rows(rows.items())] == [999, 998, 997]
     assert largest_rows([]) == []
-    assert [readable(n) for n in (5, 2048, 5 * MIB, 3 << 30)] == ["5 bytes", "2 KiB", "5 MiB", "3.0 GiB"]
+    assert [readable(n) for n in (5, 2048, 5 * MIB, 3 << 30)] == ["5 bytes", "2 KiB", "5 MiB", "3 GiB"]
 
 
 class RaisesFromItself(KeyedProcessFunction):

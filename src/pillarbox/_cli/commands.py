@@ -21,6 +21,7 @@ from pillarbox._cli import show
 from pillarbox._cli.progress import progress
 from pillarbox._cli.session import session
 from pillarbox._errors import CheckpointMismatchError, PillarboxError
+from pillarbox._task.memory import readable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -357,7 +358,7 @@ def savepoint(
     say(
         {"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size},
         f"{directory}: a savepoint of epoch {manifest.epoch}; state of {show.counted(len(uids), 'operator')},"
-        f" {show.size(size)}{'; drained' if manifest.drained else ''}",
+        f" {readable(size)}{'; drained' if manifest.drained else ''}",
         as_json=as_json,
     )
 

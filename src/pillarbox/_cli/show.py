@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pillarbox._doctor.facts import Finding
+from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 # Values are cut short in tables, not in JSON.
@@ -88,7 +89,7 @@ def savepoint(console: Console, found: dict[str, Any]) -> None:
                 f"{operator['namespaces']:,}",
                 f"{operator['timers']:,}",
                 time(operator["watermark"]),
-                size(operator["bytes"]),
+                readable(operator["bytes"]),
                 "\n".join(f"{name}: {kind}" for name, kind in operator["states"].items()),
             ]
         )
@@ -107,7 +108,7 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
         timers, due = operator["timers"], operator["next_timers"]
         sizes = operator["bytes_of"]
         states = "\n".join(
-            f"{name}: {kind}" + (f", about {size(sizes[name])}" if name in sizes else "")
+            f"{name}: {kind}" + (f", about {readable(sizes[name])}" if name in sizes else "")
             for name, kind in operator["states"].items()
         )
         rows.append(
@@ -119,8 +120,8 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
                 "\n".join(f"{count:,} {domain}" for domain, count in timers.items()) or "0",
                 "\n".join(time(timestamp) for timestamp in due.values()),
                 time(operator["watermark"]),
-                size(operator["state_bytes"]),
-                size(operator["log_bytes"]),
+                readable(operator["state_bytes"]),
+                readable(operator["log_bytes"]),
                 states + ("\n(plain data)" if operator["is_plain"] else ""),
             ]
         )
@@ -144,7 +145,7 @@ def _keys(operator: dict[str, Any]) -> str:
 
 
 def _largest(console: Console, operators: list[dict[str, Any]]) -> None:
-    rows = [[operator["uid"], key, size(bytes_)] for operator in operators for key, bytes_ in operator["largest"]]
+    rows = [[operator["uid"], key, readable(bytes_)] for operator in operators for key, bytes_ in operator["largest"]]
     if rows:
         console.print(_text("Largest keys", "italic"))
         _print(console, ["uid", "key", "about"], rows, numbers={"about"})
@@ -229,15 +230,6 @@ def time(timestamp: int | None) -> str:
     except (ValueError, OverflowError, OSError):
         return str(timestamp)
     return at.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-
-
-def size(count: float) -> str:
-    """Return a number of bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
-    raise AssertionError("there is no end of units")
 
 
 class Rows:

@@ -166,11 +166,12 @@ def _read(path: str) -> bytes:
         os.close(file)
 
 
-def readable(size: int) -> str:
+def readable(size: float) -> str:
     """Return a number of bytes as people write it."""
     amount = float(size)
-    for unit in ("bytes", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}"
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            break
         amount /= 1024
-    return f"{amount:.1f} GiB"
+    shown = f"{amount:.0f}" if unit == "bytes" else f"{amount:.1f}".removesuffix(".0")
+    return f"{shown} {unit}"

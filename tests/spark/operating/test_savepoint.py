@@ -151,14 +151,14 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     columns = ("key", "seen", "last", "timers")
     rows, same = (read_state(spark, place, "remember").select(*columns) for place in (checkpoint, directory))
     assert rows.schema == same.schema
-    assert sorted(map(repr, rows.collect())) == sorted(map(repr, same.collect())) and rows.count() == KEYS
+    found = sorted(map(repr, rows.collect()))
+    assert found == sorted(map(repr, same.collect())) and len(found) == KEYS
     result = command("state", directory, "remember", "--where", "key = 3", "--json")
     assert json.loads(result.stdout)["seen"] == 3
     found = json.loads(command("inspect", directory, "--json").stdout)
     remember, sums = found["operators"]
     assert (remember["keys"], remember["timers"], remember["states"]["seen"]) == (KEYS, 3 * KEYS, "value LONG")
     assert remember["watermark"] == 20_000 + 700 * (KEYS - 1) - 1 and sums["arrow_rows"] >= KEYS
-    assert "savepoint of epoch 2" in command("inspect", directory).stdout
     partials = read_state(spark, directory, "sums/of x").where("stream IS NOT NULL").select("partials.*")
     assert partials.selectExpr("sum(__pillarbox_rows)").collect()[0][0] == 3 * KEYS
 

@@ -224,6 +224,8 @@ class _Smaller:
         self.faults = faults
         self.failure = failure
         self._runs = _SHRINKING_RUNS
+        # The runs that came out right, by their seeds and all that is varied: they are not made again.
+        self._right: set[object] = set()
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -269,12 +271,17 @@ class _Smaller:
         if levels is not None:
             self.programs.simulated = replace(before, parallelism=levels)
         small = sum(map(len, inputs.values())) <= _SMALL
+        # Records are the objects that were given, whatever is left out.
+        varied = faults, self.levels, tuple(tuple(map(id, values)) for values in inputs.values())
         for seed in self._seeds(_SEEDS_OF_A_SMALL_CANDIDATE if small else _SEEDS_OF_A_CANDIDATE):
+            if (seed, varied) in self._right:
+                continue
             self._runs -= 1
             failure = _failure(self.programs, seed, inputs, faults)
             if failure is not None:
                 self.seed, self.inputs, self.faults, self.failure = seed, inputs, faults, failure
                 return True
+            self._right.add((seed, varied))
         self.programs.simulated = before
         return False
 
