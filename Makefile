@@ -64,7 +64,7 @@ test-versions: setup ## A first program on each version of Spark, and on workers
 	@$(RUN) $(BIN)/python -m pytest tests/versions $(ARGS)
 
 .PHONY: test-fast
-test-fast: setup ## Only the tests that need no Spark, kill no processes and take under 0.15 s, in PROCESSES=2
+test-fast: setup ## Only the tests that need no Spark, kill no processes and take under a tenth of a second, in PROCESSES=2
 	@$(BIN)/python -m pytest --fast -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-connect

@@ -26,10 +26,10 @@ import pytest
 TABLE = Path(__file__).parents[1] / "budgets.json"
 LONG = "PILLARBOX_LONG" in os.environ
 UNIT, SPARK = 0.25, 10.0
-FAST = 0.15
+FAST = 0.1
 SLOW_UNIT_TESTS = 60.0
 # Tests that take less than this share of their budget are not recorded: they are noise.
-_RECORDED_FROM = 0.5
+_RECORDED_FROM = 0.4
 _SLOWER = 2.0
 _SHOWN = 20
 
