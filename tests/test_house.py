@@ -171,6 +171,7 @@ def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) ->
             yield from (f"{node.module}.{name}" for name in names if f"{node.module}.{name}" in _MODULES)
 
 
+@pytest.mark.slow("it parses all of src")
 def test_no_layer_knows_a_higher_one():
     looks_up = [
         f"{path.relative_to(SOURCE)} imports {module}"

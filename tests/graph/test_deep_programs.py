@@ -10,6 +10,7 @@ from pillarbox._datastream.checks.schemas import known_schema
 DEEP = 1_100
 
 
+@pytest.mark.slow("a thousand steps")
 def test_a_chain_of_many_steps_has_a_plan():
     env = StreamExecutionEnvironment()
     stream = env.from_collection([1])

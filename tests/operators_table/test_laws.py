@@ -95,6 +95,7 @@ def ancestors(step: Any) -> Iterator[Any]:
         yield from ancestors(each)
 
 
+@pytest.mark.slow("all epochs of each operator, cut everywhere")
 @pytest.mark.parametrize("entry", OPERATORS, ids=str)
 def test_the_laws(entry):
     env = StreamExecutionEnvironment()

@@ -50,6 +50,7 @@ def test_windows(events, places, parallelism):
         assert harness.get_output("late") == []
 
 
+@pytest.mark.slow("a model")
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 300), st.integers(0, 5)), max_size=30), PARALLELISM)
 def test_no_record_is_lost_to_watermarks(events, parallelism):
     """With a tight bound and an epoch per record, each record is in exactly one window, or late."""
@@ -105,6 +106,7 @@ def by_key(history):
     return grouped
 
 
+@pytest.mark.slow("a model")
 @given(st.lists(st.integers(0, 100), max_size=40), CUTS, PARALLELISM, st.integers(0, 6))
 def test_two_levels(numbers, places, parallelism, disaster):
     expected, sums = two_levels_in_python(numbers, [])

@@ -22,11 +22,13 @@ _LONG = pytest.mark.long("programs of the same kind show it")
 _LONG_BATCH = pytest.mark.long("programs of the same kind show it, and operators_table has each operator in batch mode")
 
 
+@pytest.mark.slow("a schedule of each program")
 @pytest.mark.parametrize("name", STREAMING)
 def test_programs_come_out_as_undisturbed(name: str) -> None:
     check(name)
 
 
+@pytest.mark.slow("a schedule of each program")
 @pytest.mark.parametrize(
     "name",
     [
@@ -48,6 +50,7 @@ def check(name: str) -> None:
         pytest.fail(f"{error}\nto do it again: {command(name, 0)}", pytrace=False)
 
 
+@pytest.mark.slow("schedules until a bug is found")
 @pytest.mark.parametrize("bug", PLANTED)
 def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = PLANTED[bug]
@@ -57,6 +60,7 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
             simulate(planted.program, seed)
 
 
+@pytest.mark.slow("two runs of a program")
 @pytest.mark.parametrize(
     "name", [*REPEATED, *(pytest.param(each, marks=_LONG) for each in STREAMING if each not in REPEATED)]
 )

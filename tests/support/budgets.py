@@ -2,9 +2,10 @@
 
 A unit test has 0.25 s of processor time, one on Spark 10 s by the clock; fixtures do not count. One that needs more
 says why: ``@pytest.mark.slow("a schedule for each seed")``. All unit tests that are marked so have a minute together.
-One that is for ``make test-all`` alone is marked ``@pytest.mark.long("...")``, and skipped elsewhere.
+Without a mark, a unit test that ``tests/budgets.json`` has with more than its budget is for ``make test-all`` alone. So
+is any test that is marked ``@pytest.mark.long("...")``.
 
-A test that ``tests/budgets.json`` has may take twice what was recorded of it; all others have to keep to their budget.
+A test that the table has may take twice what was recorded of it; all others have to keep to their budget.
 What does not is listed at the end of a run, the worst first; with ``PILLARBOX_BUDGETS=enforce`` the run fails then.
 ``--record-budgets`` writes a new table, which keeps what it had of tests that were skipped. ``--fast`` runs unit tests
 alone, without those that are marked as slow, or that the table has with more than ``FAST``. Times are scaled by how
@@ -17,7 +18,7 @@ import json
 import os
 import time
 from collections.abc import Generator
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,6 +121,13 @@ def read_table(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+@cache
+def recorded_seconds() -> dict[str, float]:
+    """Return what the table has of each test."""
+    recorded: dict[str, float] = read_table(TABLE).get("tests", {})
+    return recorded
+
+
 def is_marked(item: pytest.Item, *names: str) -> bool:
     """Return whether a test has one of some marks."""
     return any(item.get_closest_marker(name) is not None for name in names)
@@ -151,7 +159,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("fast"):
         return
-    recorded = read_table(TABLE).get("tests", {})
+    recorded = recorded_seconds()
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
@@ -163,8 +171,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("long")
-    if mark is not None and not LONG:
+    if LONG:
+        return
+    if mark is not None:
         pytest.skip(f"make test-all runs it: {mark.args[0]}")
+    if not is_marked(item, "spark", "fault", "slow") and recorded_seconds().get(item.nodeid, 0.0) > UNIT:
+        pytest.skip(f"make test-all runs it: it needs more than {UNIT} s, and no mark says why make test should")
 
 
 @pytest.hookimpl(wrapper=True)

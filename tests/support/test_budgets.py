@@ -6,6 +6,8 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.support import budgets as plugin
 from tests.support.budgets import FAST, SPARK, UNIT, Budgets
 
@@ -58,17 +60,33 @@ def test_the_table_keeps_what_it_had_of_tests_that_are_skipped(tmp_path):
     assert json.loads((tmp_path / "budgets.json").read_text())["tests"] == {"faster": 1.0, "skipped": 3.0}
 
 
-def test_fast_tests_are_unmarked_and_within_their_budget(tmp_path, monkeypatch):
-    class Item:
-        def __init__(self, nodeid: str, mark: str | None = None) -> None:
-            self.nodeid, self.mark = nodeid, mark
+class Item:
+    def __init__(self, nodeid: str, mark: str | None = None) -> None:
+        self.nodeid, self.mark = nodeid, mark
 
-        def get_closest_marker(self, name: str) -> str | None:
-            return self.mark if self.mark == name else None
+    def get_closest_marker(self, name: str) -> Any:
+        return SimpleNamespace(args=["a reason"]) if self.mark == name else None
 
-    table = tmp_path / "budgets.json"
-    table.write_text(json.dumps({"fixed_work": 1.0, "tests": {"within": FAST, "over": FAST + 0.01}}))
-    monkeypatch.setattr(plugin, "TABLE", table)
+
+def test_what_is_long_or_needs_more_without_a_mark_is_for_test_all(monkeypatch):
+    monkeypatch.setattr(plugin, "recorded_seconds", lambda: {"within": UNIT, "over": UNIT + 0.01})
+
+    def is_skipped(*item: str) -> bool:
+        try:
+            plugin.pytest_runtest_setup(Item(*item))  # type: ignore[arg-type]
+        except pytest.skip.Exception:
+            return True
+        return False
+
+    for long in (False, True):
+        monkeypatch.setattr(plugin, "LONG", long)
+        found = [is_skipped(*item) for item in (("new",), ("within",), ("over",), ("new", "long"))]
+        assert found == [False, False, not long, not long]
+        assert not any(is_skipped("over", mark) for mark in ("spark", "fault", "slow"))
+
+
+def test_fast_tests_are_unmarked_and_within_their_budget(monkeypatch):
+    monkeypatch.setattr(plugin, "recorded_seconds", lambda: {"within": FAST, "over": FAST + 0.01})
     left_out: list[Any] = []
     told = SimpleNamespace(pytest_deselected=lambda *, items: left_out.extend(items))
     items: list[Any] = [

@@ -79,6 +79,7 @@ def sent_by_keyed(task: MultipleInputStreamTask, buffers: list[Buffer], store: M
     return [buffer for part in task.run_epoch([buffers], store) for buffer in part if buffer.target != REPORT_TARGET]
 
 
+@pytest.mark.slow("epochs of many attempts")
 @pytest.mark.parametrize("columnar", [True, False])
 def test_an_attempt_sends_what_the_one_before_it_sent(columnar):
     """Whatever the time is, and whichever epochs its process has seen before."""

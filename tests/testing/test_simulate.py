@@ -132,6 +132,7 @@ def test_without_faults_these_bugs_do_not_show():
     simulate(by_card(CountInField), CARDS, seeds=4, faults=())
 
 
+@pytest.mark.slow("schedules until a bug is found, and fewer records that show it")
 @pytest.mark.usefixtures("shrinks_little")
 @pytest.mark.parametrize("fault", ["move", "fail", "retry", "kill", "restart", "rescale"])
 def test_each_kind_of_fault_alone_loses_what_is_in_a_field(fault):

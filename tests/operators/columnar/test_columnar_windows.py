@@ -236,6 +236,7 @@ assigners = st.sampled_from(
 )
 
 
+@pytest.mark.slow("two operators over many windows")
 @given(
     assigners,
     st.lists(st.lists(st.lists(rows, max_size=25), min_size=1, max_size=3), min_size=1, max_size=5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ epochs: st.SearchStrategy[list[Any]] = st.lists(
 )
 
 
+@pytest.mark.slow("a model")
 @given(epochs, st.integers(0, 30), st.sampled_from([50, 120]), st.sampled_from([50, 90, 90, None]), st.integers(1, 2))
 def test_windows_close_as_the_model_says(epochs, bound, timeout, other, parallelism):
     def build(env, one, two):

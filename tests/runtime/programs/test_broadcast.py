@@ -76,6 +76,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.slow("a model")
 @given(EVENTS, PARALLELISM, st.lists(st.booleans(), max_size=25))
 def test_equal_to_plain_python(events, parallelism, restarts):
     """Each event in an epoch of its own, so that their order is known; also where workers die and the job restarts."""

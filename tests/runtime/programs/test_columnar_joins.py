@@ -154,6 +154,7 @@ def test_a_left_row_that_finds_no_partner_any_more_leaves_in_its_own_epoch(turn)
         assert [(row.number, row.number_right) for row in out] == [(0, None)]
 
 
+@pytest.mark.slow("a model")
 @given(
     EPOCHS,
     st.sampled_from(KEYS),

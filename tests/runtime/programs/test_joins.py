@@ -151,6 +151,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.slow("a model")
 @pytest.mark.parametrize("kind", WINDOWS)
 @given(
     events=EVENTS,

@@ -31,6 +31,7 @@ SPREAD = {
 }
 
 
+@pytest.mark.slow("a model")
 @pytest.mark.parametrize("how", SPREAD)
 @given(st.lists(st.integers(0, 99), max_size=30), st.integers(1, 4), st.integers(1, 3))
 def test_each_record_comes_where_it_belongs_also_if_an_epoch_is_run_again(how, values, parallelism, partitions):

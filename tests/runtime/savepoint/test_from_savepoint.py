@@ -158,6 +158,7 @@ def test_a_directory_as_spark_calls_it(savepoint: Path, place: str) -> None:
     assert len(run.end()["windows"]) > 1
 
 
+@pytest.mark.slow("a program of every kind of state")
 @pytest.mark.parametrize("parallelism", [1, 3, 5])
 def test_it_goes_on_at_another_parallelism(tmp_path: Path, parallelism: int) -> None:
     """Together with what came out before, the output is that of a run that never stopped."""

@@ -79,6 +79,7 @@ def shown(value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow("a savepoint for each number of subtasks")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_other_subtasks(name, tmp_path):
     parallelism, groups = 3, 100

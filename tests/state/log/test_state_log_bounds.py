@@ -117,6 +117,7 @@ def _a_64th():
         yield
 
 
+@pytest.mark.slow("a model, with hundreds of epochs")
 @given(PHASES, st.integers(0, 2**32))
 @example([("new", 1, 1, [0]), ("new", 12, 26, [0, 1000]), ("new", 1, 3, [0, 60000]), ("gone", 10, 24, [0])], 0)
 def test_the_log_and_what_an_epoch_writes_are_bounded_in_bytes(phases, seed):

@@ -192,6 +192,7 @@ def test_values_whose_size_does_not_show(shape):
             log.check()
 
 
+@pytest.mark.slow("a model, with hundreds of epochs")
 @given(
     st.lists(
         st.tuples(

@@ -308,6 +308,7 @@ def small(monkeypatch):
     monkeypatch.setattr(large_collections, "_LARGE", 35)
 
 
+@pytest.mark.slow("a model")
 @pytest.mark.usefixtures("small")
 @given(st.data())
 def test_any_state_for_any_number_of_subtasks(data):
