@@ -19,6 +19,7 @@ from pillarbox import (
 from pillarbox.testing import SimulationError, row, simulate
 
 pytestmark = pytest.mark.slow("each test runs a program under many schedules")
+_OTHER_FAULT = pytest.mark.long("two faults show how one is found alone, and the next test has all of them")
 
 CARDS = {"cards": [f"c{n % 3}" for n in range(12)]}
 COUNT = ValueStateDescriptor("count")
@@ -132,9 +133,11 @@ def test_without_faults_these_bugs_do_not_show():
     simulate(by_card(CountInField), CARDS, seeds=4, faults=())
 
 
-@pytest.mark.slow("schedules until a bug is found, and fewer records that show it")
 @pytest.mark.usefixtures("shrinks_little")
-@pytest.mark.parametrize("fault", ["move", "fail", "retry", "kill", "restart", "rescale"])
+@pytest.mark.parametrize(
+    "fault",
+    [*(pytest.param(each, marks=_OTHER_FAULT) for each in ("move", "fail", "retry", "restart")), "kill", "rescale"],
+)
 def test_each_kind_of_fault_alone_loses_what_is_in_a_field(fault):
     with pytest.raises(SimulationError) as caught:
         simulate(by_card(CountInField), CARDS, seeds=200, faults=[fault])

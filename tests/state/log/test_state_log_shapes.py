@@ -192,7 +192,7 @@ def test_values_whose_size_does_not_show(shape):
             log.check()
 
 
-@pytest.mark.slow("a model, with hundreds of epochs")
+@pytest.mark.long("hundreds of epochs; the models of the log have values of fewer shapes")
 @given(
     st.lists(
         st.tuples(
@@ -228,7 +228,7 @@ def test_values_of_all_shapes_by_workers_in_turn(phases, seed, workers):
     assert found == log.values
 
 
-@pytest.mark.long("the test before has values of all shapes, and the models of the log have the rest")
+@pytest.mark.long("hundreds of epochs; the models of the log have fewer")
 @given(
     st.lists(
         st.tuples(
