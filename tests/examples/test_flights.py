@@ -98,7 +98,7 @@ def test_chains_and_cancellations_are_counted():
     ]
 
 
-@pytest.mark.slow("the table of all flights")
+@pytest.mark.long("the table of all flights, which make demo reads")
 def test_event_time():
     table = year()
     assert table.num_rows == 336_776
