@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from tests.operators.async_io.test_async_carry import Resident
+
+pytestmark = pytest.mark.slow("a model")
 
 TIMEOUT = 100
 

@@ -6,6 +6,7 @@ import copy
 from itertools import repeat
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -15,6 +16,8 @@ from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from tests.operators.async_io.async_service import Log, Service, answer, settle
 from tests.support.nodes import node
+
+pytestmark = pytest.mark.slow("a model")
 
 TIMEOUT = 100
 FAILED = OutputTag("failed")

@@ -30,6 +30,8 @@ from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 
+pytestmark = pytest.mark.slow("a model")
+
 CHUNK_ROWS, SPARE_CHUNKS, GATHERING = 4, 3, 2
 # Rows with more than some elements are large ones.
 CHUNK_BYTES = 200
