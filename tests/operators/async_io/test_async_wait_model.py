@@ -104,9 +104,25 @@ class Model:
     def restored(self) -> Model:
         """What is held is asked again, whether or not an answer had come.
 
-        The snapshot tells when it was asked first: its time continues, if it is not up already.
+        The snapshot tells when it was asked first: its time continues, if it is not up already. What was completed,
+        and waits for a watermark before it, is asked first of those between two watermarks, as in Flink's unordered
+        queue.
         """
         other = copy.deepcopy(self)
+        if not self.ordered:
+            before, held = list(other.held), []
+            while before:
+                end = next((index for index, element in enumerate(before) if element.watermark), len(before))
+                between, before = before[: end + 1], before[end + 1 :]
+                held += sorted(
+                    between,
+                    key=lambda each: (
+                        each.watermark,
+                        each.outputs is None,
+                        each.completed if each.outputs is not None else 0,
+                    ),
+                )
+            other.held = held
         for element in other.held:
             element.outputs = None
             if element.started is not None and element.started + TIMEOUT <= self.now:
