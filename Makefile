@@ -69,7 +69,7 @@ test-fast: setup ## Only the tests that need no Spark, kill no processes and tak
 
 .PHONY: test-connect
 test-connect: export PILLARBOX_LONG = 1
-test-connect: setup ## Programs in a client of Spark Connect, with a server of their own (3 minutes)
+test-connect: setup ## Programs in a client of Spark Connect, with a server of their own (2 minutes)
 	@$(RUN) $(BIN)/python -m pytest tests/spark/session/test_connect.py tests/spark/session/test_connect_dashboard.py $(ARGS)
 
 .PHONY: test-kafka

@@ -47,10 +47,11 @@ find_uv() {
     if ! uv=$(command -v uv) && uv=.venvs/uv/bin/uv && ! "$uv" --version >/dev/null 2>&1; then
         say "installing uv into .venvs/uv"
         # With a pip that is there; else with one of an environment, which takes seconds to make.
+        rm -rf .venvs/uv
         set -- install --quiet --require-hashes -r requirements-build.lock
         "$python" -m pip "$@" --target .venvs/uv 2>/dev/null || {
             "$python" -c 'import ensurepip, venv' 2>/dev/null || install python3-venv python3 python3 || true
-            "$python" -m venv --clear .venvs/uv && .venvs/uv/bin/python -m pip "$@"
+            "$python" -m venv .venvs/uv && .venvs/uv/bin/python -m pip "$@"
         } || die "$python cannot install uv (see above): please install uv, or a Python 3.10 to 3.14 with its venv module."
     fi
     pip_settings=$({ PATH="$PATH:.venvs/uv/bin" pip config list || "$python" -m pip config list; } 2>/dev/null || true)

@@ -72,7 +72,6 @@ def test_fragments_take_known_names():
             ast.parse(source)
 
 
-@pytest.mark.slow("it generates pages from all of src")
 @pytest.mark.slow("it runs each wrong program")
 @pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.name)
 def test_generated_pages_are_up_to_date(page):

@@ -61,7 +61,6 @@ def test_each_step_has_a_program_and_what_it_prints():
 
 
 @pytest.mark.long("five queries; spark/test_readme.py runs the programs of README and of other pages")
-@pytest.mark.slow("five programs, with a Python module each that workers have to fetch")
 def test_programs_print_what_their_pages_show(spark: SparkSession, folder: Path, model: int, monkeypatch, capsys):
     monkeypatch.setattr(pillarbox, "local_session", lambda: spark)
     monkeypatch.chdir(folder)

@@ -68,8 +68,6 @@ def executor(monkeypatch: pytest.MonkeyPatch, forks: Forks) -> Iterator[Executor
     executor.end()
     wait_until(lambda: not executor.processes)
     executor.keeper.disconnect()
-    for starter in executor.keeper._started:
-        starter.wait()
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:

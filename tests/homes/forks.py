@@ -12,9 +12,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
+
+from pillarbox._runtime.spark.homes import starter
 
 
 class Forks:
@@ -26,35 +27,22 @@ class Forks:
         with answers:
             self._process = subprocess.Popen([sys.executable, "-c", code], stdin=answers.fileno())
 
-    def popen(self, command: list[str], *, stdin: int, pass_fds: tuple[int]) -> Forked:
-        """Start what a command of the keeper's starts: ``starter.main``."""
+    def popen(self, command: list[str], *, stdin: int, pass_fds: tuple[int]) -> SimpleNamespace:
+        """Start what a command of the keeper's starts: ``starter.main``. It is a child of the process."""
         [code, told] = command[2:]
         _, listening, executor = json.loads(told)
         assert code.endswith("starter.main(*told[1:])") and (stdin, pass_fds) == (subprocess.DEVNULL, (listening,))
         socket.send_fds(self._asks, [str(executor).encode()], [listening])
-        return Forked(int(self._asks.recv(32)))
+        return SimpleNamespace(pid=int(self._asks.recv(32)))
 
     def close(self) -> None:
         self._asks.close()
         self._process.wait()
 
 
-class Forked:
-    """A starter. It is no child of this process, and no zombie once it has ended."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-
-    def wait(self) -> None:
-        while Path(f"/proc/{self.pid}").exists():
-            time.sleep(0.01)
-
-
 def serve() -> None:
     """Fork starters, until the tests close the socket."""
-    from pillarbox._runtime.spark.homes.starter import import_and_freeze
-
-    import_and_freeze()
+    starter.import_and_freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended
     asked = socket.socket(fileno=os.dup(0))
     while True:
@@ -70,8 +58,6 @@ def serve() -> None:
 
 
 def _become(listening: int, executor: int) -> NoReturn:
-    from pillarbox._runtime.spark.homes import starter
-
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

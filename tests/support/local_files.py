@@ -31,9 +31,12 @@ _SETTINGS = """<configuration>
 
 
 def use_local_files() -> None:
-    """Have each Java that this process and its children start use the class, if it exists, and no default settings."""
-    if "PILLARBOX_LONG" not in os.environ and (_FOLDER / "core-site.xml").exists():
-        os.environ.setdefault("HADOOP_CONF_DIR", str(_FOLDER))
+    """Have each Java that this process and its children start use the class, if it exists, and no default settings.
+
+    A process that finds ``HADOOP_CONF_DIR`` set, by its parent or by the user, leaves everything as it is.
+    """
+    if {"PILLARBOX_LONG", "HADOOP_CONF_DIR"}.isdisjoint(os.environ) and (_FOLDER / "core-site.xml").exists():
+        os.environ["HADOOP_CONF_DIR"] = str(_FOLDER)
         # The one place that Java looks at before the jars.
         os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -Xbootclasspath/a:{_DEFAULTS}"
 

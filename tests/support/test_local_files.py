@@ -11,8 +11,11 @@ from pyspark.sql import SparkSession
 
 from tests.support.local_files import are_used
 
+pytestmark = pytest.mark.skipif(
+    not are_used(), reason="Java uses Hadoop's own class and settings: make test makes others"
+)
 
-@pytest.mark.skipif(not are_used(), reason="Java uses Hadoop's own class: make test makes another one")
+
 def test_it_does_what_hadoops_own_class_does(spark: SparkSession, tmp_path: Path) -> None:
     jvm: Any = spark._jvm
     hadoop = jvm.org.apache.hadoop.fs
@@ -41,7 +44,6 @@ def test_it_does_what_hadoops_own_class_does(spark: SparkSession, tmp_path: Path
             each.getFileLinkStatus(hadoop.Path((tmp_path / "none").as_uri()))
 
 
-@pytest.mark.skipif(not are_used(), reason="Java uses Hadoop's own settings")
 def test_there_are_no_default_settings(spark: SparkSession) -> None:
     settings = spark._jvm.org.apache.hadoop.conf.Configuration()  # type: ignore[union-attr]
     assert settings.size() < 20

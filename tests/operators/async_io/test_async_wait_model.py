@@ -104,27 +104,18 @@ class Model:
     def restored(self) -> Model:
         """What is held is asked again, whether or not an answer had come.
 
-        The snapshot tells when it was asked first: its time continues, if it is not up already. What was completed,
-        and waits for a watermark before it, is asked first of those between two watermarks, as in Flink's unordered
-        queue.
+        The snapshot tells when it was asked first: its time continues, if it is not up already. Flink's unordered queue
+        tells, of the records between two watermarks, first those that were completed.
         """
         other = copy.deepcopy(self)
         if not self.ordered:
-            before, held = list(other.held), []
-            while before:
-                end = next((index for index, element in enumerate(before) if element.watermark), len(before))
-                between, before = before[: end + 1], before[end + 1 :]
-                held += sorted(
-                    between,
-                    key=lambda each: (
-                        each.watermark,
-                        each.outputs is None,
-                        each.completed if each.outputs is not None else 0,
-                    ),
-                )
-            other.held = held
+            watermarks, places = 0, {}
+            for element in other.held:
+                places[element] = watermarks, element.watermark, element.outputs is None, element.completed
+                watermarks += element.watermark
+            other.held.sort(key=places.__getitem__)
         for element in other.held:
-            element.outputs = None
+            element.outputs, element.completed = None, 0
             if element.started is not None and element.started + TIMEOUT <= self.now:
                 element.last_chance = True
                 element.started = None

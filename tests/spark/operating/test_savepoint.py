@@ -39,6 +39,8 @@ from tests.support.savepoints import restore_logs
 pytestmark = pytest.mark.spark
 
 KEYS = 12
+# Names that mean something in wildcards and URIs; Spark's reader of state takes fewer of them.
+CHECKPOINT, SAVEPOINT = "é+(1)'s=check,point", "save [1] {a,b}*? 5% #é's"
 
 
 class Remember(KeyedProcessFunction):
@@ -111,8 +113,7 @@ def killed(spark: Any, text: str, folder: str) -> None:
 
 
 def test_a_savepoint(spark, tmp_path, command, monkeypatch):
-    # Names that mean something in wildcards and URIs; Spark's reader of state takes fewer of them.
-    checkpoint, directory = str(tmp_path / "é+(1)'s=check,point"), str(tmp_path / "save [1] {a,b}*? 5% #é's")
+    checkpoint, directory = str(tmp_path / CHECKPOINT), str(tmp_path / SAVEPOINT)
     for part in range(3):
         add(spark, tmp_path, part)
     run(spark, tmp_path, checkpoint)
@@ -177,12 +178,13 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
 
 
 @pytest.mark.long("state/savepoint has damaged files, and state/chunks damaged state, without Spark")
-def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path):
-    checkpoint, directory = str(tmp_path / "checkpoint"), str(tmp_path / "savepoint")
+def test_what_is_no_whole_savepoint_or_checkpoint(spark, tmp_path, command):
+    checkpoint, directory = str(tmp_path / CHECKPOINT), str(tmp_path / SAVEPOINT)
     for part in range(3):
         add(spark, tmp_path, part)
     run(spark, tmp_path, checkpoint)
     pillarbox.savepoint(spark, checkpoint, directory)
+    assert "savepoint of epoch 2" in command("inspect", directory).stdout
 
     # Half a checkpoint is not taken for one without state, nor a savepoint or another query's for a checkpoint.
     half = tmp_path / "half"

@@ -87,10 +87,18 @@ def quick(monkeypatch):
     monkeypatch.setattr(stop_module, "_TRY_EVERY", 0.1)
 
 
-def wait_for_its_end(query: Any, asked: threading.Thread) -> None:
-    """Wait until a query has stopped, as a thread has asked it to."""
+def drain(home: Home, directory: str) -> None:
+    """Start the query, and stop it with a savepoint at the end of event time."""
+    query = home.start()
+    home.add(40_000)
+    query.processAllAvailable()
+    arguments = {"drain": True, "timeout": 400}
+    asked = threading.Thread(target=stop_with_savepoint, args=(query, directory), kwargs=arguments)
+    asked.start()
     while query.isActive and asked.is_alive():
         time.sleep(0.05)
+    home.add(60_000)  # for this the last epoch has to wait
+    asked.join()
 
 
 @pytest.mark.usefixtures("quick")
@@ -110,15 +118,7 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path):
     description = Checkpoint(spark, home.checkpoint)
     assert description.unfinished is None and not description.is_drained()
 
-    query = home.start()
-    home.add(40_000)
-    query.processAllAvailable()
-    arguments = {"drain": True, "timeout": 400}
-    asked = threading.Thread(target=stop_with_savepoint, args=(query, f"{tmp_path}/second"), kwargs=arguments)
-    asked.start()
-    wait_for_its_end(query, asked)
-    home.add(60_000)  # for this the last epoch has to wait
-    asked.join()
+    drain(home, f"{tmp_path}/second")
     assert Counter(row for rows in home.out.values() for row in rows) == home.everything()
     description = Checkpoint(spark, home.checkpoint)
     assert description.is_drained() and not description.is_drained(description.last_committed - 1)
@@ -140,15 +140,7 @@ def test_a_last_epoch_that_has_no_input_and_one_that_is_run_again(spark, tmp_pat
     assert not query.isActive and not (tmp_path / "second").exists()
     assert Checkpoint(spark, home.checkpoint).last_epoch_begun is None
 
-    query = home.start()
-    home.add(40_000)
-    query.processAllAvailable()
-    arguments = {"drain": True, "timeout": 400}
-    asked = threading.Thread(target=stop_with_savepoint, args=(query, f"{tmp_path}/second"), kwargs=arguments)
-    asked.start()
-    wait_for_its_end(query, asked)
-    home.add(60_000)  # for this the last epoch has to wait
-    asked.join()
+    drain(home, f"{tmp_path}/second")
     description = Checkpoint(spark, home.checkpoint)
 
     # As if the driver had died just before it noted that the last epoch is done: it is the last one once more.

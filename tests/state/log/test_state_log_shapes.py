@@ -29,6 +29,7 @@ from pillarbox._time.manual_clock import ManualProcessingTimeService
 
 MIB = 1024 * 1024 // 64
 LONG = "PILLARBOX_LONG" in os.environ
+_LONG = pytest.mark.long("hundreds of epochs; the models of the log have values of fewer shapes")
 
 
 @dataclass
@@ -192,7 +193,7 @@ def test_values_whose_size_does_not_show(shape):
             log.check()
 
 
-@pytest.mark.long("hundreds of epochs; the models of the log have values of fewer shapes")
+@_LONG
 @given(
     st.lists(
         st.tuples(
@@ -228,7 +229,7 @@ def test_values_of_all_shapes_by_workers_in_turn(phases, seed, workers):
     assert found == log.values
 
 
-@pytest.mark.long("hundreds of epochs; the models of the log have fewer")
+@_LONG
 @given(
     st.lists(
         st.tuples(
