@@ -100,8 +100,9 @@ PUBLIC = {
     "TimestampAssigner", "TimestampedValue", "Trigger", "TriggerResult", "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
-    "approx_count_distinct_", "avg_", "count_", "dashboard", "export_otel", "first_", "last_", "local_session", "max_",
-    "metrics", "min_", "read_state", "record", "rescale", "run", "savepoint", "serve_metrics", "start",
+    "approx_count_distinct_", "avg_", "count_", "dashboard", "export_otel", "first_", "immutable", "last_",
+    "local_session", "max_", "metrics", "min_", "read_state", "record", "rescale", "run", "savepoint", "serve_metrics",
+    "start",
     "stop_with_savepoint", "sum_", "write_state",
 }  # fmt: skip
 

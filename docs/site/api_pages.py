@@ -14,7 +14,7 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
     "environment": (
         "Environment",
         "Where a program begins: sources, settings, and the program as a whole.",
-        ["StreamExecutionEnvironment", "RuntimeExecutionMode", "Program", "LocalJob"],
+        ["StreamExecutionEnvironment", "RuntimeExecutionMode", "Program", "LocalJob", "immutable"],
     ),
     "streams": (
         "Streams",

@@ -1,5 +1,6 @@
 """The names of the public namespace, ``pillarbox``, and where they come from."""
 
+from pillarbox._copies import immutable
 from pillarbox._dashboard.server import Dashboard
 from pillarbox._datastream.connected.broadcast_stream import BroadcastConnectedStream, BroadcastStream
 from pillarbox._datastream.connected.connected_streams import ConnectedStreams
@@ -314,6 +315,7 @@ __all__ = [
     "export_otel",
     "fallback",
     "first_",
+    "immutable",
     "last_",
     "local_session",
     "max_",

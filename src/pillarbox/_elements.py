@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import cloudpickle
 
+from pillarbox._copies import are_fixed
 from pillarbox._errors import ExchangeError, describe
 from pillarbox._rows import Row, row_class, rows_from_arrow
 
@@ -62,6 +63,15 @@ class Records:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no value can change."""
+        return are_fixed(self.values)
+
+    def copied(self, copied: Callable[[Any], Any]) -> Records:
+        """Return the records with copies of their values; the records themselves if no value can change."""
+        return self if self.is_fixed else Records(list(map(copied, self.values)), self.timestamps)
 
     def slice(self, start: int, stop: int) -> Records:
         """Return the records from ``start`` to before ``stop``."""
@@ -108,6 +118,15 @@ class ArrowRecords(Records):
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no value can change: a list or map in a row can."""
+        return not any(pa.types.is_nested(field.type) for field in self.batch.schema)
+
+    def copied(self, copied: Callable[[Any], Any]) -> ArrowRecords:
+        """Return the records with rows of their own, each decoded again; the records themselves if none can change."""
+        return self if self.is_fixed else ArrowRecords(self.batch, self.stamps)
 
     def take(self, indices: npt.NDArray[np.int64]) -> ArrowRecords:
         """Return the rows at ``indices``, in that order."""

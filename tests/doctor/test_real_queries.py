@@ -58,6 +58,7 @@ BROKEN_BY = {
     "lost_records": SICK,
     "dead_letters": SICK,
     "failing_calls": SICK,
+    "slow_copies": "no query: tasks would have to copy for seconds",
     "back_pressure": SLOW_SINK,
 }
 BAD = OutputTag[DeadLetter]("bad")

@@ -125,6 +125,11 @@ def timers(number: int) -> list[Any]:
     return [source(records_in=9), keyed(records_in=9, keys=100, event_time_timers=50_000, watermark=START + number)]
 
 
+def copying(number: int) -> list[Any]:
+    counters = {"count.copy_ms_Cart": 3000}
+    return [source(records_in=9), keyed(records_in=9, busy_ms=8000, counters=counters, watermark=START + number)]
+
+
 BROKEN: list[tuple[str, Facts, str]] = [
     ("java", facts(versions={"java": "11.0.2"}), "Java 11.0.2 is too old: Spark 4 needs Java 17"),
     (
@@ -209,6 +214,11 @@ BROKEN: list[tuple[str, Facts, str]] = [
         "failing_calls",
         facts(growing(lambda n: {"counters": {"ask.completed": 90, "ask.failed": 8, "ask.timed_out": 2}})),
         "300 of 3,000 records of 'ask' .10%. failed or timed out",
+    ),
+    (
+        "slow_copies",
+        facts(query(change=copying)),
+        r"3\.0 s of epoch \d+ went into copies of Cart, which 'count' emits .*pillarbox\.immutable\(Cart\)",
     ),
 ]
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pillarbox
 from pillarbox import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -119,6 +120,8 @@ class Mute(Exception):
         raise RuntimeError("no words")
 
 
+@pillarbox.immutable
+@pillarbox.immutable
 class Locked:
     def __init__(self, number: int) -> None:
         self.lock = threading.Lock() if number == 3 else None
@@ -614,7 +617,7 @@ RUNS = [
     Run("async, cache key", lambda s: s.map_async(asking, cache=AsyncCache(key=lambda r: [r.id])).name("op"), ("operator 'op'", "Row(id=0", "cache key [0]", "cannot be hashed")),
     # between operators, and out
     Run("a lock between operators", lambda s: s.map(lambda r: Locked(r.id)).name("op").key_by(lambda v: 1).process(Keyed()), ("operator 'op' emits the record Locked()", "cannot pickle", "subtask 0"), on="batch streaming"),
-    Run("a generator between operators", lambda s: s.map(lambda r: (n for n in ())).name("op").key_by(lambda v: 1).process(Keyed()), ("operator 'op' emits the record <generator", "cannot pickle")),
+    Run("a generator between operators", lambda s: s.map(lambda r: (n for n in ())).name("op").key_by(lambda v: 1).process(Keyed()), ("operator 'op' emitted <generator", "which cannot be copied", "cannot pickle"), "", ProgramError),
     Run("a lock at the end", lambda s: s.map(lambda r: Locked(r.id)).name("op"), ("operator 'op' emits the record Locked()", "cannot pickle")),
 ]
 
@@ -699,6 +702,8 @@ BUILDS = [
     Build("process of another kind", lambda env: rows(env).process(Maps()), ("process() got", "ProcessFunction")),
     Build("keyed function without key", lambda env: rows(env).process(Keyed()), ("process() got Keyed, a KeyedProcessFunction, on a stream without key", "put key_by(...)")),
     Build("a lock in a function", lambda env: rows(env).map(_unshippable()).name("op").execute_and_collect(), ("the function of operator 'op' cannot be sent to the workers", "cannot pickle", "made in open()")),
+    Build("a lock in a result", lambda env: rows(env).map(lambda row: threading.Lock()).name("op").map(str).execute_and_collect(), ("operator 'op' emitted <unlocked", "which cannot be copied", "declare pillarbox.immutable(lock)", "env.enable_object_reuse()")),
+    Build("immutable 'Cart'", lambda env: pillarbox.immutable("Cart"), ("immutable() takes a class, not 'Cart'",)),
     # keys, unions, side outputs, names
     *(Build(f"key_by {value!r}", lambda env, value=value: rows(env).key_by(value), ("key_by() takes a function or column names", repr(value))) for value in (42, None, [], ["a", 1])),
     Build("union of none", lambda env: rows(env).union(), ("union() takes at least one other stream",)),

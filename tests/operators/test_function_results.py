@@ -138,14 +138,6 @@ def test_containers_of_other_classes_are_copied(memo, wrap):
     assert [repr(result) for result in results] == [repr(each) for each in expected]  # also of the same class
 
 
-def test_objects_of_other_kinds_go_through_as_they_are():
-    class Unhashable:
-        __hash__ = None  # type: ignore[assignment]
-
-    things = [Unhashable(), np.array([1]), object(), (np.array([1]), 2)]
-    assert all(a is b.value for a, b in zip(things, run(node(MapOperator, "map", lambda value: value), things)))
-
-
 @pytest.mark.parametrize("answer", [None, 0, 1, "yes", [], object()], ids=["None", "0", "1", "text", "list", "object"])
 def test_a_filter_gives_bools(answer):
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 import pathlib
 import sys
@@ -380,7 +381,10 @@ def test_state_behind_a_key_by_but_without_a_key_is_refused():
 
 
 class Plain(KeyedProcessFunction):
-    """Value state and an event timer."""
+    """Value state, an event timer, and a result."""
+
+    def __init__(self, emit):
+        self.emit = emit
 
     def open(self, runtime_context):
         self.last = runtime_context.get_state(ValueStateDescriptor("last"))
@@ -389,6 +393,7 @@ class Plain(KeyedProcessFunction):
         self.last.value()
         self.last.update(value)
         ctx.timer_service().register_event_time_timer(ctx.timestamp())
+        yield self.emit(value)
 
 
 def framework_calls(function, count):
@@ -410,9 +415,25 @@ def framework_calls(function, count):
     return calls
 
 
-def test_a_record_on_the_keyed_path_costs_seven_framework_calls():
-    fewer, more = framework_calls(Plain(), 100), framework_calls(Plain(), 200)
+@dataclasses.dataclass
+class Score:
+    key: int
+    value: float
+
+
+@pytest.mark.parametrize(
+    "emit, calls",
+    [
+        (lambda value: value, 7),
+        (lambda value: (value, "text", 1.5, None), 7),
+        # The copier, and the copy function of the class.
+        (lambda value: Score(value, 1.5), 9),
+    ],
+    ids=["number", "tuple", "dataclass"],
+)
+def test_a_record_on_the_keyed_path_costs_seven_framework_calls(emit, calls):
+    fewer, more = framework_calls(Plain(emit), 100), framework_calls(Plain(emit), 200)
     extra = more - fewer
-    # value, update, timer_service, timestamp, register, and the queue's add.
-    assert sum(extra.values()) <= 7 * 100, extra
-    assert sum(extra.values()) >= 5 * 100, "the count counts nothing"
+    # collect, value, update, timer_service, timestamp, register, and the queue's add.
+    # (Of copies, one in 61 is timed, by a call more.)
+    assert calls - 0.5 < sum(extra.values()) / 100 < calls + 0.05, extra

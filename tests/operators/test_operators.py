@@ -19,6 +19,7 @@ from pillarbox import (
     Row,
     ValueStateDescriptor,
 )
+from pillarbox._copies import Copier
 from pillarbox._elements import Records
 from pillarbox._operators.frame.collector import RUN_LIMIT
 from pillarbox._operators.frame.keying import Keying
@@ -356,7 +357,7 @@ def test_results_that_are_no_iterable():
 
 def test_fanout_gives_everybody_everything():
     first, second = Runs(), Runs()
-    fanout = Fanout([first, second])
+    fanout = Fanout([first, second], Copier("op"), 1)
     fanout.process_records(Records([1, 2]))
     fanout.process_watermark(5)
     fanout.process_status(True)

@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from itertools import pairwise, takewhile
 from statistics import median
 
+from pillarbox._copies import COPY_MS
 from pillarbox._doctor.facts import Facts
 from pillarbox._doctor.unknown import UnknownFactsError, known
 from pillarbox._model.growth import bytes_of, memory_of
@@ -300,6 +301,21 @@ def failing_calls(facts: Facts) -> str | None:
     return None
 
 
+def slow_copies(facts: Facts) -> str | None:
+    """Check that copies of emitted values take little of the tasks' time."""
+    newest = _epochs(facts)[-1]
+    for vertex in newest.vertices:
+        for name, took in vertex.counters.items():
+            uid, is_copies, kind = name.rpartition(f".{COPY_MS}")
+            if is_copies and took > 1000 and took > 0.2 * vertex.busy_ms:
+                return (
+                    f"{took / 1000:.1f} s of epoch {newest.number} went into copies of {kind}, which {uid!r} emits"
+                    f" ({took / max(took, vertex.busy_ms):.0%} of its tasks' busy time): emit tuples or rows, declare"
+                    f" pillarbox.immutable({kind}) if its instances never change, or call env.enable_object_reuse()"
+                )
+    return None
+
+
 QUERY_RULES = (
     executor_memory,
     memory_runs_out,
@@ -315,4 +331,5 @@ QUERY_RULES = (
     lost_records,
     dead_letters,
     failing_calls,
+    slow_copies,
 )

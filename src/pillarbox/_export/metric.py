@@ -139,6 +139,9 @@ LATENCY = Metric(
     ("operator", "quantile"),
     1_000_000,
 )
+COPIES = Metric(
+    "copy.time", "counter", "s", "The time that copies of emitted values took.", ("operator", "class"), 1000
+)
 RATE_LIMITED = Metric(
     "rate_limited.time",
     "counter",
@@ -162,7 +165,7 @@ METRICS: tuple[Metric, ...] = (
     *(TASKS, REPEATED, UNFINISHED, SENT, BYTES_SENT, BUSY, IDLE, BACK_PRESSURED, STATE_TIME, BUSIEST, MEAN),
     *(WATERMARK, WATERMARK_LAG, KEYS, TIMERS, STATE_SIZE, STATE_WRITTEN),
     *(OPERATOR_INFO, RECORDS_IN, RECORDS_OUT, LATE, DEAD_LETTERS, REQUESTS, RETRIED, COMPLETED, FAILED, TIMED_OUT),
-    *(DROPPED, CACHE_HITS, IN_FLIGHT, IN_FLIGHT_MAX, LATENCY, RATE_LIMITED, USER_COUNT, USER_MIN, USER_MAX),
+    *(DROPPED, CACHE_HITS, IN_FLIGHT, IN_FLIGHT_MAX, LATENCY, RATE_LIMITED, COPIES, USER_COUNT, USER_MIN, USER_MAX),
 )
 
 #: How the operators' own counters are exported, by their names; the label that some have besides ``operator``.

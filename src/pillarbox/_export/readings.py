@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pillarbox._copies import COPY_MS
 from pillarbox._export import metric as m
 from pillarbox._export.metric import Metric
 from pillarbox._export.names import Names, told_apart
@@ -85,6 +86,8 @@ def _of_vertex(vertex: VertexRun, names: Names, end: int) -> Iterator[Reading]:
 
 def _of_counter(operator: str, name: str, count: int, names: Names) -> Iterator[Reading]:
     metric, labels = m.OF_COUNTERS.get(name, (m.USER_COUNT, (name,)))
+    if name.startswith(COPY_MS):
+        metric, labels = m.COPIES, (name[len(COPY_MS) :],)
     if metric.name.startswith("async.") and not names.calls(operator):
         metric, labels = m.USER_COUNT, (name,)  # a function has a counter of that name
     if metric is m.LATENCY and not count:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Event
 from typing import Any
 
+from pillarbox._copies import Copier, NoCopier, declare_immutable
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.frame.operator import (
     Discard,
@@ -74,10 +75,12 @@ class OperatorChain:
         wiring = _Wiring(vertex, writer)
         epoch_time = None if own_state is None else lambda: own_state.now
         shared = vertex.shared or SharedResources()
+        declare_immutable(vertex.immutable)
         for index, node in reversed(list(enumerate(vertex.nodes))):
             types = node.factory.result_types
+            copier = NoCopier(node.name) if vertex.object_reuse else Copier(node.name)
             counted = {
-                tag: CountedOutput(typed(wiring.consumers((node.uid, tag), wanted), types.get(tag), node.name))
+                tag: CountedOutput(typed(wiring.consumers((node.uid, tag), wanted, copier), types.get(tag), node.name))
                 for tag, wanted in [(None, node.output), *node.side_outputs.items()]
             }
             self._outputs.insert(0, counted)
@@ -93,6 +96,7 @@ class OperatorChain:
                 outputs,
                 self._keyed if index == 0 else None,
                 vertex.job_parallelism,
+                copier=copier,
                 max_parallelism=vertex.max_parallelism,
                 operator_state=None if own_state is None else OperatorStateStore(own_state, node.uid),
                 batch=vertex.batch,
@@ -336,12 +340,18 @@ class _Wiring:
         met = ((*meeting.name, *branch) for meeting in self.meetings.values() for branch in meeting.branches)
         return [*_names_of_edges(self._vertex), *met]
 
-    def consumers(self, stream: _Stream, wanted: Consumers) -> Input:
-        """Return the one input that stands for all consumers of a stream."""
+    def consumers(self, stream: _Stream, wanted: Consumers, copier: Copier) -> Input:
+        """Return the one input that stands for all consumers of a stream.
+
+        Edges change no records and come last, so they share the stream's own; without edges, the last operator gets it.
+        """
         inputs = [self._input_at(stream, place, index) for place, index in self._places(wanted)]
         if not inputs:
             return Discard()
-        return inputs[0] if len(inputs) == 1 else Fanout(inputs)
+        if len(inputs) == 1:
+            return inputs[0]
+        owners = len(wanted.nodes) if wanted.edges else len(inputs) - 1
+        return Fanout(inputs, copier, 0 if copier.is_off else owners)
 
     def _input_at(self, stream: _Stream, place: int, index: int) -> Input:
         target = self._targets[place]

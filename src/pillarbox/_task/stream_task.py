@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any
 
+from pillarbox._copies import COPY_MS
 from pillarbox._elements import Barrier, Buffer, EndOfData, TaskReport, channel_code
 from pillarbox._errors import PillarboxError, TaskCanceledError, place_of_task
 from pillarbox._operators.frame.rates import RATE_LIMITED
@@ -441,6 +442,8 @@ class StreamTask(ABC):
         for operator in self.chain.operators:
             for name, count in operator.context.counters.items():
                 counters[f"{operator.uid}.{name}"] = count
+            for name, milliseconds in operator.context.copier.take_milliseconds().items():
+                counters[f"{operator.uid}.{COPY_MS}{name}"] = milliseconds
             operator.context.metrics.take(operator.uid, counters, gauges)
         latency = self.mailbox_metrics.latency
         return TaskReport(

@@ -206,6 +206,8 @@ class Vertex:
         parallelisms: the numbers of subtasks of all vertices of the program, where they do not depend on its layout.
         batch: whether it runs in batch mode.
         moved: the classes that have moved, by the module and name that checkpoints have them by.
+        object_reuse: whether emitted values are not copied.
+        immutable: the classes whose instances never change, as declared.
         partitions: how many tasks of a vertex after a shuffle run at a time, by the program.
         rate_scope: which rate limits its task shares with others; None: none. The runtime sets it where the task runs.
         shared: what its task shares with the others of the vertex there; None: nothing. The runtime sets it, too.
@@ -231,6 +233,8 @@ class Vertex:
     codes: int | None = None
     batch: bool = False
     moved: Mapping[tuple[str, str], type] = field(default_factory=dict)
+    object_reuse: bool = False
+    immutable: tuple[type, ...] = ()
     parallelisms: tuple[int | None, ...] = ()
     partitions: int = 1
     rate_scope: RateScope | None = None

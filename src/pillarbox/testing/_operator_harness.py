@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from pillarbox._copies import Copier
 from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.keying import Keying
@@ -155,6 +156,7 @@ class OneInputStreamOperatorTestHarness:
             self._side_outputs,
             KeyedContext(self._backend, self._time_services) if self._keyed else None,
             parallelism,
+            copier=Copier(node.name),
             operator_state=OperatorStateStore(self._backend, node.uid),
             epoch_time=self.get_processing_time,
         )

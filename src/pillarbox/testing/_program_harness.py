@@ -9,6 +9,7 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import Any
 
+from pillarbox._copies import copied
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode
 from pillarbox._datastream.streams.data_stream import DataStream
@@ -123,7 +124,7 @@ class ProgramTestHarness:
 
         Args:
             source: name of the source: of the parameter of ``build``.
-            elements: any Python objects; ``row(card="c1")`` makes a row, as a DataFrame has them.
+            elements: any Python objects, which are copied; ``row(card="c1")`` makes a row, as a DataFrame has them.
             partition: which partition of the source they are in: watermarks are made for each of its own.
 
         Raises:
@@ -137,7 +138,7 @@ class ProgramTestHarness:
             raise ProgramError(f"there is no source {source!r}; the sources are {', '.join(self._pending)}")
         if self._vertices[source] is None:
             raise ProgramError(f"no output depends on the source {source!r}: elements pushed there would be lost")
-        self._pending[source].setdefault(partition, []).extend(elements)
+        self._pending[source].setdefault(partition, []).extend(map(copied, elements))
 
     def set_processing_time(self, timestamp: int) -> None:
         """Set the clock (epoch milliseconds). Timers that are due fire in the next epoch, as they do under Spark."""
@@ -202,8 +203,9 @@ class ProgramTestHarness:
         for name, partitions in self._pending.items():
             vertex = self._vertices[name]
             if vertex is not None and partitions:
+                # An epoch that fails runs again with the same elements, and a function may change those that it gets.
                 inputs[vertex] = [
-                    [Records(list(partitions[number]))] if number in partitions else []
+                    [Records(list(map(copied, partitions[number])))] if number in partitions else []
                     for number in range(max(partitions) + 1)
                 ]
         return inputs

@@ -656,6 +656,7 @@ def test_completed_requests_wait_for_others_while_there_is_enough_to_ask_about(m
         turns=None,
         clock=lambda: 0,
         notify=notified.set,
+        copied=lambda result: result,
     )
     for value in range(80):
         requests.submit(Request([value], None))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._copies import declared_immutable
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode, is_batch
 from pillarbox._errors import ProgramError, check_count, check_takes, is_count, shorten
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, DashboardPlace, checked_port
@@ -33,6 +34,7 @@ class ProgramSettings:
         self._latency_interval: int | None = None
         self._savepoint: SavepointStart | None = None
         self._moved: dict[tuple[str, str], type] = {}
+        self._object_reuse = False
 
     @property
     def _runtime(self) -> Runtime:
@@ -189,6 +191,25 @@ class ProgramSettings:
         """
         return self._chaining
 
+    def enable_object_reuse(self) -> Self:
+        """Emit values without copies, as Flink's ``enableObjectReuse()`` does.
+
+        By default, a value that a function emits is copied unless its type is known to be immutable (numbers, text,
+        times, tuples and rows of these, ...), and so is a record that goes to several operators: a function may
+        change its own objects at any time. With object reuse, a function may change neither a value that it has emitted
+        nor a record that it has received. Otherwise records change that were emitted already, and results depend on
+        where micro-batches end. :func:`pillarbox.immutable` does the same for one class.
+
+        Returns:
+            The environment.
+
+        Example:
+            >>> env.enable_object_reuse() is env
+            True
+        """
+        self._object_reuse = True
+        return self
+
     def set_auto_rescale(self, enabled: bool = True) -> Self:
         """Let :func:`pillarbox.start` rescale a checkpoint to the parallelism of the program, where they differ.
 
@@ -331,4 +352,6 @@ class ProgramSettings:
         for vertex in program.vertices:
             vertex.latency_interval = self._latency_interval
             vertex.moved = dict(self._moved)
+            vertex.object_reuse = self._object_reuse
+            vertex.immutable = declared_immutable()
         return program

@@ -13,10 +13,11 @@ from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._errors import (
     OperatorError,
     PillarboxError,
+    ProgramError,
     describe,
     shorten_record,
 )
-from pillarbox._operators.async_io.api.cache import ResultCache, copies
+from pillarbox._operators.async_io.api.cache import ResultCache
 from pillarbox._operators.async_io.api.fallback import AsyncFallback
 from pillarbox._operators.async_io.api.function import AsyncFailure, CombiningFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions
@@ -225,9 +226,10 @@ class InFlight:
             elif request.key is NO_KEY:
                 self._settle(request, self._results.of(request))
             else:
+                assert self._cache is not None
                 results = self._results.of(request)
                 for one in self._with_followers(request, results):
-                    self._settle(one, copies(results))
+                    self._settle(one, self._cache.copies(results))
 
     def _with_followers(self, request: Request, results: Sequence[Any] | None = None) -> Iterator[Request]:
         """Yield a request that is done, and those that follow it: they share its outcome.
@@ -244,7 +246,13 @@ class InFlight:
             yield one
 
     def _fail(self, request: Request, error: BaseException) -> None:
-        """Deal with a request that failed for good (A6)."""
+        """Deal with a request that failed for good (A6).
+
+        Raises:
+            ProgramError: its result cannot be copied, which is not the request's fault.
+        """
+        if isinstance(error, ProgramError):
+            raise error
         if self._combining is not None and self._combining.takes_failures:
             failures = [self._combining.combine_failure(value, error, request.attempts) for value in request.values]
             self._conclude(request, failures, error)

@@ -27,6 +27,7 @@ class Results:
         self._context = context
         self._function = function
         self._options = options
+        self._copied = context.copier.copied
 
     def of(self, request: Request) -> Sequence[Any]:
         """Return the results of a request that was completed.
@@ -51,9 +52,9 @@ class Results:
         """
         function, values = self._function, request.values
         if isinstance(function, AsyncFunction):
-            return self._checked("timeout", values[0], function.timeout(values[0]))
+            return self._checked("timeout", values[0], self._copied(function.timeout(values[0])))
         if isinstance(function, AsyncBatchFunction):
-            return self._one_each("timeout_batch()", values, function.timeout_batch(values))
+            return self._one_each("timeout_batch()", values, self._copied(function.timeout_batch(values)))
         raise TimeoutError(f"no answer within {self._options.timeout_millis} ms")
 
     def of_fallback(self, request: Request, fallback: AsyncFallback, error: BaseException) -> list[Any]:
@@ -65,7 +66,7 @@ class Results:
         results: list[Any] = []
         for value in request.values:
             try:
-                result = fallback.function(value, error)
+                result = self._copied(fallback.function(value, error))
             except BaseException as failed:
                 where = (
                     f"operator {self._context.name!r}: the fallback failed at the record {shorten_record(value)}, which"

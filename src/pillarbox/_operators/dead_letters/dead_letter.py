@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pillarbox._elements import Records
 from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe, place_of_task, shorten
-from pillarbox._operators.frame.collector import settled
 from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.basic import OutputTag, TimeDomain
 from pillarbox._operators.functions.metric_group import Counter
@@ -162,7 +161,7 @@ def sort_out(
         except errors as error:
             if len(part) == 1:
                 stamp = None if records.timestamps is None else records.timestamps[part.start]
-                letters.write(cause_of(error), settled(records.values[part.start]), None, stamp)
+                letters.write(cause_of(error), records.values[part.start], None, stamp)
             else:
                 middle = len(part) // 2
                 pending += (part[middle:], part[:middle])

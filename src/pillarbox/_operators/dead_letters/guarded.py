@@ -15,7 +15,7 @@ from typing import Any
 from pillarbox._elements import Records
 from pillarbox._errors import OperatorError, ProgramError
 from pillarbox._operators.dead_letters.dead_letter import DeadLetters, OnError, cause_of, check_on_error
-from pillarbox._operators.frame.collector import IMMUTABLE, RUN_LIMIT, settled
+from pillarbox._operators.frame.collector import RUN_LIMIT
 from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.inputs import StreamInput
 from pillarbox._operators.frame.keying import Keying
@@ -146,12 +146,12 @@ class GuardedOperator(StreamOperator):
         # An error of the key function is none of the function's: it fails the task.
         keys: Iterable[Any] = repeat(None) if keying is None else keying.keys_of(records)
         stamps: Iterable[int | None] = repeat(None) if records.timestamps is None else records.timestamps
-        undo = self._undo
+        undo, copied = self._undo, self.context.copier.copied
         for value, key, stamp in zip(values, keys, stamps):
             if undo is not None:
                 undo.begin()
             # The letter has the record as it came.
-            kept = value if type(value) in IMMUTABLE else settled(value)
+            kept = copied(value)
             marks = self._marks()
             try:
                 process(Records([value], None if stamp is None else [stamp]))

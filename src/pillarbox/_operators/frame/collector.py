@@ -1,15 +1,14 @@
-"""The output of operators: a collector of runs, and copies of values that functions may change later."""
+"""The output of operators: a collector of runs."""
 
 from __future__ import annotations
 
 import inspect
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from traceback import walk_tb
 from types import GeneratorType
 from typing import Any
 
-from pillarbox._copies import deep_copy
+from pillarbox._copies import FIXED, TUPLES
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.operator import Input, OperatorContext
@@ -24,10 +23,6 @@ _RUN_BYTES = 8 * 1024 * 1024
 FIRST_LOOK = 64
 # A look is at so many of the results.
 _SAMPLE = 4
-
-# Values of these types stay as they are: what most functions emit, and the quickest to tell.
-IMMUTABLE = frozenset({int, float, str, bool, bytes, type(None)})
-_CONTAINERS = (list, dict, set, bytearray, deque)
 
 
 def hand_on(output: Input, values: list[Any], timestamps: Sequence[int | None] | None) -> None:
@@ -54,28 +49,6 @@ def next_look(values: list[Any], limit: int = 2**63) -> int:
     except Exception:  # of a class of the user's, such as a kind of dict: nothing depends on it
         is_large = False
     return 0 if is_large else min(4 * len(values), limit)
-
-
-def settled(value: Any) -> Any:
-    """Return a value that stays as it is when the function later changes what it has emitted.
-
-    Records are handled in runs: what is emitted now is looked at later. So lists, dictionaries, sets and the like
-    (``Counter``, ``deque``, ...), also as fields of a tuple, are copied. Objects of other kinds belong to the stream
-    once they are emitted.
-
-    Only what has no hash can be of that kind, and asking for the hash of a tuple is many times quicker than looking
-    into it: the hot loops do that in line, and come here only for the rest.
-    """
-    kind = type(value)
-    if kind is list and IMMUTABLE.issuperset(map(type, value)):
-        return value.copy()
-    if kind is dict and IMMUTABLE.issuperset(map(type, value.values())):
-        return value.copy()
-    return deep_copy(value) if _may_change(value) else value
-
-
-def _may_change(value: Any) -> bool:
-    return isinstance(value, _CONTAINERS) or (isinstance(value, tuple) and any(map(_may_change, value)))
 
 
 # The usual results of functions that emit any number of values.
@@ -113,6 +86,9 @@ def _can_be_iterated(kind: type) -> bool:
     return hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
 
 
+_TO_SIDE = object()
+
+
 class _SideRun:
     """What has been emitted to a side output, and how much of it there is when its size is looked at."""
 
@@ -125,12 +101,17 @@ class _SideRun:
 
 
 class Collector:
-    """Gathers what a process function emits into runs, for the main output and the side outputs."""
+    """Gathers the results of an operator's function into runs, for the main output and the side outputs.
 
-    __slots__ = ("_context", "_look", "_side", "timestamps", "values")
+    The records belong to the consumers: they are copied here, before the function can change them.
+    """
+
+    __slots__ = ("_context", "_copied", "_emitted", "_look", "_side", "timestamps", "values")
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
+        self._emitted = context.copier.emitted
+        self._copied = context.copier.copied
         self.values: list[Any] = []
         self.timestamps: list[int | None] = []
         # How many results there are when their size is looked at.
@@ -143,6 +124,7 @@ class Collector:
         Raises:
             TypeError: it is one value, such as a string, and not the values to emit: see :func:`check_results`; a tag
                 comes without a value, or with several.
+            ProgramError: a value cannot be copied.
         """
         values = self.values
         timestamps = self.timestamps
@@ -151,27 +133,36 @@ class Collector:
         left = self._look - len(values)
         for result in results:
             kind = type(result)
-            if kind is tuple and result and type(result[0]) is OutputTag:
-                if len(result) != 2:
-                    raise TypeError(_not_a_pair(result))
-                self.collect_side(result[0], result[1], timestamp)
-            else:
-                if kind not in IMMUTABLE:
-                    if kind is OutputTag:
-                        raise TypeError(_not_a_pair(results))
-                    try:
-                        hash(result)
-                    except Exception:
-                        result = settled(result)  # noqa: PLW2901
-                values.append(result)
-                timestamps.append(timestamp)
-                left -= 1
-                if not left:
-                    self._look = next_look(values, RUN_LIMIT)
-                    if not self._look:
-                        self.flush()
-                    values, timestamps = self.values, self.timestamps
-                    left = self._look - len(values)
+            if kind in TUPLES:
+                # In line, as in map.py: most records are tuples of values that cannot change.
+                for field in result:
+                    if type(field) not in FIXED:
+                        result = self._unfixed_tuple(result, timestamp)  # noqa: PLW2901
+                        break
+                if result is _TO_SIDE:
+                    continue
+            elif kind not in FIXED:
+                if kind is OutputTag:
+                    raise TypeError(_not_a_pair(results))
+                result = self._emitted(result)  # noqa: PLW2901
+            values.append(result)
+            timestamps.append(timestamp)
+            left -= 1
+            if not left:
+                self._look = next_look(values, RUN_LIMIT)
+                if not self._look:
+                    self.flush()
+                values, timestamps = self.values, self.timestamps
+                left = self._look - len(values)
+
+    def _unfixed_tuple(self, result: tuple[Any, ...], timestamp: int | None) -> Any:
+        """Return the record to emit, or ``_TO_SIDE`` if it was one for a side output."""
+        if type(result[0]) is not OutputTag or type(result) is not tuple:
+            return self._emitted(result)
+        if len(result) != 2:
+            raise TypeError(_not_a_pair(result))
+        self.collect_side(result[0], result[1], timestamp)
+        return _TO_SIDE
 
     def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
         """Take one value for a side output; without consumers it is dropped.
@@ -189,7 +180,7 @@ class Collector:
         run = self._side.get(tag.tag_id)
         if run is None:
             run = self._side[tag.tag_id] = _SideRun()
-        run.values.append(settled(value))
+        run.values.append(self._copied(value))
         run.timestamps.append(timestamp)
         if len(run.values) >= run.look:
             run.look = next_look(run.values, RUN_LIMIT)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
+from pillarbox._copies import Copier
 from pillarbox._elements import Records
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.keyed_run import KeyedRun
@@ -56,14 +57,23 @@ class Discard:
 
 
 class Fanout:
-    """Several consumers of one stream: each gets every element."""
+    """Several consumers of one stream: each gets every element.
 
-    def __init__(self, inputs: Sequence[Input]) -> None:
+    Args:
+        inputs: the consumers.
+        owners: how many of them, from the first on, get records of their own. The others share the given ones.
+    """
+
+    def __init__(self, inputs: Sequence[Input], copier: Copier, owners: int) -> None:
         self._inputs = tuple(inputs)
+        self._copied = copier.copied
+        self._owners, self._sharers = self._inputs[:owners], self._inputs[owners:]
 
     def process_records(self, records: Records) -> None:
         """Hand on a run."""
-        for consumer in self._inputs:
+        for consumer in self._owners:
+            consumer.process_records(records.copied(self._copied))
+        for consumer in self._sharers:
             consumer.process_records(records)
 
     def process_watermark(self, timestamp: int) -> None:
@@ -106,6 +116,7 @@ class OperatorContext:
         keyed: keyed state and timers, for an operator that says that it needs them (:class:`OperatorFactory`).
         job_parallelism: number of instances of an operator after a shuffle.
         counters: counts that are reported with the task's metrics.
+        copier: copies the values that the operator's functions emit.
         max_parallelism: number of key groups.
         epoch: number of the epoch that runs, or ran last.
         operator_state: declares states of the operator itself; None: there is no place for them, before a shuffle.
@@ -128,6 +139,7 @@ class OperatorContext:
     keyed: KeyedContext | None = None
     job_parallelism: int = 1
     counters: dict[str, int] = field(default_factory=dict)
+    copier: Copier = field(default_factory=partial(Copier, ""))
 
     @cached_property
     def metrics(self) -> UserMetrics:

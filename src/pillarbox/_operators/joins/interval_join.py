@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pillarbox._elements import Records
-from pillarbox._operators.frame.collector import Collector, settled
+from pillarbox._operators.frame.collector import Collector
 from pillarbox._operators.frame.contexts import EmittingContext
 from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.inputs import TwoInputs
@@ -93,10 +93,6 @@ class _Side:
 
     def keep(self, value: Any, timestamp: int) -> None:
         """Keep a record of the current key."""
-        try:
-            hash(value)
-        except Exception:
-            value = settled(value)
         state = self.state
         there = state.get(timestamp)
         if there is None:

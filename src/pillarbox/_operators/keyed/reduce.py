@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._operators.frame.collector import settled
 from pillarbox._operators.frame.function_operator import Pass
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keyed_run import KeyedRun
@@ -53,13 +52,13 @@ class ReduceOperator(KeyedOperator):
 
     def process_records(self, records: Records) -> None:
         """Fold the records of a run into the state of their keys."""
-        fold, state = self._fold_one, self._state
+        fold, state, copied = self._fold_one, self._state, self.context.copier.copied
         out: list[Any] = []
         with self.each(records, self.keying) as values:
             for value in values:
                 reduced = fold(state.value(), value)
                 state.update(reduced)
-                out.append(settled(reduced))
+                out.append(copied(reduced))
         if not self.context.batch:
             self.output.process_records(Records(out, records.timestamps))
         elif len(records):
@@ -99,7 +98,7 @@ class ReduceOperator(KeyedOperator):
         if not self._has_value:
             return
         self._has_value = False
-        self._final.values.append(self._state.value())
+        self._final.values.append(self.context.copier.copied(self._state.value()))
         self._final.timestamps.append(self._timestamp)  # type: ignore[union-attr]
         if len(self._final) >= _MANY:
             self.end_input()

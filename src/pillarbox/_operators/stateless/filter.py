@@ -25,8 +25,11 @@ class FilterOperator(FunctionOperator):
 
     def process_records(self, records: Records) -> None:
         """Filter a run."""
-        keep = self._judge(records)
-        kept = list(compress(records.values, keep))
+        if self.context.copier.is_off or records.is_fixed:
+            keep = self._judge(records)
+            kept = list(compress(records.values, keep))
+        else:
+            keep, kept = self._judge_each(records)
         if not kept:
             return
         timestamps = records.timestamps
@@ -37,9 +40,26 @@ class FilterOperator(FunctionOperator):
             keep = list(map(self.call, values))
             if len(keep) < len(records):
                 raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
-        if not _BOOLEANS.issuperset(map(type, keep)):
-            self._refuse(records.values, keep)
+        self._check(records.values, keep)
         return keep
+
+    def _judge_each(self, records: Records) -> tuple[list[bool], list[Any]]:
+        """Judge records that may change; return also copies of those that are kept: the function may hold them."""
+        call, copied = self.call, self.context.copier.copied
+        keep: list[Any] = []
+        kept: list[Any] = []
+        with self.each(records, self.keying) as values:
+            for value in values:
+                answer = call(value)
+                keep.append(answer)
+                if type(answer) in _BOOLEANS and answer:
+                    kept.append(copied(value))
+        self._check(records.values, keep)
+        return keep, kept
+
+    def _check(self, values: list[Any], keep: list[Any]) -> None:
+        if not _BOOLEANS.issuperset(map(type, keep)):
+            self._refuse(values, keep)
 
     def _refuse(self, values: list[Any], keep: list[Any]) -> None:
         """Refuse what is no bool: a coroutine or a generator is always true, and a None may be a forgotten return."""

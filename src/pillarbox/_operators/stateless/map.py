@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
+from pillarbox._copies import FIXED, TUPLES
 from pillarbox._elements import Records
-from pillarbox._operators.frame.collector import FIRST_LOOK, IMMUTABLE, hand_on, next_look, settled
+from pillarbox._operators.frame.collector import FIRST_LOOK, hand_on, next_look
 from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
@@ -20,7 +21,7 @@ class MapOperator(FunctionOperator):
 
     def process_records(self, records: Records) -> None:
         """Apply the function to a run."""
-        call = self.call
+        call, emitted = self.call, self.context.copier.emitted
         timestamps = records.timestamps
         out: list[Any] = []
         done = 0
@@ -30,12 +31,15 @@ class MapOperator(FunctionOperator):
                 append = out.append
                 for value in islice(values, look - len(out)):
                     result = call(value)
-                    # At once: the next call may change the result of this one.
-                    if type(result) not in IMMUTABLE:
-                        try:
-                            hash(result)
-                        except Exception:
-                            result = settled(result)
+                    # Copied at once: the next call may change it.
+                    kind = type(result)
+                    if kind in TUPLES:
+                        for field in result:
+                            if type(field) not in FIXED:
+                                result = emitted(result)
+                                break
+                    elif kind not in FIXED:
+                        result = emitted(result)
                     append(result)
                 if len(out) < look:
                     break

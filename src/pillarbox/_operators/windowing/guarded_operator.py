@@ -7,7 +7,6 @@ from typing import Any
 
 from pillarbox._errors import PillarboxError
 from pillarbox._operators.dead_letters.guarded import GuardedOperator
-from pillarbox._operators.frame.collector import settled
 from pillarbox._operators.functions.basic import TimeDomain
 from pillarbox._operators.windowing.operator import WindowOperator
 
@@ -51,4 +50,4 @@ class GuardedWindowOperator(GuardedOperator):
             self._take_back(marks, mark)
             # The window's content is now as it was before, also where the function changed it in place.
             self._backend.set_current_namespace(place)
-            self._letters.write(error, settled(self._guarded.kept()), key, timestamp)
+            self._letters.write(error, self.context.copier.copied(self._guarded.kept()), key, timestamp)

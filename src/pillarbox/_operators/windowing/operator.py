@@ -6,11 +6,12 @@ elements under the window that was first; trigger state and timers are under the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
 
+from pillarbox._copies import is_fixed
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.function_operator import Pass, under_keys
@@ -21,6 +22,7 @@ from pillarbox._operators.windowing.api.assigner import MergingWindowAssigner
 from pillarbox._operators.windowing.api.contexts import TriggerContext
 from pillarbox._operators.windowing.api.triggers import TriggerResult
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
+from pillarbox._operators.windowing.contents import Folded
 from pillarbox._operators.windowing.merging import MergingWindowSet, merging_windows
 from pillarbox._time.timestamps import MAX_WATERMARK
 
@@ -42,6 +44,7 @@ class WindowOperator(BaseWindowOperator):
         self._trigger = program.trigger
         self._contents = program.contents
         self._state = self.backend.get_state(program.contents.descriptor, namespaced=True)
+        self._shares_elements = isinstance(program.contents, Folded) and not context.copier.is_off
         self._merging: MergingWindowSet | None = None
         if isinstance(program.assigner, MergingWindowAssigner):
             windows = self.backend.get_state(merging_windows(program.assigner))
@@ -70,7 +73,12 @@ class WindowOperator(BaseWindowOperator):
     def _add(self, value: Any, timestamp: int | None, windows: Any) -> bool:
         """Add an element to its windows, which may merge; return whether any was not late."""
         taken, merging, ends = False, self._merging, self._is_event_time
-        for assigned in windows:
+        if self._shares_elements:
+            windows = list(windows)
+            elements = self._own_values(value, len(windows))
+        else:
+            elements = repeat(value)
+        for assigned, element in zip(windows, elements):
             window = place = assigned if merging is None else merging.add(assigned, self._on_merge)
             over = self._cleanup_time(window)
             if ends and over <= self._timers.current_watermark:
@@ -81,11 +89,17 @@ class WindowOperator(BaseWindowOperator):
             if merging is not None:
                 place = merging.state_window(window)
             self.backend.set_current_namespace(tuple(place))
-            self._contents.add(self._state, value, timestamp)
-            self._react(self._trigger.on_element(value, timestamp, window, self._enter(window)), window, place)
+            self._contents.add(self._state, element, timestamp)
+            self._react(self._trigger.on_element(element, timestamp, window, self._enter(window)), window, place)
             if over != MAX_WATERMARK:  # else it never ends
                 self._register(tuple(window), over)
         return taken
+
+    def _own_values(self, value: Any, count: int) -> Iterable[Any]:
+        """Return an element for each of its windows: an accumulator may begin with it, and be changed in place."""
+        if count < 2 or is_fixed(value):
+            return repeat(value)
+        return [*(self.context.copier.copied(value) for _ in range(count - 1)), value]
 
     def _forget(self, window: Any, merging: MergingWindowSet) -> None:
         """Remove a window that is over as an element comes for it: a former program may have kept it for longer."""

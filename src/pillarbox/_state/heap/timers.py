@@ -73,9 +73,11 @@ class HeapTimers:
             timestamp = self._checked(timestamp)
         table = self._table
         row = table.row if namespace is VOID_NAMESPACE else table.row_in(namespace)
-        slot = self.slot
-        if row[slot] is None:
-            row[slot] = timestamp
+        present = row[self.slot]
+        if present is None:
+            row[self.slot] = timestamp
+        elif type(present) is set and timestamp not in present:
+            present.add(timestamp)
         elif not self._add(row, timestamp):
             return
         if row[0] >= 0:

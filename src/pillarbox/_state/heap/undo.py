@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from operator import delitem, setitem
 from typing import Any
 
-from pillarbox._copies import ATOMS, are_fixed, copied, is_fixed
+from pillarbox._copies import FIXED, are_fixed, copied, is_fixed
 from pillarbox._state.chunks.large_collection import LiveMap
 from pillarbox._state.slots import Row
 
@@ -86,7 +86,7 @@ class Undo:
         if not self._active:
             return
         value = row[slot]
-        if type(value) not in ATOMS:
+        if type(value) not in FIXED:
             name = id(row), slot
             if name in self._copied:
                 return
@@ -115,7 +115,7 @@ class Undo:
         if not self._active or not entries:
             return
         value = entries.get(key)
-        if type(value) in ATOMS or id(entries) in self._copied or (name := (id(entries), key)) in self._copied:
+        if type(value) in FIXED or id(entries) in self._copied or (name := (id(entries), key)) in self._copied:
             return
         self._copied[name] = entries
         self._note(entries, key, copied(value))

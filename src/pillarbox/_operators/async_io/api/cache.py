@@ -10,7 +10,6 @@ from pillarbox._elements import Records
 from pillarbox._errors import OperatorError, ProgramError, check_count, shorten
 from pillarbox._operators.async_io.api.libraries import import_library
 from pillarbox._operators.async_io.api.request import NO_KEY, Request
-from pillarbox._operators.frame.collector import settled
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._time.duration import DurationLike, positive_millis, to_millis
@@ -22,8 +21,7 @@ class AsyncCache:
 
     The subtasks of one partition have a cache together, for as long as they live.
 
-    Each record gets a copy of a result that is a list, dictionary or set, or a tuple with such fields; objects of other
-    kinds are shared, so they are not to be changed.
+    Each record gets a copy of the result, unless that cannot change.
 
     Attributes:
         max_size: the maximum number of results; the least recently used one goes first.
@@ -90,6 +88,7 @@ class ResultCache:
 
     def __init__(self, settings: AsyncCache, context: OperatorContext) -> None:
         self._operator = context.name
+        self._copied = context.copier.copied
         self._keying = None if settings.key is None else Keying(settings.key, self._operator)
         clock = context.processing_time_service.relative_time_millis
         self._lease = context.shared.lease(("cache", context.uid), lambda: KeptResults(settings, clock))
@@ -117,7 +116,11 @@ class ResultCache:
                 f"operator {self._operator!r}: the record {shorten(value)} has the cache key {shorten(key)}, which"
                 " cannot be hashed: give AsyncCache a key"
             ) from error
-        return None if kept is None else copies(kept)
+        return None if kept is None else self.copies(kept)
+
+    def copies(self, results: Sequence[Any]) -> list[Any]:
+        """Return copies of kept results, which must not change."""
+        return list(map(self._copied, results))
 
     def join(self, request: Request, key: Any) -> bool:
         """Let a request lead, or follow the leading request for its key; return whether it leads: then it is asked."""
@@ -138,8 +141,3 @@ class ResultCache:
         leader.key = NO_KEY
         followers, leader.followers = leader.followers or (), None
         return followers
-
-
-def copies(results: Sequence[Any]) -> list[Any]:
-    """Return copies of results: those that are kept must not change."""
-    return [settled(result) for result in results]

@@ -107,7 +107,7 @@ class FunctionHost:
         if not is_coroutine_function(call):
             most = options.capacity + most_stuck(options.capacity)
             self._pool = DaemonThreads(most, f"pillarbox-pool {self._name}")
-            call = self._plain = _PlainCalls(call, self._pool)
+            call = self._plain = _PlainCalls(call, self._pool, context.copier.copied)
         try:
             self.workers: RequestWorkers = mine.run(
                 RequestWorkers,
@@ -120,6 +120,7 @@ class FunctionHost:
                 turns=turns,
                 clock=context.processing_time_service.relative_time_millis,
                 notify=notify,
+                copied=context.copier.copied if self._plain is None else _as_it_is,
                 cancellable=self._plain is None,
             )
             if isinstance(function, Function):
@@ -211,10 +212,14 @@ class _PlainCalls:
     """A plain function that can be awaited: it runs in a thread. Its result may be awaitable in turn.
 
     A thread cannot be cancelled: a call is awaited until its thread returns.
+
+    Args:
+        copied: copies a result, in that thread: other calls may change it before the loop takes it.
     """
 
-    def __init__(self, function: Callable[[Any], Any], pool: DaemonThreads) -> None:
+    def __init__(self, function: Callable[[Any], Any], pool: DaemonThreads, copied: Callable[[Any], Any]) -> None:
         self._function = function
+        self._copied = copied
         self._pool = pool
         self._context = copy_context()
         # Set by the mailbox thread: calls are not waited for any more.
@@ -231,18 +236,23 @@ class _PlainCalls:
         result, error = running.result()
         if error is not None:
             raise error
-        return await result if inspect.isawaitable(result) else result
+        return self._copied(await result) if inspect.isawaitable(result) else result
 
     def _outcome(self, context: Context, value: Any) -> tuple[Any, BaseException | None]:
         """Call the function, in a thread. A future would not take each error, and a loop would end with some."""
         try:
-            return context.run(self._function, value), None
+            result = context.run(self._function, value)
+            return result if inspect.isawaitable(result) else self._copied(result), None
         except StopIteration as error:
             stopped = RuntimeError("the function raised StopIteration")
             stopped.__cause__ = error
             return None, stopped
         except BaseException as error:
             return None, error
+
+
+def _as_it_is(result: Any) -> Any:
+    return result
 
 
 class _AsyncRuntimeContext(RuntimeContext):

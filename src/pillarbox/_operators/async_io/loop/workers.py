@@ -104,6 +104,7 @@ class RequestWorkers:
         turns: the order in which attempts begin under a rate limit, or None.
         clock: returns relative time (ms); called in the loop's thread.
         notify: called in the loop's thread when completed requests are to be taken; not again until they were.
+        copied: returns a copy of a result, before anything else runs in the loop: its function may change it later.
         cancellable: whether calls can be cancelled; calls of plain functions cannot.
     """
 
@@ -119,6 +120,7 @@ class RequestWorkers:
         turns: Turns | None,
         clock: Callable[[], int],
         notify: Callable[[], None],
+        copied: Callable[[Any], Any],
         cancellable: bool = True,
     ) -> None:
         self._operator = operator
@@ -131,6 +133,7 @@ class RequestWorkers:
         self._turns = turns
         self._clock = clock
         self._notify = notify
+        self._copied = copied
         self._cancellable = cancellable
         self._plenty = max(_PLENTY, places.most // 2)
         # Appended to by the mailbox thread, taken from by the workers.
@@ -224,7 +227,7 @@ class RequestWorkers:
         waiting, active, stuck = self._waiting, self._active, self._stuck
         completed, plenty, places = self._completed, self._plenty, self._places
         line = places.line
-        function, clock, batched = self._function, self._clock, self._batched
+        function, clock, batched, copied = self._function, self._clock, self._batched, self._copied
         simple = self._retry is None and self._turns is None
         clean = copy_context()
         try:
@@ -244,7 +247,7 @@ class RequestWorkers:
                         if request.started is None:
                             request.started = clock()
                         began = perf_counter()
-                        request.result = await function(request.values if batched else request.values[0])
+                        request.result = copied(await function(request.values if batched else request.values[0]))
                         request.seconds = perf_counter() - began
                     else:
                         await self._ask(request)
@@ -311,6 +314,7 @@ class RequestWorkers:
                 asked_to_wait = retry_after_millis(error)
             else:
                 if not self._again(request, None):
+                    request.result = self._copied(request.result)
                     request.seconds = perf_counter() - began
                     return
             assert self._retry is not None
