@@ -11,6 +11,7 @@ import pickle
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +53,7 @@ class Records:
             has one.
     """
 
-    __slots__ = ("timestamps", "values")
+    __slots__ = ("_is_fixed", "timestamps", "values")
 
     values: list[Any]
     timestamps: Sequence[int | None] | None
@@ -60,6 +61,7 @@ class Records:
     def __init__(self, values: list[Any], timestamps: Sequence[int | None] | None = None) -> None:
         self.values = values
         self.timestamps = timestamps
+        self._is_fixed: bool | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -67,7 +69,17 @@ class Records:
     @property
     def is_fixed(self) -> bool:
         """Whether no value can change."""
-        return are_fixed(self.values)
+        if self._is_fixed is None:
+            self._is_fixed = are_fixed(self.values)
+        return self._is_fixed
+
+    def choose(self, chosen: Sequence[bool]) -> Records:
+        """Return the records for which ``chosen`` is true."""
+        timestamps = self.timestamps
+        stamps = None if timestamps is None else list(compress(timestamps, chosen))
+        records = Records(list(compress(self.values, chosen)), stamps)
+        records._is_fixed = self._is_fixed or None
+        return records
 
     def copied(self, copied: Callable[[Any], Any]) -> Records:
         """Return the records with copies of their values; the records themselves if no value can change."""
@@ -103,6 +115,7 @@ class ArrowRecords(Records):
         self.stamps: Any | None = stamps
         self._values: list[Any] | None = None
         self._timestamps: list[int | None] | None = None
+        self._is_fixed: bool | None = None
 
     @property
     def values(self) -> list[Any]:  # type: ignore[override]
@@ -122,7 +135,9 @@ class ArrowRecords(Records):
     @property
     def is_fixed(self) -> bool:
         """Whether no value can change: a list or map in a row can."""
-        return not any(pa.types.is_nested(field.type) for field in self.batch.schema)
+        if self._is_fixed is None:
+            self._is_fixed = not any(pa.types.is_nested(field.type) for field in self.batch.schema)
+        return self._is_fixed
 
     def copied(self, copied: Callable[[Any], Any]) -> ArrowRecords:
         """Return the records with rows of their own, each decoded again; the records themselves if none can change."""

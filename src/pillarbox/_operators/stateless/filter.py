@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -25,15 +24,10 @@ class FilterOperator(FunctionOperator):
 
     def process_records(self, records: Records) -> None:
         """Filter a run."""
-        if self.context.copier.is_off or records.is_fixed:
-            keep = self._judge(records)
-            kept = list(compress(records.values, keep))
-        else:
-            keep, kept = self._judge_each(records)
-        if not kept:
-            return
-        timestamps = records.timestamps
-        self.output.process_records(Records(kept, None if timestamps is None else list(compress(timestamps, keep))))
+        is_shared = not (self.context.copier.is_off or records.is_fixed)
+        kept = self._judge_each(records) if is_shared else records.choose(self._judge(records))
+        if len(kept):
+            self.output.process_records(kept)
 
     def _judge(self, records: Records) -> list[bool]:
         with self.each(records, self.keying) as values:
@@ -43,19 +37,18 @@ class FilterOperator(FunctionOperator):
         self._check(records.values, keep)
         return keep
 
-    def _judge_each(self, records: Records) -> tuple[list[bool], list[Any]]:
-        """Judge records that may change; return also copies of those that are kept: the function may hold them."""
+    def _judge_each(self, records: Records) -> Records:
+        """Filter records that may change: they are copied at once, as the function may hold them."""
         call, copied = self.call, self.context.copier.copied
+        values: list[Any] = []
         keep: list[Any] = []
-        kept: list[Any] = []
-        with self.each(records, self.keying) as values:
-            for value in values:
+        with self.each(records, self.keying) as pending:
+            for value in pending:
                 answer = call(value)
                 keep.append(answer)
-                if type(answer) in _BOOLEANS and answer:
-                    kept.append(copied(value))
+                values.append(copied(value) if type(answer) in _BOOLEANS and answer else None)
         self._check(records.values, keep)
-        return keep, kept
+        return Records(values, records.timestamps).choose(keep)
 
     def _check(self, values: list[Any], keep: list[Any]) -> None:
         if not _BOOLEANS.issuperset(map(type, keep)):

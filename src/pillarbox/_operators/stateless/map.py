@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -11,6 +12,7 @@ from pillarbox._operators.frame.collector import FIRST_LOOK, hand_on, next_look
 from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
+from pillarbox._operators.frame.pure_functions import is_pure
 
 
 class MapOperator(FunctionOperator):
@@ -18,29 +20,22 @@ class MapOperator(FunctionOperator):
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
         super().__init__(context, function, "map", keying)
+        self._is_pure = is_pure(self.call)
 
     def process_records(self, records: Records) -> None:
         """Apply the function to a run."""
-        call, emitted = self.call, self.context.copier.emitted
+        call = self.call
+        shares_nothing = self.context.copier.is_off or (self._is_pure and records.is_fixed)
         timestamps = records.timestamps
         out: list[Any] = []
         done = 0
         look = FIRST_LOOK
         with self.each(records, self.keying) as values:
             while look:
-                append = out.append
-                for value in islice(values, look - len(out)):
-                    result = call(value)
-                    # Copied at once: the next call may change it.
-                    kind = type(result)
-                    if kind in TUPLES:
-                        for field in result:
-                            if type(field) not in FIXED:
-                                result = emitted(result)
-                                break
-                    elif kind not in FIXED:
-                        result = emitted(result)
-                    append(result)
+                if shares_nothing:
+                    out += map(call, islice(values, look - len(out)))
+                else:
+                    self._call_each(islice(values, look - len(out)), out)
                 if len(out) < look:
                     break
                 look = next_look(out)
@@ -48,6 +43,24 @@ class MapOperator(FunctionOperator):
                     end = done + len(out)
                     hand_on(self.output, out, None if timestamps is None else timestamps[done:end])
                     out, done, look = [], end, FIRST_LOOK
+            if done + len(out) < len(records):
+                raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
         if out:
             rest = timestamps if not done or timestamps is None else timestamps[done:]
             self.output.process_records(Records(out, rest))
+
+    def _call_each(self, values: Iterable[Any], out: list[Any]) -> None:
+        """Apply the function to values, and copy results that may change at once, before the next call."""
+        call, emitted, append = self.call, self.context.copier.emitted, out.append
+        for value in values:
+            result = call(value)
+            kind = type(result)
+            if kind not in FIXED:
+                if kind in TUPLES:
+                    for field in result:
+                        if type(field) not in FIXED:
+                            result = emitted(result)
+                            break
+                else:
+                    result = emitted(result)
+            append(result)
