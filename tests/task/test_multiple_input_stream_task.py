@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pillarbox._elements import Barrier, EndOfData, Records, Watermark, channel_code
+from pillarbox._elements import Barrier, EndOfData, Records, Watermark, WatermarkStatus, channel_code
 from pillarbox._errors import (
     CheckpointMismatchError,
     ExchangeError,
@@ -155,7 +155,7 @@ def test_operators_are_told_of_commits_and_get_their_own_state_back():
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_due_processing_time_timers_fire_first_in_an_epoch(declared):
+def test_overdue_processing_time_timers_fire_after_the_records_of_an_epoch(declared):
     """Also where the program does not say that it uses them: then with the next data."""
     store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
     operator = node(KeyedProcessOperator, "sum", Sum(), Keying(parity, "key_by"))
@@ -164,7 +164,7 @@ def test_due_processing_time_timers_fire_first_in_an_epoch(declared):
     assert task.next_wake_up == 50
     assert clock.active_timer_timestamps() == []  # between epochs nothing may fire
     clock.set_current_time(70)
-    assert sent(run_shuffled(task, store, Records([2]))) == [("P50", None), ("P70", None), 2]
+    assert sent(run_shuffled(task, store, Records([2]))) == [2, ("P50", 2), ("P70", 2)]
     assert task.next_wake_up == 90
     task.close()
     again = MultipleInputStreamTask(vertex_of(operator, shuffled=True), 0, clock=clock)
@@ -172,6 +172,17 @@ def test_due_processing_time_timers_fire_first_in_an_epoch(declared):
     assert sent(run_shuffled(again, store)) == [("P90", 2)]
     assert again.next_wake_up is None
     again.close()
+
+
+def test_overdue_timers_fire_between_the_watermarks_and_the_idleness_of_an_epoch():
+    store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
+    task = sum_task(clock=clock)
+    run_shuffled(task, store, Records(["p50"]))
+    clock.set_current_time(60)
+    elements = Records([2]), Watermark(7), WatermarkStatus(True)
+    got = sent(run_shuffled(task, store, *elements), target=5)
+    assert got == [2, Watermark(7), ("P50", 2), WatermarkStatus(True), Barrier(2)]
+    task.close()
 
 
 def test_a_timer_fires_within_an_epoch():

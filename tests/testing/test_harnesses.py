@@ -361,7 +361,7 @@ def test_an_epoch_that_raises_leaves_no_trace():
         assert harness.run_epoch() == {"main": [], "late": []}
         harness.push("words", ("a", "x"))
         harness.set_processing_time(100)
-        assert harness.run_epoch()["main"] == [("a", "PROCESSING_TIME", 100), ("a", 3)]
+        assert harness.run_epoch()["main"] == [("a", 3), ("a", "PROCESSING_TIME", 100)]
         assert harness.get_output("late") == ["a"]
 
 

@@ -15,7 +15,6 @@ from pillarbox._errors import CheckpointMismatchError, ProgramError
 from pillarbox._state.chunks.head import META, LogIdentity
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.heap.backend import KeyedStateBackend
-from pillarbox._state.heap.timer_queue import TimerQueue
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.log.state_log import StateLog
 from pillarbox._time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
@@ -68,13 +67,35 @@ def timers():
 
 
 class TimerServiceMachine(RuleBasedStateMachine):
-    """Registering, deleting and firing in any order, in both time domains."""
+    """Registering, deleting and firing in any order, in both time domains, also over epochs."""
 
     @initialize(namespaced=st.booleans())
     def begin(self, namespaced):
         self.namespaced = namespaced
         self.timers = Timers(namespaced)
         self.set: dict[str, set[tuple[int, str, str | None]]] = {"event": set(), "processing": set()}
+        # When the epoch began; timers that wait for an overdue timer of their key.
+        self.began = -1
+        self.held: set[tuple[int, str, str | None]] = set()
+
+    @property
+    def waiting(self):
+        return {timer for timer in self.set["processing"] if timer[0] <= self.began or timer in self.held}
+
+    @rule()
+    def begin_epoch(self):
+        self.end_epoch()
+        self.began = self.timers.clock.current_processing_time()
+        self.timers.service.begin_epoch(self.began)
+        assert self.timers.take() == []
+        self.check()
+
+    @rule()
+    def end_epoch(self):
+        expected, self.held = self.waiting, set()
+        self.timers.service.fire_overdue_processing_time_timers()
+        self.set["processing"] -= expected
+        self.check_took("processing", expected)
 
     @rule(
         domain=st.sampled_from(["event", "processing"]),
@@ -98,21 +119,31 @@ class TimerServiceMachine(RuleBasedStateMachine):
     @rule(step=st.integers(0, 5))
     def clock(self, step):
         self.timers.clock.advance(step)
-        self.check_fired("processing", self.timers.clock.current_processing_time())
+        due = set()
+        for timer in sorted(self.set["processing"] - self.waiting, key=str):
+            if timer[0] <= self.timers.clock.current_processing_time():
+                busy = {waiting[1] for waiting in self.waiting}
+                (self.held if timer[1] in busy else due).add(timer)
+        self.set["processing"] -= due
+        self.check_took("processing", due)
 
     @rule()
     def written_and_read(self):
-        """The queues are an index over the rows: made anew from them, they are the same."""
+        """The queues are an index over the rows, between epochs: made anew from them, they are the same."""
+        self.end_epoch()
         for timers in (self.timers.service.event_timers, self.timers.service.processing_timers):
             assert isinstance(timers, HeapTimers)
             rows = self.timers.rows()
-            timers.queue = TimerQueue()
+            timers.clear()
             timers.load(list(rows), list(rows.values()))
         self.check()
 
     def check_fired(self, domain, limit):
         due = {timer for timer in self.set[domain] if timer[0] <= limit}
         self.set[domain] -= due
+        self.check_took(domain, due)
+
+    def check_took(self, domain, due):
         fired = self.timers.take()
         assert sorted(fired, key=str) == sorted(((domain, *timer) for timer in due), key=str)
         assert [timer[1] for timer in fired] == sorted(timer[1] for timer in fired)
@@ -124,6 +155,7 @@ class TimerServiceMachine(RuleBasedStateMachine):
         assert service.num_processing_time_timers() == len(self.set["processing"])
         earliest = min((timer[0] for timer in self.set["processing"]), default=None)
         assert service.next_processing_time_timer() == earliest
+        earliest = min((timer[0] for timer in self.set["processing"] - self.waiting), default=None)
         # T4: at most one is scheduled, and not behind the earliest.
         scheduled = clock.active_timer_timestamps()
         assert len(scheduled) <= 1

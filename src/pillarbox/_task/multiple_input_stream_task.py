@@ -25,6 +25,7 @@ from pillarbox._task.metrics import TaskMetrics
 from pillarbox._task.network.batch_input import BatchInput
 from pillarbox._task.network.input_gate import InputGate
 from pillarbox._task.network.task_input import DataInputStatus, IteratorReader
+from pillarbox._task.operator_chain import OperatorChain
 from pillarbox._task.stream_task import EpochPhase, StreamTask
 from pillarbox._task.vertex import Vertex, edge_in
 from pillarbox._time.clock import ProcessingTimeService
@@ -210,13 +211,13 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.total += self._restore_seconds
         self.metrics.epoch.total += self._restore_seconds
         self._keys = KeySample(self.subtask)
-        # Even if the program is not known to use processing time: timers that are due fire with the next data.
+        # Even if the program is not known to use processing time: timers that are overdue fire with the next data.
         self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
 
     def _start_timers(self) -> None:
-        now = self.clock.current_processing_time()
+        began = self.clock.read_beginning()
         for service in self.chain.timer_services():
-            service.fire_due_processing_time_timers(now)
+            service.begin_epoch(began)
 
     def _process(self, item: Any) -> None:
         if self._batch is not None and self._batch.complete:
@@ -270,7 +271,8 @@ class MultipleInputStreamTask(StreamTask):
             self._reader.close()
             self._reader = IteratorReader(self._batch.in_order())
             return DataInputStatus.MORE_AVAILABLE
-        self.gate.advance(self._epoch_time, self.chain)
+        self.gate.advance(self._epoch_time, _FiresOverdueTimers(self.chain))
+        self.chain.fire_overdue_timers()
         if self._is_last:
             self.gate.end(self.chain)
         if ended or self._is_last:
@@ -351,6 +353,19 @@ class MultipleInputStreamTask(StreamTask):
             held_by=self.gate.held_by(),
             key_sample=self._keys.taken(),
         )
+
+
+class _FiresOverdueTimers:
+    """The input of a chain at the end of an epoch's records: overdue timers fire after watermarks, before idleness."""
+
+    def __init__(self, chain: OperatorChain) -> None:
+        self._chain = chain
+        self.process_watermark = chain.process_watermark
+
+    def process_status(self, idle: bool) -> None:
+        if idle:
+            self._chain.fire_overdue_timers()
+        self._chain.process_status(idle)
 
 
 def _setting_of(memory: Memory | None) -> str:

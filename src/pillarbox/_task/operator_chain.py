@@ -166,13 +166,19 @@ class OperatorChain:
     def process_watermark(self, timestamp: int) -> None:
         """Advance event time, from the head on."""
         if timestamp == MAX_WATERMARK:
-            # Records that fired timers are about to emit would come too late downstream.
+            # Records that timers are about to emit would come too late downstream.
+            self.fire_overdue_timers()
             quiesce(self.operators[0], self._clocks[0])
         self.head.process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
         """Hand on a change between idle and active."""
         self.head.process_status(idle)
+
+    def fire_overdue_timers(self) -> None:
+        """Fire the processing-time timers that waited for the epoch's records."""
+        for service in self.timer_services():
+            service.fire_overdue_processing_time_timers()
 
     # -- the end of the data --
 

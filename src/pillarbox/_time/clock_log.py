@@ -109,6 +109,7 @@ class LoggedClock(ProcessingTimeService):
         self._inner = inner
         self._buffers = buffers
         self.log: ClockLog = ClockLog()
+        self._began: int | None = None
         # The thread whose readings it has; None: no epoch has begun.
         self._thread: int | None = None
         self._readings = 0
@@ -121,14 +122,27 @@ class LoggedClock(ProcessingTimeService):
         self._readings, self._shown = 0, None
         self._inner.begin_epoch()
 
+    def read_beginning(self) -> int:
+        """Return the time at which the epoch begins: its first reading, or the beginning of the epoch before if later.
+
+        The mailbox thread calls it.
+        """
+        now = self._inner.current_processing_time()
+        self._began = now if self._began is None else max(now, self._began)
+        self._log_reading(self._began)
+        return self._began
+
     def current_processing_time(self) -> int:
         now = self._inner.current_processing_time()
         if threading.get_ident() == self._thread:
-            if now != self._shown:
-                self._shown = now
-                self.log.read(self._buffers(), self._readings, now)
-            self._readings += 1
+            self._log_reading(now)
         return now
+
+    def _log_reading(self, now: int) -> None:
+        if now != self._shown:
+            self._shown = now
+            self.log.read(self._buffers(), self._readings, now)
+        self._readings += 1
 
     def log_firing(self, timestamp: int) -> None:
         """Note that a timer fires. The mailbox thread calls it."""

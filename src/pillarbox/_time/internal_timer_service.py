@@ -38,6 +38,23 @@ class KeyedTimers(Protocol):
         """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
 
 
+class KeyedProcessingTimers(KeyedTimers, Protocol):
+    """Processing-time timers: those that are overdue when an epoch begins wait for its records."""
+
+    def begin_epoch(self, now: int) -> None:
+        """Let the timers up to and at ``now`` wait for :meth:`fire_overdue`."""
+
+    def next_for_clock(self) -> int | None:
+        """Return the earliest timestamp that has a timer which the clock is to fire."""
+
+    def has_overdue(self) -> bool:
+        """Return whether timers wait for :meth:`fire_overdue`."""
+        ...
+
+    def fire_overdue(self, trigger: Callable[[int, Any], None]) -> None:
+        """Fire overdue timers in timestamp order, also those that are set meanwhile, and those that wait for them."""
+
+
 class KeyContext(Protocol):
     """The keyed state as a timer service needs it: the current key, and timers.
 
@@ -47,7 +64,13 @@ class KeyContext(Protocol):
     operator: str
     key: Any
 
-    def create_timers(self, name: str, *, namespaced: bool = False) -> KeyedTimers: ...
+    def create_timers(self, name: str, *, namespaced: bool = False) -> Any:
+        """Return the timers of one time domain: :class:`KeyedTimers`, or :class:`KeyedProcessingTimers`.
+
+        Args:
+            name: the service's name and ``/event`` or ``/processing``.
+        """
+        ...
 
 
 class Triggerable(Protocol):
@@ -91,7 +114,7 @@ class InternalTimerService:
         self.triggerable: Triggerable = triggerable
         self._clock = processing_time_service
         self.event_timers: KeyedTimers = keys.create_timers(f"{name}/event", namespaced=namespaced)
-        self.processing_timers: KeyedTimers = keys.create_timers(f"{name}/processing", namespaced=namespaced)
+        self.processing_timers: KeyedProcessingTimers = keys.create_timers(f"{name}/processing", namespaced=namespaced)
         self._scheduled: ScheduledTimer | None = None
         self._scheduled_at: int | None = None
 
@@ -165,13 +188,25 @@ class InternalTimerService:
 
         return call
 
+    def begin_epoch(self, now: int) -> None:
+        """Let the processing-time timers up to and at ``now`` wait for the epoch's records; schedule the next."""
+        self.processing_timers.begin_epoch(now)
+        self.schedule()
+
     def fire_due_processing_time_timers(self, now: int) -> None:
-        """Fire all processing-time timers up to ``now``, in order, then schedule the next."""
+        """Fire the processing-time timers up to ``now``, in order, except for overdue ones; then schedule the next."""
         self._scheduled_at = None
-        first = self.processing_timers.next_timestamp()
+        first = self.processing_timers.next_for_clock()
         if first is not None and first <= now:
             self.processing_timers.fire(now, self.triggerable.on_processing_time)
             # Once for all of them: there may be timers of many keys.
+            self.triggerable.flush()
+        self.schedule()
+
+    def fire_overdue_processing_time_timers(self) -> None:
+        """Fire the processing-time timers that waited for the epoch's records."""
+        if self.processing_timers.has_overdue():
+            self.processing_timers.fire_overdue(self.triggerable.on_processing_time)
             self.triggerable.flush()
         self.schedule()
 
@@ -181,7 +216,7 @@ class InternalTimerService:
 
     def schedule(self) -> None:
         """Schedule the earliest processing-time timer with the clock."""
-        timestamp = self.processing_timers.next_timestamp()
+        timestamp = self.processing_timers.next_for_clock()
         if timestamp == self._scheduled_at:
             return
         self.unschedule()

@@ -88,15 +88,17 @@ def test_a_worker_whose_clock_is_behind_fires_a_timer_without_input(clock):
     assert timers(query) == []
 
 
-def test_a_timer_that_is_set_for_the_batch_s_own_time_or_before_fires_in_the_next_batch(clock):
+def test_a_timer_that_is_set_for_the_batch_s_own_time_or_before_fires_at_its_end(clock):
     for early in (0, 1, 500):
         query = reminding()
-        assert query.run_batch([NOON - early], now=NOON) == []
-        assert timers(query) == [NOON + 1]
-        clock.now = NOON + 2
-        assert query.run_batch(now=NOON + 2) == [NOON - early]
+        assert query.run_batch([NOON - early], now=NOON) == [NOON - early]
         assert timers(query) == []
-        clock.now = NOON
+    query = reminding()
+    assert query.run_batch([NOON + 1], now=NOON) == []
+    assert timers(query) == [NOON + 1]
+    clock.now = NOON + 2
+    assert query.run_batch(now=NOON + 2) == [NOON + 1]
+    assert timers(query) == []
 
 
 def test_a_timer_for_which_spark_calls_is_deleted_once(clock):

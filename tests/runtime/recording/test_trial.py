@@ -121,8 +121,8 @@ def test_what_a_timer_does(task):
     found = compare(task, Adds(at_timer="silent"))
     first = found.first
     assert first is not None
-    # The timers fire before the first record.
-    assert (first.number, first.record, first.then.output) == (0, None, [])
+    # The timers fire after the last record.
+    assert (first.number, first.record, first.then.output) == (10, None, [])
     assert first.now.output == ["'silent'"] * 3
 
 

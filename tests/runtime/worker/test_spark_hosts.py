@@ -219,11 +219,8 @@ def test_a_timer_of_sparks_is_kept_at_the_earliest_one(monkeypatch):
     assert [sorted(timers) for timers in handle.timers.values()] == [[far + 3]]
     assert query.run_batch([far + 1]) == []
     assert [sorted(timers) for timers in query.handles[0].timers.values()] == [[far + 1]]
-    # A timer that is due fires in the next epoch, which Spark's own timer brings about where there is no data.
-    assert query.run_batch([5]) == []
-    (at,) = query.handles[0].timers.values()
-    assert at == {5}
-    assert query.run_batch(now=6) == [5]
+    # One that is overdue when it is set fires in the same epoch.
+    assert query.run_batch([5]) == [5]
     assert [sorted(timers) for timers in query.handles[0].timers.values()] == [[far + 1]]
 
 
@@ -231,8 +228,9 @@ def test_a_subtask_has_one_epoch_in_a_batch():
     """Spark calls for its rows, and once more for its timer."""
     env = StreamExecutionEnvironment().set_parallelism(1)
     query = Query(env, env.from_collection([]).map(lambda row: row.value).key_by(lambda value: 0).process(Remind()))
-    query.run_batch([5])
-    assert query.run_batch([4_000_000_000_000], now=6) == [5]
+    far = 4_000_000_000_000
+    query.run_batch([far])
+    assert query.run_batch([far + 7], now=far + 1) == []
     assert [report.epoch for report in query.reports if report.level == 1] == [2]
 
 

@@ -273,7 +273,7 @@ class KeyedStateBackend(KeyRows):
         # (Batch mode comes here for each key: a loop for each kind, and a call where there is something to drop.)
         for each in (self.timers, self.namespaces.timers):
             for timers in each:
-                if timers.queue.size:
+                if len(timers):
                     timers.clear()
 
     # -- looking at it, for metrics and harnesses --
@@ -357,7 +357,7 @@ class KeyedStateBackend(KeyRows):
         if self._undo is not None:
             self._undo.end_epoch()
         for timers in (*self.timers, *self.namespaces.timers):
-            timers.queue.end_epoch()
+            timers.end_epoch()
         return changed, removed
 
     def rewrite_all(self) -> None:

@@ -110,4 +110,4 @@ class KeyRows(RowTable):
 
     def without_timers(self) -> list[str]:
         """Return the names of the slots of timers that no row has any timer in."""
-        return [timers.name for timers in self.timers if not timers.queue.size and timers.next_timestamp() is None]
+        return [timers.name for timers in self.timers if not len(timers) and timers.next_timestamp() is None]

@@ -10,6 +10,7 @@ from operator import is_, itemgetter
 from typing import Any, NoReturn
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox._state.heap.processing_timers import ProcessingTimers
 from pillarbox._state.heap.states import STATES, CurrentRow
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.slots import FIRST_SLOT, KEPT, LATE, NEW, STAMPS, STATE, Row, SlotSpec, stale_entry, state_name
@@ -282,7 +283,8 @@ class RowTable:
 
     def add_timers(self, name: str) -> HeapTimers:
         """Return the timers of one time domain, in a slot of their own."""
-        timers = HeapTimers(name, self, self.add_slot(SlotSpec(name, "timers")))
+        kind = ProcessingTimers if name.endswith("/processing") else HeapTimers
+        timers = kind(name, self, self.add_slot(SlotSpec(name, "timers")))
         self.timers.append(timers)
         return timers
 

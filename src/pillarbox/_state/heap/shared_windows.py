@@ -428,11 +428,13 @@ class _WindowTimers(HeapTimers):
     Whether one calls for a key, the key's row says.
     """
 
-    __slots__ = ("_windows",)
+    __slots__ = ("_began", "_due", "_windows")
 
     def __init__(self, name: str, windows: SharedWindows, slot: int) -> None:
         super().__init__(name, windows, slot)
         self._windows = windows
+        # When the epoch began, and what time the clock has passed since.
+        self._began = self._due = MIN_TIMESTAMP - 1
 
     def __len__(self) -> int:
         if self is not self._windows.clock:
@@ -459,9 +461,31 @@ class _WindowTimers(HeapTimers):
         """Refuse: they go with their window."""
         raise AssertionError("timers of windows of all keys are not deleted")
 
+    def begin_epoch(self, now: int) -> None:
+        """Let the timers up to and at ``now`` wait for the end of the epoch's records, and later ones for them."""
+        self._began = self._due = now
+
+    def next_for_clock(self) -> int | None:
+        """Return the earliest timestamp that has a timer, unless this is overdue."""
+        first = self.next_timestamp()
+        return None if first is None or first <= self._began else first
+
+    def has_overdue(self) -> bool:
+        """Return whether timers wait."""
+        return self.next_timestamp() is not None and self.next_for_clock() is None
+
+    def fire_overdue(self, trigger: Callable[[int, Any], None]) -> None:
+        """Fire the timers that waited."""
+        self._began = MIN_TIMESTAMP - 1
+        self.fire(self._due, trigger)
+
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
         """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
         queue, by_namespace = self.queue, self._windows.by_namespace
+        first = queue.next_timestamp()
+        if first is not None and first <= self._began:
+            self._due = max(self._due, limit)
+            return
         while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
             for namespace in queue.pop(timestamp):
                 queue.size -= 1

@@ -47,13 +47,14 @@ class HeapTimers:
     A row's slot holds None, one timestamp, or a set of them: most keys have one timer, and a set costs 200 bytes.
     """
 
-    __slots__ = ("_table", "name", "queue", "slot")
+    __slots__ = ("_dequeue", "_enqueue", "_table", "name", "queue", "slot")
 
     def __init__(self, name: str, table: RowsOfTimers, slot: int) -> None:
         self.name: str = name
         self._table = table
         self.queue: TimerQueue = TimerQueue()
         self.slot: int = slot
+        self._use_queue()
 
     def __len__(self) -> int:
         return self.queue.size
@@ -82,7 +83,7 @@ class HeapTimers:
             return
         if row[0] >= 0:
             table.touch_row(row)
-        self.queue.add(timestamp, row[1])
+        self._enqueue(timestamp, row[1])
 
     def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
         """Remove a timer of the current key, or of the current key in a namespace, if it has it.
@@ -94,7 +95,7 @@ class HeapTimers:
             timestamp = self._checked(timestamp)
         row = self.row_for(namespace)
         if self._forget(row, timestamp):
-            self.queue.discard(timestamp, row[1])
+            self._dequeue(timestamp, row[1])
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
         """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile.
@@ -158,16 +159,27 @@ class HeapTimers:
     def put_back(self, row: Row, timestamp: int) -> None:
         """Add a timer to a row that has changed."""
         self._add(row, timestamp)
-        self.queue.add(timestamp, row[1])
+        self._enqueue(timestamp, row[1])
 
     def take_away(self, row: Row, timestamp: int) -> None:
         """Remove a timer from a row that has changed."""
         self._forget(row, timestamp)
-        self.queue.discard(timestamp, row[1])
+        self._dequeue(timestamp, row[1])
 
     def clear(self) -> None:
         """Drop all timers, the rows that they are in being dropped."""
         self.queue = TimerQueue()
+
+        self._use_queue()
+
+    def _use_queue(self) -> None:
+        # A call less on the hottest path: timers are added and removed by methods of their queue.
+        self._enqueue: Callable[[int, Any], None] = self.queue.add
+        self._dequeue: Callable[[int, Any], None] = self.queue.discard
+
+    def end_epoch(self) -> None:
+        """Take note that the timers so far are in the log."""
+        self.queue.end_epoch()
 
     # -- slots --
 

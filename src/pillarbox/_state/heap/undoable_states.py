@@ -20,6 +20,7 @@ from pillarbox._state.descriptors import (
     ValueState,
     ValueStateDescriptor,
 )
+from pillarbox._state.heap.processing_timers import ProcessingTimers
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.heap.undo import Undo
 from pillarbox._state.slots import Row
@@ -235,6 +236,11 @@ class UndoableTimers:
         self._undo = undo
         self.next_timestamp = timers.next_timestamp
         self.fire = timers.fire
+        if isinstance(timers, ProcessingTimers):
+            self.begin_epoch = timers.begin_epoch
+            self.next_for_clock = timers.next_for_clock
+            self.has_overdue = timers.has_overdue
+            self.fire_overdue = timers.fire_overdue
 
     def __len__(self) -> int:
         return len(self._timers)
