@@ -174,14 +174,14 @@ def test_overdue_processing_time_timers_fire_after_the_records_of_an_epoch(decla
     again.close()
 
 
-def test_overdue_timers_fire_between_the_watermarks_and_the_idleness_of_an_epoch():
+def test_overdue_timers_fire_before_the_input_is_idle():
     store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
     task = sum_task(clock=clock)
     run_shuffled(task, store, Records(["p50"]))
     clock.set_current_time(60)
     elements = Records([2]), Watermark(7), WatermarkStatus(True)
     got = sent(run_shuffled(task, store, *elements), target=5)
-    assert got == [2, Watermark(7), ("P50", 2), WatermarkStatus(True), Barrier(2)]
+    assert got == [2, ("P50", 2), Watermark(7), WatermarkStatus(True), Barrier(2)]
     task.close()
 
 
