@@ -12,7 +12,15 @@ from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError, check_kind, check_text, shorten
 from pillarbox._generics import T
 from pillarbox._graph.program import Program
-from pillarbox._graph.transformations import CollectionSource, DataFrameSource, SinkTransformation, Transformation
+from pillarbox._graph.transformations import (
+    CollectionSource,
+    DataFrameSource,
+    OperatorTransformation,
+    SinkTransformation,
+    SourceTransformation,
+    Transformation,
+    steps_leading_to,
+)
 from pillarbox._rows import Row
 from pillarbox._runtime.base import Runtime
 from pillarbox._runtime.local import LocalJob, LocalRuntime, Savepoint
@@ -48,6 +56,8 @@ class StreamExecutionEnvironment(ProgramSettings):
         self._sinks: list[SinkTransformation] = []
         # Ends that became DataFrames, by name: the plan shows them.
         self._outputs: dict[str, SinkTransformation] = {}
+        # All ends, of any program.
+        self._ends: list[SinkTransformation] = []
 
     if not TYPE_CHECKING:
 
@@ -158,6 +168,8 @@ class StreamExecutionEnvironment(ProgramSettings):
               [0] collection -> map: str -> print
         """
         sinks = [*self._sinks, *self._outputs.values()]
+        if self._sinks:
+            sinks += self._branches(_is_bounded)
         if not sinks:
             # Show what there is so far: every stream that nothing takes yet.
             taken = {upstream for step in self._steps for upstream in step.inputs}
@@ -170,13 +182,14 @@ class StreamExecutionEnvironment(ProgramSettings):
     def execute(self, job_name: str = "pillarbox") -> None:
         """Run the program's own sinks, such as ``print()``, to the end of its bounded sources.
 
-        Each runs once: a second call runs the sinks that were added since.
+        As in Flink, a branch that ends in an operator runs as well: ``stream.map(write)`` needs no sink. Each sink and
+        branch runs once: a second call runs those that were added since.
 
         Args:
             job_name: the program's name, for people.
 
         Raises:
-            ProgramError: there is no sink to run.
+            ProgramError: there is neither a sink nor a branch to run.
             OperatorError: a function raised.
 
         Example:
@@ -185,9 +198,11 @@ class StreamExecutionEnvironment(ProgramSettings):
             to
             be
         """
-        program = self._compile(job_name, self._sinks)
+        branches = self._branches(_is_bounded)
+        program = self._compile(job_name, [*self._sinks, *branches])
         # As in Flink: the next execute() runs the sinks that are added from here on.
         self._sinks = []
+        self._ends += branches
         for _ in self._runtime.collect(program):
             pass
 
@@ -226,7 +241,8 @@ class StreamExecutionEnvironment(ProgramSettings):
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id;
                 to be exactly-once, its writes must replace what it wrote for the same batch id. The outputs are
-                computed once before the call, and kept until it returns, so each may be read several times.
+                computed once before the call, and kept until it returns, so each may be read several times. Branches of
+                the same sources that end in an operator run as well, as in :meth:`execute`.
             outputs: the stream of each output, by name, or stream and columns, as in :meth:`DataStream.to_dataframe`.
 
         Raises:
@@ -260,8 +276,32 @@ class StreamExecutionEnvironment(ProgramSettings):
             stream, columns = output
             schemas[name] = declared_columns(stream._step, columns, f"for_each_batch(): output {name!r}")
             sinks.append(stream._columns_sink(name, schemas[name]))
-        program = self._compile("for_each_batch", sinks)
+        sources = set(steps_leading_to(sinks))
+        branches = self._branches(sources.__contains__)
+        program = self._compile("for_each_batch", [*sinks, *branches])
+        self._ends += branches
         return self._runtime.for_each_batch(program, schemas, function)
+
+    def _branches(self, takes: Callable[[SourceTransformation], bool]) -> list[SinkTransformation]:
+        """Return ends for the operators whose results nothing takes, and which no other operator follows.
+
+        Args:
+            takes: whether the program may read a source.
+        """
+        taken = set(steps_leading_to(self._ends))
+        operators = [
+            step
+            for step in self._steps
+            if isinstance(step, OperatorTransformation) and step not in taken and step.strategy is None
+        ]
+        followed = {step for operator in operators for step in steps_leading_to(operator.inputs)}
+        sinks: list[SinkTransformation] = []
+        for step in operators:
+            sources = [each for each in steps_leading_to([step]) if isinstance(each, SourceTransformation)]
+            if step not in followed and all(map(takes, sources)):
+                uid = f"discard-{step.effective_uid}"
+                sinks.append(SinkTransformation(self._next() + len(sinks), "discard", [step], uid=uid))
+        return sinks
 
     def _collect(self, sink: SinkTransformation) -> Generator[list[Any], None, None]:
         """Return the results of a program, in portions, while it runs."""
@@ -273,3 +313,7 @@ class StreamExecutionEnvironment(ProgramSettings):
     def _add(self, step: Transformation) -> Transformation:
         self._steps.append(step)
         return step
+
+
+def _is_bounded(source: SourceTransformation) -> bool:
+    return not (isinstance(source, DataFrameSource) and source.dataframe.isStreaming)

@@ -442,7 +442,9 @@ class Stream(OperatorSettings, Generic[T1]):
         """
         if kind is not None:
             attributes = {"uid": f"{kind}-{name}", "output": name, **attributes}
-        return SinkTransformation(self._env._next(), name, [self._plain_step()], **attributes)
+        sink = SinkTransformation(self._env._next(), name, [self._plain_step()], **attributes)
+        self._env._ends.append(sink)
+        return sink
 
     def _check_other(self, other: Any, method: str) -> None:
         from pillarbox._datastream.streams.data_stream import DataStream
