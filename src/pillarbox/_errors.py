@@ -15,6 +15,8 @@ from pillarbox._unpickle import make_error
 # Of what an exception says, this much is shown.
 _MESSAGE_LIMIT = 1000
 _FIELDS_LIMIT = 300
+# Of a value that becomes a column of text, this much (characters).
+SHOWN = 10_000
 
 
 class PillarboxError(Exception):

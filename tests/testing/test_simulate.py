@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
+from traceback import walk_tb
 
 import pytest
 
@@ -16,7 +17,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox.testing import SimulationError, row, simulate
+from pillarbox.testing import SimulationError, StreamRecord, check_operator, harness_for, row, simulate
 
 pytestmark = pytest.mark.slow("each test runs a program under many schedules")
 _OTHER_FAULT = pytest.mark.long("two faults show how one is found alone, and the next test has all of them")
@@ -259,3 +260,28 @@ def test_programs_in_batch_mode_are_simulated():
 def test_wrong_arguments_are_refused(arguments, says):
     with pytest.raises(ProgramError, match=says):
         simulate(by_card(Count), **{"inputs": CARDS, "seeds": 1, **arguments})
+
+
+def test_pytest_shows_no_frames_of_a_check():
+    class Field(KeyedProcessFunction):
+        def open(self, runtime_context):
+            self.count = 0
+
+        def process_element(self, value, ctx):
+            self.count += 1
+            yield self.count
+
+    def simulated():
+        simulate(lambda env, n: n.key_by(lambda each: 0).process(Field()), {"n": [1, 2]}, seeds=50)
+
+    def checked():
+        check_operator(
+            lambda **options: harness_for(Field(), key_by=lambda n: 0, **options),
+            [StreamRecord(n, None) for n in (1, 2, 3)],
+        )
+
+    for check in (simulated, checked):
+        with pytest.raises(AssertionError) as caught:
+            check()
+        frames = [frame.f_locals for frame, _ in walk_tb(caught.value.__traceback__)][2:]
+        assert frames and all(names.get("__tracebackhide__") for names in frames)

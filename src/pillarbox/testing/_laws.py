@@ -65,6 +65,7 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
         AssertionError: a law is broken; the message says which one, and shows the difference.
         ValueError: ``open_harness`` gives several harnesses the same function object.
     """
+    __tracebackhide__ = True  # pytest shows the call, and not what follows
     steps = list(script)
     _check_functions(open_harness)
     right = _run(open_harness, _runs(steps, [1] * len(steps)))
@@ -81,6 +82,7 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
 
 
 def _check_functions(open_harness: Open) -> None:
+    __tracebackhide__ = True
     with open_harness() as one, open_harness() as other:
         function = getattr(one.operator, "function", None)
         if isinstance(function, Function) and function is getattr(other.operator, "function", None):
@@ -93,6 +95,7 @@ def _check_functions(open_harness: Open) -> None:
 def _check_cuts(
     open_harness: Open, steps: list[Step], right: list[StreamElement], ordered: bool, rng: random.Random, examples: int
 ) -> None:
+    __tracebackhide__ = True
     ways = [[len(steps)], *([rng.randint(1, 4) for _ in steps] for _ in range(examples))]
     for sizes in ways:
         found = _run(open_harness, _runs(steps, sizes))
@@ -102,6 +105,7 @@ def _check_cuts(
 def _check_snapshots(
     open_harness: Open, steps: list[Step], right: list[StreamElement], ordered: bool, rng: random.Random, examples: int
 ) -> None:
+    __tracebackhide__ = True
     points = range(len(steps) + 1)
     for point in points if len(points) <= examples else sorted(rng.sample(points, examples)):
         # An epoch more before it: a change that is not noted goes into the snapshot of the epoch that made the value.
@@ -128,6 +132,7 @@ def _check_snapshots(
 
 
 def _check_watermarks(open_harness: Open, steps: list[Step], right: list[StreamElement]) -> None:
+    __tracebackhide__ = True
     watermarks = [element.timestamp for element in right if isinstance(element, Watermark)]
     assert watermarks == sorted(watermarks), f"law 3: watermarks go back: {watermarks}"
     first = next((place for place, _ in _late(steps)), None)
@@ -156,6 +161,7 @@ class _DownstreamError(Exception):
 def _check_closing(
     open_harness: Open, steps: list[Step], right: list[StreamElement], rng: random.Random, examples: int
 ) -> None:
+    __tracebackhide__ = True
     count = len(_records(right))
     for number in sorted(rng.sample(range(count), min(count, examples))):
         harness = open_harness()
@@ -185,6 +191,7 @@ def _comes_from_downstream(error: BaseException | None) -> bool:
 
 
 def _check_columns(open_harness: Open, steps: list[Step], right: list[StreamElement], ordered: bool) -> None:
+    __tracebackhide__ = True
     values = [record.value for _, record in _numbered(steps)]
     if not values or not all(isinstance(value, Row) for value in values):
         return
@@ -195,6 +202,7 @@ def _check_columns(open_harness: Open, steps: list[Step], right: list[StreamElem
 def _check_epochs(
     open_harness: Open, steps: list[Step], right: list[StreamElement], ordered: bool, rng: random.Random, examples: int
 ) -> None:
+    __tracebackhide__ = True
     ways = [
         list(range(1, len(steps))),
         *(sorted(rng.sample(range(len(steps)), len(steps) // 2)) for _ in range(examples)),
@@ -307,6 +315,7 @@ def _without_status(elements: Sequence[StreamElement]) -> list[StreamElement]:
 
 
 def _compare(found: list[StreamElement], right: list[StreamElement], ordered: bool, what: str) -> None:
+    __tracebackhide__ = True
     # An operator may say more than once that it is active.
     one, other = _without_status(found), _without_status(right)
     if not ordered:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pillarbox._elements import Records
-from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe, place_of_task, shorten
+from pillarbox._errors import SHOWN, OperatorError, PillarboxError, ProgramError, describe, place_of_task, shorten
 from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.basic import OutputTag, TimeDomain
 from pillarbox._operators.functions.metric_group import Counter
@@ -24,9 +24,6 @@ T = TypeVar("T")
 
 OnError = Literal["fail"] | OutputTag[Any]
 """The fate of a record whose function raises: the task fails, or a :class:`DeadLetter` goes to a side output."""
-
-# Of a value or a key, this much is shown as text (characters).
-_SHOWN = 10_000
 
 
 @dataclass(frozen=True)
@@ -74,9 +71,9 @@ class DeadLetter:
             >>> DeadLetter({"id": 3}, "k", None, "parse", "ValueError: bad", "").as_text()
             ("{'id': 3}", "'k'", None, 'parse', 'ValueError: bad', '', None)
         """
-        key = None if self.key is None else shorten(self.key, _SHOWN)
+        key = None if self.key is None else shorten(self.key, SHOWN)
         timer = None if self.timer is None else self.timer.value
-        return (shorten(self.value, _SHOWN), key, self.timestamp, self.operator, self.error, self.traceback, timer)
+        return (shorten(self.value, SHOWN), key, self.timestamp, self.operator, self.error, self.traceback, timer)
 
     def __reduce__(self) -> Any:
         fields = (self.value, self.key, self.timestamp, self.operator, self.error, self.traceback, self.timer)

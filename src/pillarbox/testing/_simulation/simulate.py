@@ -116,6 +116,7 @@ def simulate(
         SimulationError: a run came out other than it should, or failed.
         ProgramError: a source, an output or a kind of fault is none that there is.
     """
+    __tracebackhide__ = True  # pytest shows the call, and not this
     unknown = sorted(set(faults) - FAULTS.keys())
     if unknown:
         raise ProgramError(f"simulate(): there is no fault {unknown[0]!r}; there are {', '.join(FAULTS)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
-from pillarbox._errors import describe, shorten
+from pillarbox._errors import SHOWN, describe, shorten
 from pillarbox._generics import Generic, In, Out
 from pillarbox._operators.functions.basic import Function
 from pillarbox._unpickle import make
@@ -92,15 +92,39 @@ class CombiningFunction(Function, ABC):
 class AsyncFailure(NamedTuple):
     """A record whose requests failed for good, as a side output for failures gets it.
 
+    ``on_failure=OutputTag(...)`` asks for it.
+
     Attributes:
         value: the record.
         error: type and message of the last error.
         attempts: the number of attempts.
+        COLUMNS: the columns of :meth:`as_text`.
+
+    Example:
+        >>> async def score(n):
+        ...     return 100 / n
+        >>> BAD = OutputTag[AsyncFailure]("bad")
+        >>> failures = env.from_collection([5, 0]).map_async(score, on_failure=BAD).get_side_output(BAD)
+        >>> failures.map(AsyncFailure.as_text, AsyncFailure.COLUMNS).execute_and_collect()
+        [Row(value='0', error='ZeroDivisionError: division by zero', attempts=1)]
     """
 
     value: Any
     error: str
     attempts: int
+
+    COLUMNS = "value STRING, error STRING, attempts INT"
+
+    def as_text(self) -> tuple[str, str, int]:
+        """Return the failure as columns of text, for ``failures.map(AsyncFailure.as_text, AsyncFailure.COLUMNS)``.
+
+        The value is what ``repr()`` says of it, in at most 10 000 characters.
+
+        Example:
+            >>> AsyncFailure({"id": 3}, "TimeoutError", 2).as_text()
+            ("{'id': 3}", 'TimeoutError', 2)
+        """
+        return shorten(self.value, SHOWN), self.error, self.attempts
 
     @staticmethod
     def of(value: Any, error: BaseException, attempts: int) -> AsyncFailure:
