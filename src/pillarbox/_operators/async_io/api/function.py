@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pillarbox._errors import SHOWN, describe, shorten
 from pillarbox._generics import Generic, In, Out
@@ -89,7 +89,13 @@ class CombiningFunction(Function, ABC):
         raise NotImplementedError
 
 
-class AsyncFailure(NamedTuple):
+class _Failure(NamedTuple):
+    value: Any
+    error: str
+    attempts: int
+
+
+class AsyncFailure(_Failure):
     """A record whose requests failed for good, as a side output for failures gets it.
 
     ``on_failure=OutputTag(...)`` asks for it.
@@ -109,11 +115,9 @@ class AsyncFailure(NamedTuple):
         [Row(value='0', error='ZeroDivisionError: division by zero', attempts=1)]
     """
 
-    value: Any
-    error: str
-    attempts: int
+    __slots__ = ()
 
-    COLUMNS = "value STRING, error STRING, attempts INT"
+    COLUMNS: ClassVar[str] = "value STRING, error STRING, attempts INT"
 
     def as_text(self) -> tuple[str, str, int]:
         """Return the failure as columns of text, for ``failures.map(AsyncFailure.as_text, AsyncFailure.COLUMNS)``.
