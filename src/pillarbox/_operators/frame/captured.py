@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copyreg
+import dataclasses
 import pickle
 from collections.abc import Callable, Iterable
 from io import BytesIO
@@ -11,6 +13,9 @@ from pyspark import cloudpickle
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# By name: ``dataclasses`` and other libraries compare it by identity, and a class of ``__main__`` is pickled with it.
+copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
 class _Pickler(cloudpickle.Pickler):

@@ -228,6 +228,11 @@ class EpochWriter:
 def cannot_be_written(error: Exception) -> str:
     """Return the rest of a message that says why a value cannot be written, and what to do."""
     if isinstance(error, ByValueError):
+        if "not the same object as" in str(error):
+            return (
+                f"cannot be written: {error}; it was defined again after the stream was built: build the stream again"
+                " from the present definitions"
+            )
         return (
             f"cannot be written: {error}; after a restart it would be another class or function, which equals none of"
             " the program's: define it at the top level of a module, outside of all functions"

@@ -17,7 +17,8 @@ from typing import Any
 _PICKLING = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__")
 _LEAVES = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray})
 _SEQUENCES = (list, tuple, set, frozenset, deque)
-_MISSING = dataclasses.MISSING
+# A class that was pickled by value may hold a copy of ``dataclasses.MISSING``; the class of the copy is the same.
+_Missing = type(dataclasses.MISSING)
 
 
 class RecordError(Exception):
@@ -72,9 +73,9 @@ def _defaults(record: Any) -> Mapping[str, Callable[[], Any]]:
         return {name: always(value) for name, value in record._field_defaults.items()}
     made: dict[str, Callable[[], Any]] = {}
     for each in dataclasses.fields(record):
-        if each.default_factory is not _MISSING:
+        if not isinstance(each.default_factory, _Missing):
             made[each.name] = each.default_factory
-        elif each.default is not _MISSING:
+        elif not isinstance(each.default, _Missing):
             made[each.name] = always(each.default)
     return made
 
