@@ -66,7 +66,7 @@ class _RowType(type):
 
         def __call__(cls, /, *values, **named):
             if not named:
-                return row_class(_numbered(len(values)))(values)
+                return row_class(numbered(len(values)))(values)
             if values:
                 raise TypeError("Row() takes values, or values by name, and not both")
             return row_class(tuple(named))(named.values())
@@ -248,7 +248,7 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
 
 
 @cache
-def _numbered(count: int) -> tuple[str, ...]:
+def numbered(count: int) -> tuple[str, ...]:
     """Return the names of columns that were given none."""
     return tuple(f"f{position}" for position in range(count))
 

@@ -113,7 +113,7 @@ def test_results_of_a_tuple_type_are_tuples_and_floats_have_32_bits(env):
 
 def test_a_result_that_does_not_fit_is_named_with_its_operator_and_field(env):
     wrong = env.from_collection([1, 2]).map(lambda n: Row("ann", n if n == 1 else "two"), PAYMENT).name("payments")
-    with pytest.raises(PillarboxError, match=r"operator 'payments': a result, field 'amount': 'two' \(str\)") as caught:
+    with pytest.raises(PillarboxError, match="operator 'payments': a result: the field 'amount' is") as caught:
         wrong.execute_and_collect()
     assert "record Row(f0='ann', f1='two')" in str(caught.value)
 
@@ -142,7 +142,10 @@ def test_what_reduce_has_folded_is_a_record_of_the_declared_type(env):
     assert keyed.count_window(3).reduce(add, Amount()).execute_and_collect() == [21]
     assert payments.count_window_all(3).reduce(add).map(lambda row: row.amount).execute_and_collect() == [21]
     for wrong in (keyed.reduce(lambda a, b: (1, 2)), keyed.count_window(2).reduce(lambda a, b: (1, 2))):
-        with pytest.raises(PillarboxError, match=r"reduce'?: a result, field 'card': 1 \(int\) does not fit"):
+        with pytest.raises(
+            PillarboxError,
+            match=r"reduce'?: a result: the field 'card' .* value 1 does not",
+        ):
             wrong.execute_and_collect()
 
 
@@ -197,9 +200,7 @@ def test_connected_streams_take_a_key_type(env):
     one, two = env.from_collection([1, 2]), env.from_collection([1])
     keyed = one.connect(ds=two).key_by(lambda n: n, lambda n: n, key_type=Types.INT())
     assert sorted(keyed.map(Which(), Types.INT()).execute_and_collect()) == [1, 1, 2]
-    with pytest.raises(
-        PillarboxError, match="a key: 1 (int) does not fit STRING".replace("(", r"\(").replace(")", r"\)")
-    ):
+    with pytest.raises(PillarboxError, match="a key: 1 does not fit string"):
         one.connect(two).key_by(lambda n: n, lambda n: n, Types.STRING()).map(Which()).execute_and_collect()
 
 

@@ -72,23 +72,43 @@ NESTED = Types.ROW_NAMED(["id", "items"], [Types.LONG(), Types.LIST(Types.ROW_NA
 @pytest.mark.parametrize(
     ("type_info", "value", "says"),
     [
-        (Types.INT(), "1", "element 1: '1' (str) does not fit INT: an int of 32 bits is expected"),
-        (Types.INT(), 2**31, "element 1: 2147483648 (int) does not fit INT"),
-        (Types.SHORT(), 43878, "does not fit SHORT"),
-        (Types.LONG(), True, "element 1: True (bool) does not fit LONG"),
-        (Types.LONG(), 1.0, "element 1: 1.0 (float) does not fit LONG"),
-        (Types.STRING(), 1, "a str is expected"),
-        (Types.FLOAT(), 1e300, "a float of 32 bits is expected"),
-        (Types.FLOAT(), "x", "a float is expected"),
-        (Types.BOOLEAN(), 1, "True or False is expected"),
-        (Types.SQL_DATE(), NOW, "a datetime.date is expected"),
-        (Types.TUPLE([Types.INT()]), (1, 2), "a tuple of 1 values is expected"),
-        (Types.TUPLE([Types.INT()]), 1, "a tuple of 1 values is expected"),
-        (NESTED, (1, [("x",)]), "element 1, field 'items[0].price': 'x' (str) does not fit ROW"),
-        (NESTED, {"id": 1}, "a dict with the fields id, items is expected"),
-        (NESTED, "ab", "a row of 2 values is expected"),
-        (Types.MAP(Types.STRING(), Types.INT()), {"a": "b"}, "field \"['a']\": 'b' (str) does not fit MAP"),
-        (Types.LIST(Types.INT()), "ab", "a list is expected"),
+        (
+            Types.INT(),
+            "1",
+            "element 1: '1' does not fit int: it is of type str; give an int of at most 32 bits, or",
+        ),
+        (
+            Types.INT(),
+            2**31,
+            "element 1: 2147483648 does not fit int: it is too large for 32 bits",
+        ),
+        (Types.SHORT(), 43878, "43878 does not fit smallint"),
+        (Types.LONG(), True, "element 1: True does not fit bigint: it is of type bool"),
+        (Types.LONG(), 1.0, "element 1: 1.0 does not fit bigint: it is of type float"),
+        (Types.STRING(), 1, "it is of type int; give a str"),
+        (Types.FLOAT(), 1e300, "it is too large for 32 bits; give a float"),
+        (Types.FLOAT(), "x", "it is of type str; give a float"),
+        (Types.BOOLEAN(), 1, "it is of type int; give a bool"),
+        (Types.SQL_DATE(), NOW, "it is of type datetime; give a date"),
+        (Types.TUPLE([Types.INT()]), (1, 2), "it has 2 fields instead of 1; give a tuple or dict of (f0)"),
+        (Types.TUPLE([Types.INT()]), 1, "it is of type int; give a tuple or dict of (f0)"),
+        (
+            NESTED,
+            (1, [("x",)]),
+            "element 1: the field 'items[0].price' is declared float, but the value 'x'",
+        ),
+        (
+            NESTED,
+            {"id": 1, "item": []},
+            "it has a field 'item', which is not declared; give a tuple or dict of",
+        ),
+        (NESTED, "ab", "it is of type str; give a tuple or dict of (id, items)"),
+        (
+            Types.MAP(Types.STRING(), Types.INT()),
+            {"a": "b"},
+            "the field \"['a']\" is declared int, but the value 'b'",
+        ),
+        (Types.LIST(Types.INT()), "ab", "it is of type str; give a list"),
     ],
     ids=repr,
 )
@@ -111,7 +131,7 @@ def test_the_second_argument_of_key_by_may_be_the_keys_type():
     floats = numbers.key_by(lambda value: 0.1 if value % 2 else 0.10000000149011612, Types.FLOAT())
     assert sorted(floats.reduce(lambda a, b: a + b).execute_and_collect()) == [1, 3, 6, 10]
     with pytest.raises(
-        (TypeMismatchError, KeyTypeError), match=r"a key: 1 \(int\) does not fit STRING: a str is expected"
+        (TypeMismatchError, KeyTypeError), match="a key: 1 does not fit string: it is of type int; give a str"
     ):
         numbers.key_by(lambda value: value, key_type=Types.STRING()).reduce(max).execute_and_collect()
     for wrong in (lambda: numbers.key_by(Types.STRING()), lambda: numbers.key_by("a", Types.STRING(), "b")):

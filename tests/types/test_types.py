@@ -588,15 +588,12 @@ FLIGHTS = struct(("tail", StringType(), False), ("delay", LongType()))
         ["N1", 5],
         Row.of(tail="N1", delay=5),
         Row.of(delay=5, tail="N1"),
-        Row.of(a="N1", b=5),
-        Row.of(delay="N1", b=5),
+        Row("N1", 5),
         FlightTuple(5, "N1"),
-        OtherTuple("N1", 5),
         Flight(5, "N1"),
         {"delay": 5, "tail": "N1"},
         OrderedDict(delay=5, tail="N1"),
         SparkRow(delay=5, tail="N1"),
-        SparkRow(a="N1", b=5),
         SparkRow("N1", 5),  # type: ignore[call-overload]
     ],
     ids=repr,
@@ -633,14 +630,15 @@ def test_dicts_that_make_missing_values_are_left_alone():
 
 
 def test_spark_rows_of_different_columns_in_one_batch():
-    records = [SparkRow(delay=5, tail="N1"), SparkRow(tail="N2", delay=6), SparkRow(a="N3", b=7)]
+    unnamed = SparkRow("N3", 7)  # type: ignore[call-overload]
+    records = [SparkRow(delay=5, tail="N1"), SparkRow(tail="N2", delay=6), unnamed]
     assert rows_from_arrow(encoder(FLIGHTS).encode(records)) == [("N1", 5), ("N2", 6), ("N3", 7)]
 
 
 @pytest.mark.parametrize(
     ("data_type", "records", "expected"),
     [
-        (LongType(), [1, None, (2,), [3], {"value": 4}, Row.of(value=5), Row.of(x=6)], range(1, 7)),
+        (LongType(), [1, None, (2,), [3], {"value": 4}, Row.of(value=5), Row(6)], range(1, 7)),
         (StringType(), ["a", "bc"], ["a", "bc"]),
         (ArrayType(LongType()), [[1, 2], [], None, ([3],)], [[1, 2], [], None, [3]]),
         (ArrayType(LongType()), [{"value": [1]}, [2]], [[1], [2]]),
@@ -776,6 +774,10 @@ def test_errors_lead_into_nested_values(data_type, value, path, shown):
         (("N1",), "it has 1 fields instead of 2"),
         (["N1", 1, 2], "it has 3 fields instead of 2"),
         (Row.of(tail="N1"), "it has 1 fields instead of 2"),
+        (Row.of(a="N1", b=5), "it has a field 'a', which is not declared"),
+        (Row.of(delay="N1", b=5), "it has a field 'b', which is not declared"),
+        (OtherTuple("N1", 5), "it has a field 'first', which is not declared"),
+        (SparkRow(a="N1", b=5), "it has a field 'a', which is not declared"),
         ({"tail": "N1", "dealy": 1}, "it has a field 'dealy', which is not declared"),
         ({"delay": 1}, "it has no field 'tail', which must not be null"),
         (Point(1.0, None)._asdict(), "it has a field 'x', which is not declared"),

@@ -1,29 +1,29 @@
 """From Python values to Arrow: one codec for each Spark type.
 
-A codec converts a whole column at a time; only a column that does not fit is looked at value by value, to name the
-culprit.
+A codec converts a whole column at a time. Values that Arrow does not take as they are go through the type's converter
+(``conversion``), which decides which values fit.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import decimal
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, repeat
-from operator import attrgetter, itemgetter, sub
+from operator import sub
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as spark
-from pyspark.sql import Row as SparkRow
 
 from pillarbox._errors import ConfigurationError, ProgramError
+from pillarbox._types.conversion import SEQUENCES, converter
+from pillarbox._types.row_shapes import RowShape
 
 # The errors of conversions for values that do not fit. KeyError and AttributeError are not among them:
 # they would be mistakes of ours.
@@ -34,10 +34,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _NAIVE_EPOCH = dt.datetime(1970, 1, 1)
 
 
-_Kinds = tuple[type, ...]
-
-
-def _check_kinds(values: Sequence[Any], allowed: _Kinds, refused: _Kinds = ()) -> None:
+def _check_kinds(values: Sequence[Any], allowed: tuple[type, ...], refused: tuple[type, ...] = ()) -> None:
     """Raise a TypeError unless all values are of ``allowed`` and not ``refused`` types, or None."""
     for kind in set(map(type, values)):
         if kind is not _NoneType and (not issubclass(kind, allowed) or issubclass(kind, refused)):
@@ -47,19 +44,13 @@ def _check_kinds(values: Sequence[Any], allowed: _Kinds, refused: _Kinds = ()) -
 class Codec(ABC):
     """Turns values of one declared type into an Arrow array."""
 
-    def __init__(self, declared: spark.DataType, arrow: pa.DataType, expects: str) -> None:
+    def __init__(self, declared: spark.DataType, arrow: pa.DataType) -> None:
         self.declared = declared
         self.arrow = arrow
-        self.expects = expects
-        """The values that fit, for error messages: "an int"."""
 
     @abstractmethod
     def convert(self, values: Sequence[Any]) -> pa.Array:
         """Return the values as an array of type ``arrow``; raises one of ``MISFITS`` if one does not fit."""
-
-    def parts(self, value: Any) -> Iterable[tuple[str, Slot, Any]]:
-        """Return the values inside ``value``: path from here, slot, value. For error messages."""
-        return ()
 
 
 class Slot:
@@ -75,43 +66,57 @@ class Slot:
             raise ValueError("it must not be null")
         return array
 
-    def culprit(self, path: str, value: Any) -> tuple[str, Slot, Any, Exception] | None:
-        """Return the innermost part of ``value`` that does not fit, or None if all of it does."""
-        try:
-            self.convert([value])
-        except MISFITS as error:
-            for suffix, slot, part in self.codec.parts(value):
-                found = slot.culprit(path + suffix, part)
-                if found is not None:
-                    return found
-            return path, self, value, error
-        return None
-
 
 class _ScalarCodec(Codec):
     """Values without parts.
 
     Args:
-        allowed: their classes, and ``refused``: those among them that pyarrow would take in silence, as it takes 1.5
-            for the integer 1, a datetime for its date, and 5 for five microseconds; None: it takes no value that would
-            lose something.
+        allowed: the classes of values that are passed to Arrow, and ``refused``: the subclasses that Arrow would take
+            without complaint, as it takes a datetime for its date; None: Arrow refuses what does not fit.
     """
 
     def __init__(
-        self, declared: spark.DataType, arrow: pa.DataType, expects: str, allowed: _Kinds, refused: _Kinds | None
+        self,
+        declared: spark.DataType,
+        arrow: pa.DataType,
+        allowed: tuple[type, ...] | None = None,
+        refused: tuple[type, ...] = (),
     ) -> None:
-        super().__init__(declared, arrow, expects)
+        super().__init__(declared, arrow)
+        self._to_value = converter(declared)
         self._allowed = allowed
         self._refused = refused
 
     def convert(self, values: Sequence[Any]) -> pa.Array:
-        if self._refused is not None:
-            _check_kinds(values, self._allowed, self._refused)
         try:
-            return pa.array(values, type=self.arrow)
+            return self._convert(values)
         except MISFITS:
-            _check_kinds(values, self._allowed)  # says more clearly than pyarrow what is wrong
-            raise
+            return pa.array(list(map(self._to_value, values)), type=self.arrow)
+
+    def _convert(self, values: Sequence[Any]) -> pa.Array:
+        if self._allowed is not None:
+            _check_kinds(values, self._allowed, self._refused)
+        return pa.array(values, type=self.arrow)
+
+
+class _TextCodec(_ScalarCodec):
+    """STRING: for which Arrow would take bytes, too."""
+
+    def _convert(self, values: Sequence[Any]) -> pa.Array:
+        array = pa.array(values)  # of the type that the values have
+        if array.type != self.arrow and array.type != pa.null():
+            raise TypeError("there are other values than text")
+        return array if array.type == self.arrow else array.cast(self.arrow)
+
+
+class _FloatCodec(_ScalarCodec):
+    """FLOAT: of larger numbers Arrow would make infinity."""
+
+    def _convert(self, values: Sequence[Any]) -> pa.Array:
+        array = super()._convert(values)
+        if np.isinf(array.to_numpy(zero_copy_only=False)).any():
+            raise ValueError("a number may be too large")
+        return array
 
 
 def _sparse(convert: Callable[[Any, list[Any]], pa.Array]) -> Callable[[Any, Any], pa.Array]:
@@ -136,8 +141,7 @@ class _TimestampCodec(Codec):
     """
 
     def __init__(self, declared: spark.DataType, zone: dt.tzinfo | None) -> None:
-        kind, expects = pa.timestamp("us", tz=None if zone is None else "UTC"), "a datetime"
-        super().__init__(declared, kind, expects if zone is not None else f"{expects} without time zone")
+        super().__init__(declared, pa.timestamp("us", tz=None if zone is None else "UTC"))
         self._zone = zone
         self._epoch = _NAIVE_EPOCH if zone is None else _EPOCH
 
@@ -171,19 +175,14 @@ class _TimestampCodec(Codec):
 class _ListCodec(Codec):
     def __init__(self, declared: spark.ArrayType, element: Slot) -> None:
         field = pa.field("element", element.codec.arrow, nullable=element.nullable)
-        super().__init__(declared, pa.list_(field), "a list")
+        super().__init__(declared, pa.list_(field))
         self._element = element
 
     @_sparse
     def convert(self, values: list[Any]) -> pa.Array:
-        _check_kinds(values, (list, tuple, set, frozenset, np.ndarray))
+        _check_kinds(values, SEQUENCES)
         flat = self._element.convert(list(chain.from_iterable(values)))
         return pa.ListArray.from_arrays(_offsets(values), flat, type=self.arrow)
-
-    def parts(self, value: Any) -> Iterable[tuple[str, Slot, Any]]:
-        if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
-            for position, part in enumerate(value):
-                yield f"[{position}]", self._element, part
 
 
 class _MapCodec(Codec):
@@ -192,7 +191,7 @@ class _MapCodec(Codec):
             pa.field("key", key.codec.arrow, nullable=False),
             pa.field("value", value.codec.arrow, nullable=value.nullable),
         )
-        super().__init__(declared, pa.map_(*fields), "a dict")
+        super().__init__(declared, pa.map_(*fields))
         self._key = key
         self._value = value
 
@@ -202,12 +201,6 @@ class _MapCodec(Codec):
         keys = self._key.convert(list(chain.from_iterable(values)))
         items = self._value.convert(list(chain.from_iterable(v.values() for v in values)))
         return pa.MapArray.from_arrays(_offsets(values), keys, items, type=self.arrow)
-
-    def parts(self, value: Any) -> Iterable[tuple[str, Slot, Any]]:
-        if isinstance(value, Mapping):
-            for key, part in value.items():
-                yield " (a key)", self._key, key
-                yield f"[{key!r}]", self._value, part
 
 
 def _offsets(values: list[Any]) -> pa.Array:
@@ -223,13 +216,9 @@ class StructCodec(Codec):
             pa.field(field.name, slot.codec.arrow, field.nullable, _metadata(field))
             for field, slot in zip(declared, slots, strict=True)
         ]
-        names = ", ".join(declared.names)
-        super().__init__(declared, pa.struct(self.fields), f"a tuple or dict of ({names})")
+        super().__init__(declared, pa.struct(self.fields))
         self.slots = slots
-        self.names: Any = declared.names
-        self._names = frozenset(self.names)
-        self._required = {field.name for field in declared if not field.nullable}
-        self._splitters: dict[type, Callable[[Sequence[Any]], list[Sequence[Any]]]] = {}
+        self._shape = RowShape(declared.names, [field.name for field in declared if not field.nullable])
 
     @_sparse
     def convert(self, values: list[Any]) -> pa.Array:
@@ -239,100 +228,9 @@ class StructCodec(Codec):
     def convert_columns(self, columns: list[Sequence[Any]]) -> list[pa.Array]:
         return [slot.convert(column) for slot, column in zip(self.slots, columns, strict=True)]
 
-    def parts(self, value: Any) -> Iterable[tuple[str, Slot, Any]]:
-        if value is None:
-            return
-        try:
-            columns = self.columns([value])
-        except MISFITS:
-            return
-        for name, slot, column in zip(self.names, self.slots, columns, strict=True):
-            yield f".{name}", slot, column[0]
-
     def columns(self, values: Sequence[Any]) -> list[Sequence[Any]]:
         """Return one sequence of values for each field; raises a TypeError for values of another shape."""
-        kinds = set(map(type, values))
-        if len(kinds) == 1:
-            return self._splitter(kinds.pop())(values)
-        rows = [[column[0] for column in self._splitter(type(v))([v])] for v in values]
-        return list(zip(*rows, strict=True)) or [()] * len(self.names)
-
-    def _splitter(self, kind: type) -> Callable[[Sequence[Any]], list[Sequence[Any]]]:
-        splitter = self._splitters.get(kind)
-        if splitter is None:
-            splitter = self._splitters[kind] = self._new_splitter(kind)
-        return splitter
-
-    def _new_splitter(self, kind: type) -> Callable[[Sequence[Any]], list[Sequence[Any]]]:
-        if issubclass(kind, SparkRow):
-            return self._split_spark_rows
-        if issubclass(kind, tuple):
-            return self._tuple_splitter(getattr(kind, "_fields", ()))
-        if issubclass(kind, list):
-            return self._split_by_position
-        if issubclass(kind, dict):
-            return self._split_dicts if kind is dict else self._split_uneven_dicts
-        if dataclasses.is_dataclass(kind):
-            return self._dataclass_splitter(kind)
-        raise TypeError(f"it is of type {kind.__name__}")
-
-    def _tuple_splitter(self, fields: Sequence[str]) -> Callable[[Sequence[Any]], list[Sequence[Any]]]:
-        """Return the splitter of tuples: by name if they have just our names, in any order; else by position."""
-        if list(fields) == self.names or set(fields) != self._names:
-            return self._split_by_position
-        positions = [fields.index(name) for name in self.names]
-
-        def split_by_name(values: Sequence[Any]) -> list[Sequence[Any]]:
-            columns = self._split_by_position(values)
-            return [columns[position] for position in positions]
-
-        return split_by_name
-
-    def _split_by_position(self, values: Sequence[Any]) -> list[Sequence[Any]]:
-        lengths = set(map(len, values))
-        if lengths != {len(self.names)}:
-            wrong = min(lengths - {len(self.names)})
-            raise TypeError(f"it has {wrong} fields instead of {len(self.names)}")
-        return list(zip(*values, strict=True))
-
-    def _split_spark_rows(self, values: Sequence[Any]) -> list[Sequence[Any]]:
-        # PySpark has one class for all rows: the names are in each.
-        shapes = {tuple(getattr(value, "__fields__", ())) for value in values}
-        if len(shapes) == 1:
-            return self._tuple_splitter(shapes.pop())(values)
-        rows = [[column[0] for column in self._split_spark_rows([value])] for value in values]
-        return list(zip(*rows, strict=True))
-
-    def _split_dicts(self, values: Sequence[Any]) -> list[Sequence[Any]]:
-        if set(map(len, values)) == {len(self.names)}:
-            try:
-                return [list(map(itemgetter(name), values)) for name in self.names]
-            except KeyError:
-                pass
-        return self._split_uneven_dicts(values)
-
-    def _split_uneven_dicts(self, values: Sequence[Any]) -> list[Sequence[Any]]:
-        for value in values:
-            self._check_names(value.keys())
-        return [[value.get(name) for value in values] for name in self.names]
-
-    def _dataclass_splitter(self, kind: type) -> Callable[[Sequence[Any]], list[Sequence[Any]]]:
-        names = {field.name for field in dataclasses.fields(kind)}
-        self._check_names(names)
-        getters = [attrgetter(name) if name in names else _no_value for name in self.names]
-        return lambda values: [list(map(getter, values)) for getter in getters]
-
-    def _check_names(self, given: Collection[Any]) -> None:
-        unknown = sorted(map(repr, set(given) - self._names))
-        if unknown:
-            raise TypeError(f"it has a field {unknown[0]}, which is not declared")
-        missing = sorted(map(repr, self._required - set(given)))
-        if missing:
-            raise TypeError(f"it has no field {missing[0]}, which must not be null")
-
-
-def _no_value(record: object) -> None:
-    """Return None, the value of a field that a dataclass lacks and that may be null."""
+        return self._shape.columns(values)
 
 
 def _metadata(field: spark.StructField) -> dict[bytes, bytes] | None:
@@ -342,21 +240,33 @@ def _metadata(field: spark.StructField) -> dict[bytes, bytes] | None:
     return {b"SPARK::metadata::json": json.dumps(field.metadata).encode()}
 
 
-_INT, _FLOAT = (int, np.integer), (float, int, np.number)
-_SCALARS: dict[type[spark.DataType], tuple[pa.DataType, str, _Kinds, _Kinds | None]] = {
-    spark.ByteType: (pa.int8(), "an int of at most 8 bits", _INT, (bool,)),
-    spark.ShortType: (pa.int16(), "an int of at most 16 bits", _INT, (bool,)),
-    spark.IntegerType: (pa.int32(), "an int of at most 32 bits", _INT, (bool,)),
-    spark.LongType: (pa.int64(), "an int of at most 64 bits", _INT, (bool,)),
-    spark.BooleanType: (pa.bool_(), "a bool", (bool, np.bool_), None),
-    spark.FloatType: (pa.float32(), "a float", _FLOAT, None),
-    spark.DoubleType: (pa.float64(), "a float", _FLOAT, None),
-    spark.StringType: (pa.string(), "a str", (str,), None),
-    spark.BinaryType: (pa.binary(), "bytes", (bytes, bytearray, memoryview), None),
-    spark.NullType: (pa.null(), "None", (), None),
-    spark.DateType: (pa.date32(), "a date", (dt.date,), (dt.datetime,)),
-    spark.TimeType: (pa.time64("ns"), "a time", (dt.time,), ()),
-    spark.DayTimeIntervalType: (pa.duration("us"), "a timedelta", (dt.timedelta,), ()),
+_Scalar = Callable[[spark.DataType], Codec]
+
+
+def _of(
+    arrow: pa.DataType,
+    allowed: tuple[type, ...] | None = None,
+    refused: tuple[type, ...] = (),
+    codec: type[_ScalarCodec] = _ScalarCodec,
+) -> _Scalar:
+    return lambda declared: codec(declared, arrow, allowed, refused)
+
+
+_INT = (int, np.integer)
+_SCALARS: dict[type[spark.DataType], _Scalar] = {
+    spark.ByteType: _of(pa.int8(), _INT, (bool,)),
+    spark.ShortType: _of(pa.int16(), _INT, (bool,)),
+    spark.IntegerType: _of(pa.int32(), _INT, (bool,)),
+    spark.LongType: _of(pa.int64(), _INT, (bool,)),
+    spark.BooleanType: _of(pa.bool_()),
+    spark.FloatType: _of(pa.float32(), codec=_FloatCodec),
+    spark.DoubleType: _of(pa.float64()),
+    spark.StringType: _of(pa.string(), codec=_TextCodec),
+    spark.BinaryType: _of(pa.binary(), (bytes, bytearray)),
+    spark.NullType: _of(pa.null()),
+    spark.DateType: _of(pa.date32(), (dt.date,), (dt.datetime,)),
+    spark.TimeType: _of(pa.time64("ns"), (dt.time,)),
+    spark.DayTimeIntervalType: _of(pa.duration("us"), (dt.timedelta,)),
 }
 
 
@@ -364,11 +274,9 @@ def codec_for(declared: spark.DataType, zone: dt.tzinfo, path: str) -> Codec:
     """Return the codec for a declared type; ``path`` says where it stands, for the error message."""
     kind = type(declared)
     if kind in _SCALARS:
-        return _ScalarCodec(declared, *_SCALARS[kind])
+        return _SCALARS[kind](declared)
     if isinstance(declared, spark.DecimalType):
-        precision, scale = declared.precision, declared.scale
-        expects = f"a Decimal of at most {precision} digits, {scale} of them after the point"
-        return _ScalarCodec(declared, pa.decimal128(precision, scale), expects, (decimal.Decimal, int), None)
+        return _ScalarCodec(declared, pa.decimal128(declared.precision, declared.scale))
     if isinstance(declared, spark.TimestampType):
         return _TimestampCodec(declared, zone)
     if isinstance(declared, spark.TimestampNTZType):

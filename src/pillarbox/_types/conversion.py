@@ -1,40 +1,71 @@
-"""From any Python value to the value of a declared type, as PyFlink converts elements of a collection, and results.
+"""The values of a declared type: which ones it takes, and what they become.
 
-Values of a row become named rows, FLOAT is rounded to 32 bits, numpy's numbers become Python's. A value that does not
-fit is refused with its field. (PyFlink lets SHORT and INT wrap around, as Java does; here they are refused.)
+Each Spark type has one rule. Typed operators, ``from_collection()`` and typed keys convert values by it, as PyFlink
+converts results; columns of a DataFrame take the same values (``codecs``). Values of a ROW become named rows, FLOAT is
+rounded to 32 bits, and numpy's numbers become Python's. (PyFlink lets SHORT and INT wrap around, as Java does; here
+they are refused.)
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import decimal
 import math
 import operator
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyspark.sql.types as spark
 
 from pillarbox._errors import ProgramError, TypeMismatchError, shorten
-from pillarbox._rows import Row, row_class
+from pillarbox._rows import row_class
+from pillarbox._types.row_shapes import RowShape, ShapeError
 from pillarbox._types.type_information import TypeInformation
 
 Converter = Callable[[Any], Any]
+Declared = TypeInformation | spark.DataType
+
+# The values of a list.
+SEQUENCES: tuple[type[Any], ...] = (list, tuple, set, frozenset, np.ndarray)
 
 
-class _Misfit(Exception):
-    """A value does not fit; ``path`` leads to it, from the outside in."""
+class Misfit(TypeError):
+    """A value does not fit.
 
-    def __init__(self, value: Any, expected: str) -> None:
-        super().__init__(value, expected)
-        self.value, self.expected = value, expected
-        self.path: list[str] = []
+    Args:
+        value: the innermost value that does not fit.
+        declared: its type.
+        reason: what is wrong with the value.
+        expects: the values that fit: "an int".
 
-    def within(self, step: str) -> _Misfit:
-        self.path.insert(0, step)
+    Attributes:
+        path: leads to the value, from the outside in.
+    """
+
+    def __init__(self, value: Any, declared: str, reason: str, expects: str) -> None:
+        super().__init__(reason)
+        self.value, self.declared, self.reason, self.expects = value, declared, reason, expects
+        self.path: str = ""
+
+    def within(self, step: str) -> Misfit:
+        """Return it with another step in front of its path."""
+        self.path = step + self.path
         return self
+
+    def sentence(self, lead: str, whole: str, other: str) -> str:
+        """Return the message.
+
+        Args:
+            lead: operator and origin of the value.
+            whole: what does not fit, if it is the value as a whole.
+            other: the alternative to another value in this case.
+        """
+        if self.path:
+            field = f"the field {self.path.lstrip('.')!r} is declared {self.declared}"
+            whole, other = f": {field}, but the value {shorten(self.value)} does not fit", "the field otherwise"
+        return f"{lead}{whole}: {self.reason}; give {self.expects}, or declare {other}"
 
 
 def value_converter(declared: TypeInformation, where: str) -> Callable[..., Any]:
@@ -51,200 +82,292 @@ def value_converter(declared: TypeInformation, where: str) -> Callable[..., Any]
     """
     if not isinstance(declared, TypeInformation):
         raise ProgramError(f"{where}: a type is one of Types, such as Types.STRING(), not {shorten(declared)}")
-    convert = _converter(declared)
+    convert = converter(declared)
 
     def checked(value: Any, position: int | None = None) -> Any:
         try:
             return convert(value)
-        except _Misfit as misfit:
-            field = "" if position is None else f" {position}"
-            field += f", field {''.join(misfit.path).lstrip('.')!r}" if misfit.path else ""
-            kind = type(misfit.value).__name__
-            raise TypeMismatchError(
-                f"{where}{field}: {shorten(misfit.value)} ({kind}) does not fit {declared}:"
-                f" {misfit.expected} is expected"
-            ) from None
+        except Misfit as misfit:
+            lead = where if position is None else f"{where} {position}"
+            whole = f": {shorten(value)} does not fit {misfit.declared}"
+            raise TypeMismatchError(misfit.sentence(lead, whole, "another type")) from None
 
     return checked
 
 
-def _converter(declared: TypeInformation) -> Converter:
-    kind = declared.name.partition("(")[0]
-    if kind in _COMPOSED:
-        convert = _COMPOSED[kind](declared)
-    elif kind in _PLAIN:
-        convert = _PLAIN[kind]
-    else:
-        return lambda value: value  # pickled objects may be anything
-    return lambda value: None if value is None else convert(value)
+def converter(declared: Declared, nullable: bool = True) -> Converter:
+    """Return the function that converts values to a type, and raises :class:`Misfit` for other values.
+
+    Values of types that Python has no values for, and pickled objects, stay as they are.
+    """
+    expects, convert = _of_type(declared)
+    if nullable:
+        return lambda value: None if value is None else convert(value)
+
+    def required(value: Any) -> Any:
+        if value is None:
+            raise Misfit(value, f"{name_of(declared)} not null", "it must not be null", expects)
+        return convert(value)
+
+    return required
+
+
+def row_converter(declared: spark.StructType) -> Converter:
+    """Return the function that converts rows, which may not be None, to tuples."""
+    return _of_type(declared)[1]
+
+
+def name_of(declared: Declared) -> str:
+    """Return a type as Spark writes it; one that Spark does not have as it was declared."""
+    data_type = declared.data_type if isinstance(declared, TypeInformation) else declared
+    return repr(declared) if data_type is None else data_type.simpleString()
+
+
+def _of_type(declared: Declared) -> tuple[str, Converter]:
+    """Return the values that fit, for errors, and the function that converts values but None."""
+    if isinstance(declared, TypeInformation):
+        kind = declared.name.partition("(")[0]
+        if kind in ("ROW", "TUPLE"):
+            fields = [(name, part, True) for name, part in zip(declared.names, declared.parts, strict=True)]
+            return _row(declared, fields, row_class(declared.names) if kind == "ROW" else tuple)
+        if kind == "MAP":
+            return _map(declared, declared.parts[0], converter(declared.parts[1]))
+        if kind == "BIG_INT":
+            expects, convert = _of_type(spark.DecimalType(38, 0))
+            return expects, lambda value: int(convert(value))
+        if declared.parts and not isinstance(declared.data_type, spark.BinaryType):
+            return _list(declared, converter(declared.parts[0]))
+        return ("any object", _same) if declared.data_type is None else _of_type(declared.data_type)
+    if isinstance(declared, spark.StructType):
+        return _row(declared, [(field.name, field.dataType, field.nullable) for field in declared], tuple)
+    if isinstance(declared, spark.ArrayType):
+        return _list(declared, converter(declared.elementType, declared.containsNull))
+    if isinstance(declared, spark.MapType):
+        return _map(declared, declared.keyType, converter(declared.valueType, declared.valueContainsNull))
+    if isinstance(declared, spark.DecimalType):
+        precision, scale = declared.precision, declared.scale
+        expects = f"a Decimal of at most {precision} digits, {scale} of them after the point"
+        return _scalar(declared, expects, _decimal(precision, scale))
+    found = _SCALARS.get(type(declared))
+    return ("any value", _same) if found is None else _scalar(declared, *found)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 # -- single values --
 
 
-def _instance(expected: str, *kinds: type, but: tuple[type, ...] = ()) -> Converter:
+class _KindError(TypeError):
+    """A value is of a class whose values do not fit."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(f"it is of type {type(value).__name__}")
+
+
+def _scalar(declared: Declared, expects: str, convert: Converter) -> tuple[str, Converter]:
+    name = name_of(declared)
+
+    def checked(value: Any) -> Any:
+        try:
+            return convert(value)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise Misfit(value, name, str(error), expects) from None
+
+    return expects, checked
+
+
+def _instance(*kinds: type, but: tuple[type, ...] = ()) -> Converter:
     def convert(value: Any) -> Any:
         if not isinstance(value, kinds) or isinstance(value, but):
-            raise _Misfit(value, expected)
+            raise _KindError(value)
         return value
 
     return convert
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _KindError(value)
+    if not value.isascii():
+        value.encode()  # Arrow's text is UTF-8, which has no lone surrogates
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise _KindError(value)
+    return value if type(value) is bytes else bytes(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise _KindError(value)
+    return bool(value)
+
+
+def _index(value: Any) -> int:
+    if isinstance(value, (bool, np.bool_)):
+        raise _KindError(value)
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise _KindError(value) from None
+
+
 def _integer(bits: int) -> Converter:
     least, most = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    expected = f"an int of {bits} bits"
 
     def convert(value: Any) -> int:
-        if isinstance(value, (bool, np.bool_)):
-            raise _Misfit(value, expected)
-        try:
-            number = operator.index(value)
-        except TypeError:
-            raise _Misfit(value, expected) from None
+        number = value if type(value) is int else _index(value)
         if not least <= number <= most:
-            raise _Misfit(value, expected)
+            raise ValueError(f"it is too large for {bits} bits")
         return number
 
     return convert
 
 
-def _float(value: Any) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise _Misfit(value, "a float")
-    try:
+def _float(bits: int) -> Converter:
+    """Return the converter to a float; ints have to be exact in these bits."""
+
+    def convert(value: Any) -> float:
+        if type(value) is float:
+            return value
+        if isinstance(value, (int, np.integer)):
+            if abs(int(value)) > 1 << bits:
+                raise ValueError(f"it is outside of the range of ints that a float holds exactly, up to 2**{bits}")
+        elif not isinstance(value, (float, np.floating)):
+            raise _KindError(value)
         return float(value)
-    except OverflowError:
-        raise _Misfit(value, "a float of 64 bits") from None
+
+    return convert
 
 
 def _float32(value: Any) -> float:
-    number = _float(value)
+    number = _exact_in_24(value)
     try:
         single: float = struct.unpack("<f", struct.pack("<f", number))[0]
     except OverflowError:
-        raise _Misfit(value, "a float of 32 bits") from None
+        raise ValueError("it is too large for 32 bits") from None
     return single
 
 
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise _Misfit(value, "True or False")
-    return bool(value)
+def _decimal(precision: int, scale: int) -> Converter:
+    context = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+    places = decimal.Decimal(1).scaleb(-scale)
+
+    def convert(value: Any) -> decimal.Decimal:
+        number = value if isinstance(value, decimal.Decimal) else decimal.Decimal(_index(value))
+        if not math.isfinite(number):
+            raise ValueError("it is no number")
+        try:
+            rounded = number.quantize(places, context=context)
+        except decimal.Inexact:
+            raise ValueError(f"digits would be lost after {scale} places (data loss)") from None
+        except decimal.InvalidOperation:
+            raise ValueError(f"it has more digits than the precision of {precision}") from None
+        return number if -scale <= number.as_tuple().exponent <= 0 else rounded  # type: ignore[operator]
+
+    return convert
 
 
-def _decimal(value: Any) -> decimal.Decimal:
-    if isinstance(value, bool) or not isinstance(value, (int, decimal.Decimal)):
-        raise _Misfit(value, "a Decimal")
-    number = decimal.Decimal(value)
-    if not math.isfinite(number):
-        raise _Misfit(value, "a Decimal that is a number")
-    return number
+def _time_point(value: Any) -> dt.datetime:
+    if not isinstance(value, dt.datetime) or value != value:  # pandas' NaT
+        raise _KindError(value)
+    return value
 
 
-_PLAIN: dict[str, Converter] = {
-    "STRING": _instance("a str", str),
-    "CHAR": _instance("a str", str),
-    "BOOLEAN": _boolean,
-    "BYTE": _integer(8),
-    "SHORT": _integer(16),
-    "INT": _integer(32),
-    "LONG": _integer(64),
-    "BIG_INT": _integer(128),
-    "FLOAT": _float32,
-    "DOUBLE": _float,
-    "BIG_DEC": _decimal,
-    "SQL_DATE": _instance("a datetime.date", dt.date, but=(dt.datetime,)),
-    "SQL_TIME": _instance("a datetime.time", dt.time),
-    "SQL_TIMESTAMP": _instance("a datetime", dt.datetime),
-    "INSTANT": _instance("a datetime", dt.datetime),
+def _wall_clock(value: Any) -> dt.datetime:
+    if _time_point(value).tzinfo is not None:
+        raise ValueError("it has a time zone, which would be lost")
+    return value  # type: ignore[no-any-return]
+
+
+def _nothing(value: Any) -> None:
+    raise _KindError(value)
+
+
+_exact_in_24 = _float(24)
+_SCALARS: dict[type[spark.DataType], tuple[str, Converter]] = {
+    spark.ByteType: ("an int of at most 8 bits", _integer(8)),
+    spark.ShortType: ("an int of at most 16 bits", _integer(16)),
+    spark.IntegerType: ("an int of at most 32 bits", _integer(32)),
+    spark.LongType: ("an int of at most 64 bits", _integer(64)),
+    spark.BooleanType: ("a bool", _boolean),
+    spark.FloatType: ("a float", _float32),
+    spark.DoubleType: ("a float", _float(53)),
+    spark.StringType: ("a str", _text),
+    spark.BinaryType: ("bytes", _bytes),
+    spark.NullType: ("None", _nothing),
+    spark.DateType: ("a date", _instance(dt.date, but=(dt.datetime,))),
+    spark.TimeType: ("a time", _instance(dt.time)),
+    spark.TimestampType: ("a datetime", _time_point),
+    spark.TimestampNTZType: ("a datetime without time zone", _wall_clock),
+    spark.DayTimeIntervalType: ("a timedelta", _instance(dt.timedelta)),
 }
 
 
 # -- values made of others --
 
 
-def _within(place: str, name: object, part: Converter, value: Any) -> Any:
-    """Convert a value within another one; what does not fit says where, ``place`` with the name put in."""
+def _row(
+    declared: Declared, fields: Sequence[tuple[str, Declared, bool]], make: Callable[[Sequence[Any]], Any]
+) -> tuple[str, Converter]:
+    names = [name for name, _, _ in fields]
+    parts = [converter(part, nullable) for _, part, nullable in fields]
+    shape = RowShape(names, [name for name, _, nullable in fields if not nullable])
+    fields_of = shape.fields
+
+    def convert(value: Any) -> Any:
+        try:
+            found = fields_of(value)
+        except ShapeError as error:
+            raise Misfit(value, name_of(declared), str(error), shape.expects) from None
+        try:
+            return make([part(field) for part, field in zip(parts, found)])
+        except Misfit:
+            for name, part, field in zip(names, parts, found):
+                _within(f".{name}", part, field)
+            raise
+
+    return shape.expects, convert
+
+
+def _within(step: str, part: Converter, value: Any) -> Any:
+    """Convert a value inside another one, which is a step away."""
     try:
         return part(value)
-    except _Misfit as misfit:
-        raise misfit.within(place.format(name)) from None
+    except Misfit as misfit:
+        raise misfit.within(step) from None
 
 
-def _row(declared: TypeInformation) -> Converter:
-    names, parts = declared.names, [_converter(part) for part in declared.parts]
-    make = row_class(names)
-    convert_fields = _fields(names, parts, f"a row of {len(names)} values")
-
-    def convert(value: Any) -> Row:
-        if isinstance(value, Mapping):
-            if value.keys() != set(names):
-                raise _Misfit(value, f"a dict with the fields {', '.join(names)}")
-            value = [value[name] for name in names]
-        elif isinstance(value, Row):
-            if value._fields != names and set(value._fields) == set(names):
-                value = [value[name] for name in names]
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            value = [getattr(value, name, None) for name in names]
-        return make(convert_fields(value))
-
-    return convert
-
-
-def _tuple(declared: TypeInformation) -> Converter:
-    convert_fields = _fields(declared.names, [_converter(part) for part in declared.parts], "a tuple of {} values")
-    return lambda value: tuple(convert_fields(value))
-
-
-def _fields(names: tuple[str, ...], parts: list[Converter], expected: str) -> Callable[[Any], list[Any]]:
-    expected = expected.format(len(names))
-
+def _list(declared: Declared, part: Converter) -> tuple[str, Converter]:
     def convert(value: Any) -> list[Any]:
-        if not isinstance(value, (tuple, list)) or len(value) != len(names):
-            raise _Misfit(value, expected)
-        return [_within(".{}", name, part, field) for name, part, field in zip(names, parts, value)]
+        if not isinstance(value, SEQUENCES):
+            raise Misfit(value, name_of(declared), str(_KindError(value)), "a list")
+        try:
+            return list(map(part, value))
+        except Misfit:
+            for position, item in enumerate(value):
+                _within(f"[{position}]", part, item)
+            raise
 
-    return convert
-
-
-def _list(declared: TypeInformation) -> Converter:
-    (element,) = declared.parts
-    if declared.name.startswith("PRIMITIVE_ARRAY(BYTE"):
-        return _instance("bytes", bytes, bytearray)
-    part = _converter(element)
-
-    def convert(value: Any) -> list[Any]:
-        if not isinstance(value, (list, tuple, np.ndarray)):
-            raise _Misfit(value, "a list")
-        return [_within("[{}]", position, part, item) for position, item in enumerate(value)]
-
-    return convert
+    return "a list", convert
 
 
-def _map(declared: TypeInformation) -> Converter:
-    key_part, value_part = (_converter(part) for part in declared.parts)
+def _map(declared: Declared, key_type: Declared, part: Converter) -> tuple[str, Converter]:
+    key_part = converter(key_type, nullable=False)
 
     def convert(value: Any) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
-            raise _Misfit(value, "a dict")
-        converted = {}
-        for key, item in value.items():
-            try:
-                converted[key_part(key)] = value_part(item)
-            except _Misfit as misfit:
-                raise misfit.within(f"[{shorten(key)}]") from None
-        return converted
+            raise Misfit(value, name_of(declared), str(_KindError(value)), "a dict")
+        try:
+            return {key_part(key): part(item) for key, item in value.items()}
+        except Misfit:
+            for key, item in value.items():
+                _within(" (a key)", key_part, key)
+                _within(f"[{shorten(key)}]", part, item)
+            raise
 
-    return convert
-
-
-_COMPOSED: dict[str, Callable[[TypeInformation], Converter]] = {
-    "ROW": _row,
-    "TUPLE": _tuple,
-    "LIST": _list,
-    "PRIMITIVE_ARRAY": _list,
-    "BASIC_ARRAY": _list,
-    "OBJECT_ARRAY": _list,
-    "MAP": _map,
-}
+    return "a dict", convert

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyspark.sql.types as spark
 
-from pillarbox._errors import ProgramError, TypeMismatchError, shorten, shorten_record
-from pillarbox._types.codecs import MISFITS, Slot, struct_codec, time_zone
+from pillarbox._errors import ProgramError, TypeMismatchError, shorten_record
+from pillarbox._types.codecs import MISFITS, struct_codec, time_zone
+from pillarbox._types.conversion import Misfit, row_converter
+from pillarbox._types.schema import resolve_schema
+from pillarbox._types.type_information import TypeInformation
 
 
 class RowEncoder:
@@ -18,9 +21,8 @@ class RowEncoder:
 
     A record may be
 
-    - a tuple or list, by position;
-    - a ``Row``, a named tuple, or a PySpark ``Row``: by name if it has just the declared names, in
-      any order, else by position;
+    - a tuple or list, or a row without names, by position;
+    - a ``Row``, a named tuple, or a PySpark ``Row``, by name: it has the declared names, in any order;
     - a dict, by name; a key that is not declared is an error, and a missing one is null;
     - a dataclass instance, by name, with the same rules;
     - if there is just one column: the bare value. Of tuples, lists, dicts and dataclasses, only a
@@ -36,29 +38,43 @@ class RowEncoder:
         schema: the declared columns, at least one.
         operator: the name of the operator whose records these are, for error messages.
         timezone: the session's time zone, as in ``spark.sql.session.timeZone``.
+        bare: whether records are bare values of the one column, as the values of Types.LONG() are; False: they are not,
+            as the values of Types.ROW(...) are; None: there may be both.
 
     Raises:
         ProgramError: a column's type cannot be made from Python values, or there are no columns.
         ConfigurationError: the time zone is not known.
     """
 
-    def __init__(self, schema: spark.StructType, operator: str, timezone: str = "UTC") -> None:
+    def __init__(
+        self, schema: spark.StructType, operator: str, timezone: str = "UTC", bare: bool | None = None
+    ) -> None:
         if not schema.fields:
             raise ProgramError("no columns are declared; declare at least one")
-        self._arguments = (schema, operator, timezone)
+        self._arguments = (schema, operator, timezone, bare)
         self._operator = operator
         self._row = struct_codec(schema, time_zone(timezone))
+        self._to_row = row_converter(schema)
         self.arrow_schema: pa.Schema = pa.schema(self._row.fields)
         """The columns as Spark's ``mapInArrow`` wants them; timestamps are in UTC."""
-        self._single = len(schema.fields) == 1
-        self._composite: tuple[type, ...] = (tuple, list, dict)
+        self._schema = schema
+        self._bare = bare
+        self._single = bare is not False and len(schema.fields) == 1
+        self._composite: tuple[type, ...] = (tuple, list, Mapping)
         if self._single and isinstance(schema.fields[0].dataType, spark.ArrayType):
-            self._composite = (tuple, dict)
+            self._composite = (tuple, Mapping)
         if self._single and isinstance(schema.fields[0].dataType, spark.MapType):
             self._composite = (tuple, list)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return RowEncoder, self._arguments
+
+    def is_of(self, declared: TypeInformation) -> bool:
+        """Return whether the columns take the values of a type, no more and no less."""
+        is_row = bool(declared.names)
+        return (
+            self._bare is (not is_row) and declared.data_type is not None and self._schema == resolve_schema(declared)
+        )
 
     def encode(self, values: list[Any]) -> pa.RecordBatch:
         """Return the records as one batch, in their order.
@@ -84,35 +100,18 @@ class RowEncoder:
         return self._row.columns(values)
 
     def _is_bare(self, kind: type) -> bool:
-        return not (issubclass(kind, self._composite) or dataclasses.is_dataclass(kind))
+        return self._bare or not (issubclass(kind, self._composite) or dataclasses.is_dataclass(kind))
 
     def _explained(self, values: list[Any], cause: Exception) -> TypeMismatchError:
         """Return the error for the first value that does not fit."""
+        lead = f"operator {self._operator!r}"
         for value in values:
             try:
-                columns = self._columns([value])
-            except MISFITS as error:
-                return TypeMismatchError(
-                    f"operator {self._operator!r}: the record {shorten_record(value)} does not fit the declared "
-                    f"columns: {error}; give {self._row.expects}, or declare other columns"
-                )
-            for name, slot, column in self._slots(columns):
-                found = slot.culprit(name, column[0])
-                if found is not None:
-                    mismatch = self._misfit(*found)
+                self._to_row((value,) if self._single and self._is_bare(type(value)) else value)
+            except Misfit as misfit:
+                whole = f": the record {shorten_record(value)} does not fit the declared columns"
+                mismatch = TypeMismatchError(misfit.sentence(lead, whole, "other columns"))
+                if misfit.path:
                     mismatch.at(record=value)
-                    return mismatch
-        return TypeMismatchError(
-            f"operator {self._operator!r}: {len(values)} records do not fit the declared columns: {cause}"
-        )
-
-    def _slots(self, columns: list[Sequence[Any]]) -> Iterator[tuple[str, Slot, Sequence[Any]]]:
-        return zip(self._row.names, self._row.slots, columns, strict=True)
-
-    def _misfit(self, path: str, slot: Slot, value: Any, error: Exception) -> TypeMismatchError:
-        declared = slot.codec.declared.simpleString() + ("" if slot.nullable else " not null")
-        return TypeMismatchError(
-            f"operator {self._operator!r}: the field {path!r} is declared {declared}, but the value "
-            f"{shorten(value)} does not fit: {error}; give {slot.codec.expects}, or declare the "
-            "field otherwise"
-        )
+                return mismatch
+        return TypeMismatchError(f"{lead}: {len(values)} records do not fit the declared columns: {cause}")

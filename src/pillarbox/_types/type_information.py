@@ -132,6 +132,10 @@ class Types:
     def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation[Any]]) -> TypeInformation[Row]:
         """Declare a row with these columns.
 
+        A value with field names goes by name, and its names have to be declared: a dict, a dataclass, a named tuple, a
+        ``Row``, PySpark's ``Row``. A field that a dict or dataclass lacks is null. A tuple, a list or a row without
+        names goes by position. The same holds in a list or map, and for the columns of a DataFrame.
+
         Raises:
             ProgramError: there are more names than types, or fewer; one is no name, or no type.
         """

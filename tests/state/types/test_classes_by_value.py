@@ -115,7 +115,7 @@ def test_a_new_field_without_default_is_refused_at_the_start(home: Home, kind: s
     task.value.update(old(n=1))
     task.log.commit(task.store, {})
     new = home.define(KINDS[kind] + "    n: int\n    more: int\n").Order
-    with pytest.raises(CheckpointMismatchError, match="the field 'more'.*default"):
+    with pytest.raises(CheckpointMismatchError, match=r"the field 'more'.*default"):
         Task(new, task.store)
 
 

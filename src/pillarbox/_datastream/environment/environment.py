@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._datastream.checks.missing import missing_in_environment
-from pillarbox._datastream.checks.schemas import check_column_names, check_readable, declared_columns
+from pillarbox._datastream.checks.schemas import check_column_names, check_readable
 from pillarbox._datastream.environment.settings import ProgramSettings
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._errors import ProgramError, check_kind, check_text, shorten
@@ -274,8 +274,8 @@ class StreamExecutionEnvironment(ProgramSettings):
                 said = f"for_each_batch(): output {name!r} is a stream or (stream, columns), not {shorten(given)}"
                 raise ProgramError(said)
             stream, columns = output
-            schemas[name] = declared_columns(stream._step, columns, f"for_each_batch(): output {name!r}")
-            sinks.append(stream._columns_sink(name, schemas[name]))
+            sink, schemas[name] = stream._columns_sink(name, columns, f"for_each_batch(): output {name!r}")
+            sinks.append(sink)
         sources = set(steps_leading_to(sinks))
         branches = self._branches(sources.__contains__)
         program = self._compile("for_each_batch", [*sinks, *branches])

@@ -34,6 +34,7 @@ from pillarbox._task.network import partitioner as partitioners
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 from pillarbox._types.row_encoder import RowEncoder
 from pillarbox._types.schema import SchemaLike
+from pillarbox._types.type_information import TypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -408,6 +409,8 @@ class Stream(OperatorSettings, Generic[T1]):
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
         """Return the stream as a DataFrame, streaming if a source is: for any Spark sink, trigger or SQL.
 
+        Records become columns as values of ``Types.ROW_NAMED`` do; a record may also be the bare value of the one column.
+
         Args:
             schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the
                 ``output_type`` of the operator before.
@@ -422,16 +425,22 @@ class Stream(OperatorSettings, Generic[T1]):
             >>> sorted(doubled.to_dataframe("doubled LONG").collect())
             [Row(doubled=0), Row(doubled=2), Row(doubled=4)]
         """
-        declared = declared_columns(self._step, schema, "to_dataframe()")
-        program = self._env._compile("to_dataframe", [self._columns_sink("output", declared)])
-        return self._env._runtime.dataframe(program, declared)
+        sink, columns = self._columns_sink("output", schema, "to_dataframe()")
+        return self._env._runtime.dataframe(self._env._compile("to_dataframe", [sink]), columns)
 
-    def _columns_sink(self, output: str, schema: StructType) -> SinkTransformation:
-        check_column_names(schema.names, f"output {output!r}")
-        encoder = RowEncoder(schema, self._plain_step().name, self._env._runtime.time_zone)
+    def _columns_sink(
+        self, output: str, schema: SchemaLike | None, asked_by: str
+    ) -> tuple[SinkTransformation, StructType]:
+        """Return an end of the stream that makes columns, and these."""
+        columns = declared_columns(self._step, schema, asked_by)
+        check_column_names(columns.names, f"output {output!r}")
+        declared = self._step.output_type if schema is None else schema
+        bare = not declared.names if isinstance(declared, TypeInformation) else None
+        name, zone = self._plain_step().name, self._env._runtime.time_zone
+        encoder = RowEncoder(columns, name, zone, bare)
         factory = OperatorFactory(partial(ColumnsOperator, encoder=encoder))
         sink = self._env._outputs[output] = self._sink(output, "columns", factory=factory)
-        return sink
+        return sink, columns
 
     def _sink(self, name: str, kind: str | None = None, **attributes: Any) -> SinkTransformation:
         """Return an end of the stream; it is in the programs that are compiled with it.

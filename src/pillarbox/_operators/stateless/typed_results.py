@@ -87,12 +87,14 @@ class OfOneType:
 def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
     """Return an output that converts results to a declared type; ``output`` itself where nothing is to be converted.
 
-    Columns of a DataFrame are made of results as they are: these are converted there.
+    The end of a stream that makes columns of the same type takes results as they are.
 
     Args:
         declared: the type, or the names of columns.
         operator: the operator's name, for errors.
     """
-    if declared is None or isinstance(output, (ColumnsOperator, Discard)):
+    if declared is None or isinstance(output, Discard):
+        return output
+    if isinstance(output, ColumnsOperator) and (isinstance(declared, tuple) or output.encoder.is_of(declared)):
         return output
     return _NamedOutput(output, declared) if isinstance(declared, tuple) else _TypedOutput(output, declared, operator)
