@@ -57,7 +57,7 @@ class RowEncoder:
         self._to_row = row_converter(schema)
         self.arrow_schema: pa.Schema = pa.schema(self._row.fields)
         """The columns as Spark's ``mapInArrow`` wants them; timestamps are in UTC."""
-        self._schema = schema
+        self.schema: spark.StructType = schema
         self._bare = bare
         self._single = bare is not False and len(schema.fields) == 1
         self._composite: tuple[type, ...] = (tuple, list, Mapping)
@@ -71,10 +71,8 @@ class RowEncoder:
 
     def is_of(self, declared: TypeInformation) -> bool:
         """Return whether the columns take the values of a type, no more and no less."""
-        is_row = bool(declared.names)
-        return (
-            self._bare is (not is_row) and declared.data_type is not None and self._schema == resolve_schema(declared)
-        )
+        is_bare = not declared.names
+        return self._bare is is_bare and declared.data_type is not None and self.schema == resolve_schema(declared)
 
     def encode(self, values: list[Any]) -> pa.RecordBatch:
         """Return the records as one batch, in their order.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
+    from pillarbox._datastream.streams.stream import Stream
 
 
 def check_column_names(names: Sequence[str], where: str) -> None:
@@ -207,6 +208,19 @@ def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str)
         return RowEncoder(schema, operator, stream._env._runtime.time_zone)
     except ProgramError:
         return None  # rows that no function has touched need none
+
+
+def encoder_of_output(stream: Stream[Any], schema: SchemaLike | None, output: str, asked_by: str) -> RowEncoder:
+    """Return what makes the columns of an output.
+
+    Raises:
+        ProgramError: as ``declared_columns``.
+    """
+    columns = declared_columns(stream._step, schema, asked_by)
+    check_column_names(columns.names, f"output {output!r}")
+    declared = stream._step.output_type if schema is None else schema
+    bare = not declared.names if isinstance(declared, TypeInformation) else None
+    return RowEncoder(columns, stream._plain_step().name, stream._env._runtime.time_zone, bare)
 
 
 def declared_columns(step: Transformation, schema: SchemaLike | None, asked_by: str) -> StructType:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from pillarbox._datastream.checks.given_functions import check_function, name_of
 from pillarbox._datastream.checks.missing import missing
-from pillarbox._datastream.checks.schemas import check_column_names, check_key_columns, declared_columns
+from pillarbox._datastream.checks.schemas import check_key_columns, encoder_of_output
 from pillarbox._datastream.streams.operator_settings import OperatorSettings
 from pillarbox._datastream.streams.results import CollectedResults, DataStreamSink
 from pillarbox._errors import ProgramError, check_count, check_takes
@@ -32,9 +32,7 @@ from pillarbox._operators.stateless.sinks import ColumnsOperator, PrintOperator
 from pillarbox._state.descriptors import MapStateDescriptor
 from pillarbox._task.network import partitioner as partitioners
 from pillarbox._time.watermark_strategy import WatermarkStrategy
-from pillarbox._types.row_encoder import RowEncoder
 from pillarbox._types.schema import SchemaLike
-from pillarbox._types.type_information import TypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -409,7 +407,7 @@ class Stream(OperatorSettings, Generic[T1]):
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
         """Return the stream as a DataFrame, streaming if a source is: for any Spark sink, trigger or SQL.
 
-        Records become columns as values of ``Types.ROW_NAMED`` do; a record may also be the bare value of the one column.
+        A record becomes columns as a value of ``Types.ROW_NAMED`` does; it may also be the bare value of the one column.
 
         Args:
             schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the
@@ -432,15 +430,10 @@ class Stream(OperatorSettings, Generic[T1]):
         self, output: str, schema: SchemaLike | None, asked_by: str
     ) -> tuple[SinkTransformation, StructType]:
         """Return an end of the stream that makes columns, and these."""
-        columns = declared_columns(self._step, schema, asked_by)
-        check_column_names(columns.names, f"output {output!r}")
-        declared = self._step.output_type if schema is None else schema
-        bare = not declared.names if isinstance(declared, TypeInformation) else None
-        name, zone = self._plain_step().name, self._env._runtime.time_zone
-        encoder = RowEncoder(columns, name, zone, bare)
+        encoder = encoder_of_output(self, schema, output, asked_by)
         factory = OperatorFactory(partial(ColumnsOperator, encoder=encoder))
         sink = self._env._outputs[output] = self._sink(output, "columns", factory=factory)
-        return sink, columns
+        return sink, encoder.schema
 
     def _sink(self, name: str, kind: str | None = None, **attributes: Any) -> SinkTransformation:
         """Return an end of the stream; it is in the programs that are compiled with it.

@@ -73,8 +73,9 @@ def _defaults(record: Any) -> Mapping[str, Callable[[], Any]]:
         return {name: always(value) for name, value in record._field_defaults.items()}
     made: dict[str, Callable[[], Any]] = {}
     for each in dataclasses.fields(record):
-        if not isinstance(each.default_factory, _Missing):
-            made[each.name] = each.default_factory
+        factory: Any = each.default_factory
+        if not isinstance(factory, _Missing):
+            made[each.name] = factory
         elif not isinstance(each.default, _Missing):
             made[each.name] = always(each.default)
     return made
