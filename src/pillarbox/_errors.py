@@ -272,6 +272,14 @@ def causes_of(error: BaseException) -> list[BaseException]:
     return found
 
 
+def no_time_zone(what: str) -> str:
+    """Return the message for dates and naive datetimes that are no points in time, as no session has a time zone."""
+    return (
+        f"{what} has no time zone, and there is no Spark session, whose time zone it would be in: give it one, such as"
+        " tzinfo=timezone.utc, or set one with env.set_time_zone('Europe/Berlin'), or with the time_zone of a harness"
+    )
+
+
 def failed(error: BaseException) -> str:
     """Return the words for what an error did to a call: Ctrl-C interrupts it, and is no failure."""
     return "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeVar, overload
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox import _unpickle
+from pillarbox._errors import no_time_zone
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -364,19 +365,20 @@ def in_larger_batches(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator
         yield pa.concat_batches(pending)
 
 
-def timestamps_ms(column: pa.Array) -> npt.NDArray[np.int64]:
+def timestamps_ms(column: pa.Array, zone: tzinfo | None = None) -> npt.NDArray[np.int64]:
     """Return the times in ``column`` as milliseconds since 1970-01-01 UTC.
 
     Args:
         column: timestamps of any unit, dates (their midnight), or integers, which are taken as
-            milliseconds since 1970 already. Timestamps without a time zone are taken as UTC.
+            milliseconds since 1970 already.
+        zone: the time zone of dates and of timestamps without one, as where Spark casts them to TIMESTAMP.
 
     Returns:
         As many values as ``column`` has; finer parts than milliseconds are cut off towards the
         past. It may share the memory of ``column``: do not write to it.
 
     Raises:
-        ValueError: there is a null.
+        ValueError: there is a null; there is no time zone.
         TypeError: the column holds no times.
     """
     kind = column.type
@@ -389,8 +391,35 @@ def timestamps_ms(column: pa.Array) -> npt.NDArray[np.int64]:
         ready: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
         return ready
     if pa.types.is_date(kind):
-        return _days(column) * 86_400_000
+        return _zoned(_in_range(_days(column), _EARLIEST_DAY, _LATEST_DAY) * 86_400_000_000, zone, kind) // 1000
+    if kind.tz is None:
+        return _zoned(_micros(column, _EARLIEST_US, _LATEST_US), zone, kind) // 1000
     return _scaled(_numbers(column, np.int64), kind.unit, "ms")
+
+
+def _zoned(wall: npt.NDArray[np.int64], zone: tzinfo | None, kind: pa.DataType) -> npt.NDArray[np.int64]:
+    """Return times on the clocks of a time zone as times in UTC, all in microseconds."""
+    if zone is None:
+        raise ValueError(no_time_zone(f"the type {kind}"))
+    if zone is timezone.utc:
+        return wall
+    # Clocks are set at most once in a quarter of an hour: nearly always, both of its ends have one offset.
+    quarters, places = np.unique(wall // _QUARTER, return_inverse=True)
+    first = _offsets(quarters * _QUARTER, zone)
+    differs = first != _offsets((quarters + 1) * _QUARTER - 1, zone)
+    offsets = first[places]
+    rest = np.flatnonzero(differs[places])
+    offsets[rest] = _offsets(wall[rest], zone)
+    found: npt.NDArray[np.int64] = wall - offsets
+    return found
+
+
+def _offsets(wall: npt.NDArray[np.int64], zone: tzinfo) -> npt.NDArray[np.int64]:
+    """Return the offsets of times on the clocks of a time zone, all in microseconds."""
+    micro = timedelta(microseconds=1)
+    moments = np.clip(wall, _EARLIEST_US, _LATEST_US).astype("M8[us]").tolist()
+    found = map(zone.utcoffset, moments)
+    return np.fromiter((0 if each is None else each // micro for each in found), np.int64, len(wall))
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -399,6 +428,7 @@ _EARLIEST_US = (datetime.min - _NAIVE_EPOCH) // timedelta(microseconds=1)
 _LATEST_US = (datetime.max - _NAIVE_EPOCH) // timedelta(microseconds=1)
 _EARLIEST_DAY = (datetime.min - _NAIVE_EPOCH).days
 _LATEST_DAY = (datetime.max - _NAIVE_EPOCH).days
+_QUARTER = 900_000_000
 _INT64 = (-(2**63) + 1, 2**63 - 1)  # without the least: numpy takes that for "not a time"
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ class Frame:
 
     columns = ("key",)
     schema = StructType([StructField("key", LongType())])
+    sparkSession = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: default))
 
     def __init__(self, *, streaming: bool) -> None:
         self.isStreaming = streaming

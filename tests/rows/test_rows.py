@@ -393,27 +393,30 @@ def test_timestamps_to_the_microsecond(values):
 def test_timestamps_ms(values, kind, expected):
     width = pa.int32() if pa.types.is_date32(kind) else pa.int64()
     column = pa.array([99, *values], width).cast(kind)[1:]
-    found = timestamps_ms(column)
+    found = timestamps_ms(column, timezone.utc)
     assert found.dtype == np.int64
     assert found.tolist() == expected
 
 
 def test_timestamps_ms_of_date64_and_of_nothing():
-    assert timestamps_ms(pa.array([date(1969, 12, 31)], pa.date64())).tolist() == [-86_400_000]
-    assert timestamps_ms(pa.array([], pa.timestamp("us"))).tolist() == []
+    assert timestamps_ms(pa.array([date(1969, 12, 31)], pa.date64()), timezone.utc).tolist() == [-86_400_000]
+    assert timestamps_ms(pa.array([], pa.timestamp("us")), timezone.utc).tolist() == []
 
 
 @given(st.lists(st.datetimes(), min_size=1))
 def test_timestamps_ms_floor(values):
     epoch = datetime(1970, 1, 1)
     expected = [(value - epoch) // timedelta(milliseconds=1) for value in values]
-    assert timestamps_ms(pa.array(values, pa.timestamp("us"))).tolist() == expected
+    assert timestamps_ms(pa.array(values, pa.timestamp("us")), timezone.utc).tolist() == expected
 
 
 def test_timestamps_ms_refuses_nulls_and_other_columns():
     numbers = pa.array([1, 2, None, None], pa.int32())
     for column in (numbers, numbers.cast(pa.date32()), numbers.cast("int64").cast("timestamp[us]")):
         with pytest.raises(ValueError, match="timestamp at row 2 is null"):
+            timestamps_ms(column)
+    for column in (pa.array([1]).cast("timestamp[us]"), pa.array([1], pa.int32()).cast(pa.date32())):
+        with pytest.raises(ValueError, match=r"the type (timestamp\[us\]|date32\[day\]) has no time zone"):
             timestamps_ms(column)
     with pytest.raises(TypeError, match="not string"):
         timestamps_ms(pa.array(["2020-01-01"]))

@@ -371,7 +371,7 @@ def test_a_timer_is_an_int_of_64_bits(timers, what, domain, timestamp):
         timers.call(f"{what}_{domain}", "k", timestamp)
     text = str(refused.value)
     assert "operator 'op', key 'k'" in text and repr(timestamp) in text
-    assert "milliseconds" in text or "True and False are no points in time" in text
+    assert "milliseconds" in text or "has no time zone" in text
     assert ("ctx.timestamp() is None" in text) == (timestamp is None)
     assert timers.backend.rows["k"][2:] == [5, None]
     timers.service.advance_watermark(10)

@@ -8,16 +8,20 @@ import operator
 import pickle
 from collections import namedtuple
 from dataclasses import dataclass
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql import Row
+from pyspark.sql.types import StructType
 
 from pillarbox._errors import ProgramError
+from pillarbox._rows import timestamps_ms
 from pillarbox._time.duration import Duration
 from pillarbox._time.timestamps import (
     MAX_WATERMARK,
@@ -25,7 +29,6 @@ from pillarbox._time.timestamps import (
     ColumnTimestampAssigner,
     TimestampAssigner,
     as_timestamp_assigner,
-    to_millisecond,
     to_timestamp,
 )
 from pillarbox._time.watermark_generators import (
@@ -36,6 +39,8 @@ from pillarbox._time.watermark_generators import (
     WatermarksWithIdleness,
 )
 from pillarbox._time.watermark_strategy import WatermarkStrategy
+from pillarbox._types.codecs import time_zone
+from pillarbox._types.row_encoder import RowEncoder
 
 UTC = datetime.timezone.utc
 
@@ -54,7 +59,8 @@ class Own(WatermarkGenerator):
 
 
 def extract(assigner, value, record_timestamp=MIN_TIMESTAMP):
-    return as_timestamp_assigner(assigner).extract_timestamp(value, record_timestamp)
+    made = as_timestamp_assigner(assigner)
+    return to_timestamp(made.extract_timestamp(value, record_timestamp), None, made, value)
 
 
 class TestStrategy:
@@ -233,6 +239,7 @@ class TestTimestamps:
             (MAX_WATERMARK, MAX_WATERMARK),
             (np.int64(5), 5),
             (datetime.datetime(1970, 1, 1, 0, 0, 1), 1000),
+            (datetime.date(1970, 1, 2), 86_400_000),
             (datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), 1000),
             (
                 datetime.datetime(1970, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1))),
@@ -244,16 +251,16 @@ class TestTimestamps:
         ],
     )
     def test_accepted(self, value, expected):
-        assert to_timestamp(value) == expected
-        assert type(to_timestamp(value)) is int
+        assert to_timestamp(value, UTC) == expected
+        assert type(to_timestamp(value, UTC)) is int
 
     @given(st.integers(-62_135_596_800_000, 253_402_300_799_999), st.integers(0, 999))
     def test_datetimes_are_exact(self, millis, micros):
         moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=millis, microseconds=micros)
-        assert to_timestamp(moment) == millis
+        assert to_timestamp(moment, UTC) == millis
         assert to_timestamp(moment.replace(tzinfo=UTC)) == millis
 
-    @pytest.mark.parametrize("value", [None, True, np.True_, 1.0, "5", pd.NaT, datetime.date(2026, 1, 1), [5]])
+    @pytest.mark.parametrize("value", [None, True, np.True_, 1.0, "5", pd.NaT, [5]])
     @pytest.mark.parametrize("kind", ["object", "f(value)", "f(value, before)", "column"])
     def test_a_bad_one_is_named(self, value, kind):
         class Bad(TimestampAssigner):
@@ -279,26 +286,38 @@ class TestTimestamps:
             extract(lambda record: value, "record")
 
 
-class TestPointsInTimeThatAreNumbers:
-    @pytest.mark.parametrize("value", [5, -5, np.int64(7), MIN_TIMESTAMP, MAX_WATERMARK])
-    def test_accepted(self, value):
-        assert to_millisecond(value) == value
-        assert type(to_millisecond(value)) is int
+class TestTimeZones:
+    """A naive datetime is in the session's time zone, as where Spark casts TIMESTAMP_NTZ to TIMESTAMP."""
+
+    @pytest.mark.parametrize("value", [datetime.datetime(2026, 1, 1), datetime.date(2026, 1, 1), pd.Timestamp(0)])
+    def test_without_one_it_is_no_point_in_time(self, value):
+        with pytest.raises(ValueError, match=r"has no time zone, .* or set one with env.set_time_zone"):
+            to_timestamp(value)
 
     @pytest.mark.parametrize(
-        ("value", "says"),
+        ("wall", "utc"),
         [
-            (datetime.datetime(2026, 1, 1), r"a datetime is not converted here: int\(x.timestamp\(\) \* 1000\) are"),
-            (pd.Timestamp("2026-01-01"), "a datetime is not converted here"),
-            (pd.NaT, "milliseconds since the epoch are expected, as int"),
-            (None, "milliseconds since the epoch are expected, as int"),
-            (1.0, "milliseconds since the epoch are expected, as int"),
-            (True, "True and False are no points in time"),
-            (np.False_, "True and False are no points in time"),
-            (MAX_WATERMARK + 1, "have to fit in 64 bits"),
-            (MIN_TIMESTAMP - 1, "have to fit in 64 bits"),
+            ((2024, 7, 1, 12), (2024, 7, 1, 16)),
+            ((2024, 1, 1, 12), (2024, 1, 1, 17)),
+            ((2024, 11, 3, 1, 30), (2024, 11, 3, 5, 30)),  # repeated: the first time
+            ((2024, 3, 10, 2, 30), (2024, 3, 10, 7, 30)),  # left out: as far behind the gap
+            ((1883, 11, 18, 12, 3, 57), (1883, 11, 18, 16, 59, 59)),  # not at a full minute
         ],
     )
-    def test_refused(self, value, says):
-        with pytest.raises(ValueError, match=says):
-            to_millisecond(value)
+    def test_clocks_that_are_set(self, wall, utc):
+        moment, expected = datetime.datetime(*wall), datetime.datetime(*utc, tzinfo=UTC)
+        assert to_timestamp(moment, ZoneInfo("America/New_York")) == to_timestamp(expected)
+
+    @given(
+        st.lists(st.datetimes(datetime.datetime(1850, 1, 1), datetime.datetime(2100, 1, 1)), min_size=1),
+        st.sampled_from(["UTC", "America/New_York", "Australia/Lord_Howe", "Africa/Monrovia", "+05:45"]),
+    )
+    def test_values_and_columns_agree(self, moments, name):
+        zone = time_zone(name)
+        wall = pa.array(moments, pa.timestamp("us"))
+        expected = [to_timestamp(moment, zone) for moment in moments]
+        assert timestamps_ms(wall, zone).tolist() == expected
+        encoder = RowEncoder(StructType().add("at", "timestamp"), "op", name)
+        assert timestamps_ms(encoder.encode(moments).column(0)).tolist() == expected
+        days = [moment.date() for moment in moments]
+        assert timestamps_ms(pa.array(days), zone).tolist() == [to_timestamp(day, zone) for day in days]

@@ -57,7 +57,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self.strategy = strategy
         self._letters = None if tag is None else DeadLetters(context, tag, context.side_outputs)
         self._generator: WatermarkGenerator = NoWatermarksGenerator()
-        self._watermarks = MonotoneWatermarkOutput(self.output)
+        self._watermarks = MonotoneWatermarkOutput(self.output, zone=context.zone)
         self._used = False
         self._times: EventTimes | None = None
 
@@ -74,7 +74,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         if not context.batch:  # where there are no watermarks but the last one
             make, clock = self.strategy.create_generator, context.epoch_time
             self._generator = with_context(context, "making its watermark generator", make, clock)
-        self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle, last=last)
+        self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle, last=last, zone=context.zone)
         self._used = False
 
     @property
@@ -171,9 +171,11 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         previous = _or_none_yet(records)
         values = records.values
         pending = iter(values)
-        extract = assigner.extract_timestamp
+        extract, zone = assigner.extract_timestamp, self.context.zone
         try:
-            stamps = [to_timestamp(extract(value, stamp)) for value, stamp in zip(pending, previous)]
+            stamps = [
+                to_timestamp(extract(value, stamp), zone, assigner, value) for value, stamp in zip(pending, previous)
+            ]
         except BaseException as error:
             where = f"operator {self.name!r}: the timestamp assigner"
             raise_at_record(error, where, values, pending, operator=self.name, subtask=self.context.subtask)
@@ -210,14 +212,14 @@ class TimestampsAndWatermarksOperator(StreamOperator):
                 f" {', '.join(records.batch.schema.names)}"
             )
         try:
-            return timestamps_ms(records.batch.column(position))
+            return timestamps_ms(records.batch.column(position), self.context.zone)
         except (TypeError, ValueError) as error:
             raise OperatorError(f"operator {self.name!r}: timestamp column {column!r}: {error}") from error
 
     def _field(self, value: Any, column: str) -> int:
         try:
             found = value[column] if isinstance(value, (Row, dict)) else getattr(value, column)
-            return to_timestamp(found)
+            return to_timestamp(found, self.context.zone)
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise OperatorError(
                 f"operator {self.name!r}: no timestamp in field {column!r} of the record {shorten_record(value)}:"

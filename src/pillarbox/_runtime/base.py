@@ -25,8 +25,8 @@ class Runtime(Protocol):
         """The number of tasks of a source that run at a time."""
 
     @property
-    def time_zone(self) -> str:
-        """The time zone of naive datetimes."""
+    def time_zone(self) -> str | None:
+        """The time zone of naive datetimes; None: they are no points in time."""
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
         """Run a bounded program; return the records of its one output in portions, as they come.

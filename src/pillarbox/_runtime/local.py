@@ -319,11 +319,17 @@ class LocalJob:
 
 
 class LocalRuntime:
-    """Runs programs in this process; it knows no DataFrames."""
+    """Runs programs in this process; it knows no DataFrames.
+
+    Args:
+        time_zone: the time zone of naive datetimes; None: they are no points in time.
+    """
 
     parallelism = 1
     task_slots = 1
-    time_zone = "UTC"
+
+    def __init__(self, time_zone: str | None = None) -> None:
+        self.time_zone = time_zone
 
     def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
         """Run a program on its collections; return the records of its output in portions, as they come."""

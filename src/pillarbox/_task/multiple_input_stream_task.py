@@ -54,7 +54,7 @@ class MultipleInputStreamTask(StreamTask):
         memory: MemoryProbe = process_memory,
     ) -> None:
         owner = KeyOwner(subtask, vertex.parallelism, vertex.max_parallelism)
-        self.backend: KeyedStateBackend = KeyedStateBackend(vertex.nodes[0].name, owner)
+        self.backend: KeyedStateBackend = KeyedStateBackend(vertex.nodes[0].name, owner, vertex.zone)
         super().__init__(
             vertex,
             subtask,

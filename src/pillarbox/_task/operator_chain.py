@@ -104,6 +104,7 @@ class OperatorChain:
                 rate_scope=vertex.rate_scope or RateScope(),
                 shared=shared,
                 read_elsewhere=set(node.factory.asked_tags) - node.side_outputs.keys(),
+                zone=vertex.zone,
             )
             wiring.add(index, node.factory.make(context))
         self.operators: list[StreamOperator] = [wiring.operators[index] for index in range(len(vertex.nodes))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from functools import cached_property
 from itertools import count, islice
 
@@ -15,6 +16,7 @@ from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._state.keys.state_note import StateNote
 from pillarbox._task.network.partitioner import BroadcastPartitioner, Partitioner
+from pillarbox._types.codecs import time_zone
 
 # The code of buffers with a task's metrics. Negative codes never belong to a subtask.
 REPORT_TARGET = -1
@@ -205,6 +207,7 @@ class Vertex:
         codes: by which scheme of codes the state of subtasks is found; None: it is found otherwise.
         parallelisms: the numbers of subtasks of all vertices of the program, where they do not depend on its layout.
         batch: whether it runs in batch mode.
+        time_zone: the time zone of naive datetimes, by its name; None: they are no points in time.
         moved: the classes that have moved, by the module and name that checkpoints have them by.
         object_reuse: whether emitted values are not copied.
         immutable: the classes whose instances never change, as declared.
@@ -232,6 +235,7 @@ class Vertex:
     state_depends_on: StateNote = field(default_factory=dict)
     codes: int | None = None
     batch: bool = False
+    time_zone: str | None = None
     moved: Mapping[tuple[str, str], type] = field(default_factory=dict)
     object_reuse: bool = False
     immutable: tuple[type, ...] = ()
@@ -244,6 +248,11 @@ class Vertex:
     def is_source(self) -> bool:
         """Whether it reads a source; else it stands after a shuffle, and has a place for state."""
         return self.parallelism == 0
+
+    @property
+    def zone(self) -> tzinfo | None:
+        """The time zone of naive datetimes."""
+        return None if self.time_zone is None else time_zone(self.time_zone)
 
     @property
     def is_keyed(self) -> bool:

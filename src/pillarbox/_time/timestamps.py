@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, no_time_zone, shorten
 
 MIN_TIMESTAMP = -(2**63)
 """Before all time: no watermark yet, or no timestamp (Flink's ``Long.MIN_VALUE``)."""
@@ -27,7 +27,9 @@ MIN_TIMESTAMP = -(2**63)
 MAX_WATERMARK = 2**63 - 1
 """The end of event time: a bounded input ends with this watermark, so that all event-time timers fire."""
 
-_NAIVE_EPOCH = datetime.datetime(1970, 1, 1)
+EXPECTED = "milliseconds since the epoch are expected, as int (or a datetime or date)"
+"""The values that are points in time, for errors."""
+
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
@@ -44,53 +46,41 @@ class TimestampAssigner(ABC):
                 ``MIN_TIMESTAMP`` where it has none.
 
         Returns:
-            Milliseconds since the epoch. A ``datetime`` does as well: without a time zone it is
-            read as UTC, and fractions of a millisecond are cut off towards the past.
+            Milliseconds since the epoch. A ``datetime`` does as well, without a time zone in the session's time zone;
+            fractions of a millisecond are cut off towards the past. So does a ``date``: its midnight there.
         """
 
 
-def to_millisecond(value: object) -> int:
-    """Return a point in time that was given as a number: an int, numpy's included, within 64 bits.
-
-    Raises:
-        ValueError: it is something else, or does not fit; the message says how to convert it.
-    """
-    if isinstance(value, datetime.datetime) and value == value:  # pandas' NaT is not
-        raise ValueError(
-            "a datetime is not converted here: int(x.timestamp() * 1000) are its milliseconds, in the"
-            " machine's time zone where it has none"
-        )
-    if isinstance(value, (bool, np.bool_)):
-        raise ValueError("True and False are no points in time")
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ValueError("milliseconds since the epoch are expected, as int") from None
-    if not MIN_TIMESTAMP <= number <= MAX_WATERMARK:
-        raise ValueError("milliseconds since the epoch have to fit in 64 bits")
-    return number
-
-
-def to_timestamp(value: object, source: object = None, record: object = None) -> int:
-    """Turn the result of a timestamp assigner into epoch milliseconds.
+def to_timestamp(
+    value: object, zone: datetime.tzinfo | None = None, source: object = None, record: object = None
+) -> int:
+    """Turn a point in time into epoch milliseconds: an event time, a watermark, the time of a timer.
 
     Args:
-        value: an int (numpy's integers too), or a ``datetime`` (aware, or naive and meant as UTC).
+        value: an int (numpy's integers too), a ``datetime``, or a ``date``, which is its midnight.
+        zone: the time zone of dates and naive datetimes, as Spark casts DATE and TIMESTAMP_NTZ to TIMESTAMP; None: they
+            are refused.
         source: where it came from, for the error message: an assigner or a function.
         record: the record it was extracted from, for the error message.
 
     Raises:
         TypeError: it is something else: None, a bool, a float, a string, a NaT.
-        ValueError: it does not fit in 64 bits.
+        ValueError: it does not fit in 64 bits, or has no time zone and ``zone`` is None.
     """
     # The order matters: this runs once for each record, and a plain int is what nearly all give.
     if type(value) is int:
         number = value
-    elif isinstance(value, datetime.datetime):
+    elif isinstance(value, datetime.date):
         # pandas' NaT calls itself a datetime but is not equal to itself.
         if value != value:
             raise _not_a_timestamp(value, source, record)
-        since = value - (_NAIVE_EPOCH if value.tzinfo is None else _EPOCH)
+        if not isinstance(value, datetime.datetime):
+            value = datetime.datetime.combine(value, datetime.time())
+        if value.tzinfo is None:
+            if zone is None:
+                raise ValueError(no_time_zone(f"{shorten(value)}{_origin(source, record)}"))
+            value = value.replace(tzinfo=zone)
+        since = value - _EPOCH
         # Exact: seconds and microseconds are never negative, so the division cuts towards the past.
         number = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
     elif isinstance(value, (bool, np.bool_)):
@@ -109,18 +99,15 @@ def to_timestamp(value: object, source: object = None, record: object = None) ->
 
 
 def _not_a_timestamp(value: object, source: object, record: object) -> TypeError:
-    return TypeError(
-        f"not a timestamp: {shorten(value)} ({type(value).__name__}){_origin(source, record)}; "
-        "milliseconds since the epoch are expected, as int (or a datetime)"
-    )
+    return TypeError(f"not a timestamp: {shorten(value)} ({type(value).__name__}){_origin(source, record)}; {EXPECTED}")
 
 
 def _origin(source: object, record: object) -> str:
     return "" if source is None else f" from {shorten(source)} for the record {shorten(record)}"
 
 
-class _CheckedTimestampAssigner(TimestampAssigner):
-    """Calls ``function(value, record_timestamp)``, and checks what it returns.
+class _FunctionTimestampAssigner(TimestampAssigner):
+    """Calls ``function(value, record_timestamp)``.
 
     Args:
         assigner: whose function it is, for errors: a user's assigner, or the function itself.
@@ -131,7 +118,7 @@ class _CheckedTimestampAssigner(TimestampAssigner):
         self._assigner = assigner
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        return to_timestamp(self._function(value, record_timestamp), self._assigner, value)
+        return self._function(value, record_timestamp)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return shorten(self._assigner)
@@ -144,7 +131,7 @@ class _ValueFunctionTimestampAssigner(TimestampAssigner):
         self._function = function
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        return to_timestamp(self._function(value), self._function, value)
+        return self._function(value)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return shorten(self._function)
@@ -154,7 +141,7 @@ class ColumnTimestampAssigner(TimestampAssigner):
     """Takes the timestamp from a column of the record.
 
     A record is a mapping, a row (Spark's ``Row``, a named tuple), or any object with an attribute
-    of that name. The column holds epoch milliseconds or datetimes.
+    of that name. The column holds epoch milliseconds, datetimes or dates.
     """
 
     def __init__(self, column: str) -> None:
@@ -168,11 +155,10 @@ class ColumnTimestampAssigner(TimestampAssigner):
         self.column = column
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """Return the column's value as epoch milliseconds.
+        """Return the column's value.
 
         Raises:
             ValueError: the record has no such column.
-            TypeError: the column holds no timestamp.
         """
         column = self.column
         try:
@@ -186,7 +172,7 @@ class ColumnTimestampAssigner(TimestampAssigner):
                 found = getattr(value, column)
         except (KeyError, AttributeError, ValueError, IndexError):
             raise ValueError(f"no timestamp column {column!r} in the record {shorten(value)}") from None
-        return to_timestamp(found, self, value)
+        return found  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"column {self.column!r}"
@@ -208,7 +194,7 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
             are its own.
 
     Returns:
-        An assigner whose ``extract_timestamp`` raises ``TypeError`` for anything but a timestamp.
+        An assigner; its results are for ``to_timestamp``, which knows the session's time zone.
 
     Raises:
         TypeError: it is none of these.
@@ -218,18 +204,18 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
     if isinstance(assigner, type) and hasattr(assigner, "extract_timestamp"):
         name = assigner.__name__
         raise ProgramError(f"a timestamp assigner is an instance, not a class: give {name}(), not {name}")
-    if isinstance(assigner, (_CheckedTimestampAssigner, _ValueFunctionTimestampAssigner, ColumnTimestampAssigner)):
+    if isinstance(assigner, (_FunctionTimestampAssigner, _ValueFunctionTimestampAssigner, ColumnTimestampAssigner)):
         return assigner
     extract = getattr(assigner, "extract_timestamp", None)
     if callable(extract):
-        return _CheckedTimestampAssigner(extract, assigner)
+        return _FunctionTimestampAssigner(extract, assigner)
     if not callable(assigner):
         raise ProgramError(
             f"not a timestamp assigner: {shorten(assigner)}; a TimestampAssigner, a function "
             "f(value) or f(value, record_timestamp), or the name of a column is expected"
         )
     if _wants_record_timestamp(assigner):
-        return _CheckedTimestampAssigner(assigner, assigner)
+        return _FunctionTimestampAssigner(assigner, assigner)
     return _ValueFunctionTimestampAssigner(assigner)
 
 

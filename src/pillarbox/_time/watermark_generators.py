@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from datetime import tzinfo
 from typing import Any, Protocol
 
 from pillarbox._errors import shorten
 from pillarbox._time.duration import DurationLike, positive_millis, to_millis
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
+from pillarbox._time.timestamps import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
 
 
 class WatermarkSink(Protocol):
@@ -233,14 +234,23 @@ class MonotoneWatermarkOutput(WatermarkOutput):
         sink: gets watermarks in strictly ascending order, and statuses when they change.
         idle: the status that the sink knows; None: that is not known, and any will be said.
         last: the last watermark that the sink knows.
+        zone: the time zone of naive datetimes.
     """
 
-    __slots__ = ("_idle", "_last", "_sink")
+    __slots__ = ("_idle", "_last", "_sink", "_zone")
 
-    def __init__(self, sink: WatermarkSink, *, idle: bool | None = False, last: int = MIN_TIMESTAMP) -> None:
+    def __init__(
+        self,
+        sink: WatermarkSink,
+        *,
+        idle: bool | None = False,
+        last: int = MIN_TIMESTAMP,
+        zone: tzinfo | None = None,
+    ) -> None:
         self._sink = sink
         self._last = last
         self._idle = idle
+        self._zone = zone
 
     @property
     def last(self) -> int:
@@ -256,14 +266,15 @@ class MonotoneWatermarkOutput(WatermarkOutput):
         """Pass a watermark on if it is above the last one.
 
         Raises:
-            ValueError: it is not a number of milliseconds.
+            ValueError: it is no point in time.
         """
         if type(timestamp_ms) is not int or not MIN_TIMESTAMP <= timestamp_ms <= MAX_WATERMARK:
             try:
-                timestamp_ms = to_millisecond(timestamp_ms)
-            except ValueError as error:
+                timestamp_ms = to_timestamp(timestamp_ms, self._zone)
+            except (TypeError, ValueError) as error:
+                what = EXPECTED if isinstance(error, TypeError) else error
                 kind = type(timestamp_ms).__name__
-                raise ValueError(f"{shorten(timestamp_ms)} ({kind}) is no watermark: {error}") from None
+                raise ValueError(f"{shorten(timestamp_ms)} ({kind}) is no watermark: {what}") from None
         if timestamp_ms > self._last:
             self.mark_active()
             self._last = timestamp_ms

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as spark
 
-from pillarbox._errors import ConfigurationError, ProgramError
+from pillarbox._errors import ConfigurationError, ProgramError, no_time_zone, shorten
 from pillarbox._types.conversion import SEQUENCES, converter
 from pillarbox._types.row_shapes import RowShape
 
@@ -137,13 +137,14 @@ class _TimestampCodec(Codec):
     """TIMESTAMP: points in time; naive datetimes are in a time zone. TIMESTAMP_NTZ: times on a wall clock, without one.
 
     Args:
-        zone: the session's; None: of times without one.
+        zone: the session's; None: naive datetimes are refused.
     """
 
-    def __init__(self, declared: spark.DataType, zone: dt.tzinfo | None) -> None:
-        super().__init__(declared, pa.timestamp("us", tz=None if zone is None else "UTC"))
+    def __init__(self, declared: spark.TimestampType | spark.TimestampNTZType, zone: dt.tzinfo | None) -> None:
+        self._is_wall_clock = isinstance(declared, spark.TimestampNTZType)
+        super().__init__(declared, pa.timestamp("us", tz=None if self._is_wall_clock else "UTC"))
         self._zone = zone
-        self._epoch = _NAIVE_EPOCH if zone is None else _EPOCH
+        self._epoch = _NAIVE_EPOCH if self._is_wall_clock else _EPOCH
 
     def convert(self, values: Sequence[Any]) -> pa.Array:
         # The difference of datetimes runs in C, is several times faster than what pyarrow does with
@@ -157,15 +158,18 @@ class _TimestampCodec(Codec):
     def _convert_mixed(self, values: list[Any]) -> pa.Array:
         _check_kinds(values, (dt.datetime,))
         aware = [value.tzinfo is not None for value in values]
-        if self._zone is None and any(aware):
+        if self._is_wall_clock and any(aware):
             raise TypeError("it has a time zone, which would be lost")
-        if self._zone is not None and not any(aware):
+        if self._is_wall_clock or all(aware):
+            return self._from_deltas(list(map(sub, values, repeat(self._epoch))))
+        if self._zone is None:
+            raise ValueError(no_time_zone(shorten(values[aware.index(False)])))
+        if not any(aware):
             # Asking the zone, in C, is far faster than making the datetimes aware, and exact:
             # Arrow's assume_timezone knows no summer time after 2037.
             deltas = map(sub, values, repeat(_NAIVE_EPOCH))
             return self._from_deltas(list(map(sub, deltas, map(self._zone.utcoffset, values))))
-        if self._zone is not None and not all(aware):
-            values = [v if v.tzinfo is not None else v.replace(tzinfo=self._zone) for v in values]
+        values = [v if v.tzinfo is not None else v.replace(tzinfo=self._zone) for v in values]
         return self._from_deltas(list(map(sub, values, repeat(self._epoch))))
 
     def _from_deltas(self, deltas: list[dt.timedelta]) -> pa.Array:
@@ -270,7 +274,7 @@ _SCALARS: dict[type[spark.DataType], _Scalar] = {
 }
 
 
-def codec_for(declared: spark.DataType, zone: dt.tzinfo, path: str) -> Codec:
+def codec_for(declared: spark.DataType, zone: dt.tzinfo | None, path: str) -> Codec:
     """Return the codec for a declared type; ``path`` says where it stands, for the error message."""
     kind = type(declared)
     if kind in _SCALARS:
@@ -280,7 +284,7 @@ def codec_for(declared: spark.DataType, zone: dt.tzinfo, path: str) -> Codec:
     if isinstance(declared, spark.TimestampType):
         return _TimestampCodec(declared, zone)
     if isinstance(declared, spark.TimestampNTZType):
-        return _TimestampCodec(declared, None)
+        return _TimestampCodec(declared, zone)
     if isinstance(declared, spark.ArrayType):
         element = codec_for(declared.elementType, zone, f"{path}[]")
         return _ListCodec(declared, Slot(element, declared.containsNull))
@@ -296,9 +300,24 @@ def codec_for(declared: spark.DataType, zone: dt.tzinfo, path: str) -> Codec:
     )
 
 
-def struct_codec(declared: spark.StructType, zone: dt.tzinfo, lead: str = "") -> StructCodec:
+def struct_codec(declared: spark.StructType, zone: dt.tzinfo | None, lead: str = "") -> StructCodec:
     """Return the codec for a struct, or for whole rows; ``lead`` is what leads the names of its fields in errors."""
     return StructCodec(declared, [Slot(codec_for(f.dataType, zone, lead + f.name), f.nullable) for f in declared])
+
+
+def checked_time_zone(name: str, asked_by: str) -> str:
+    """Return the name of a time zone that a user gave.
+
+    Raises:
+        ProgramError: there is no such time zone.
+    """
+    try:
+        time_zone(name)
+    except (ConfigurationError, TypeError):
+        raise ProgramError(
+            f"{asked_by}: time_zone is the name of a time zone, such as 'Europe/Berlin', not {shorten(name)}"
+        ) from None
+    return name
 
 
 def time_zone(name: str) -> dt.tzinfo:

@@ -37,7 +37,7 @@ class RowEncoder:
     Args:
         schema: the declared columns, at least one.
         operator: the name of the operator whose records these are, for error messages.
-        timezone: the session's time zone, as in ``spark.sql.session.timeZone``.
+        timezone: the session's time zone, as in ``spark.sql.session.timeZone``; None: naive datetimes are refused.
         bare: whether records are bare values of the one column, as the values of Types.LONG() are; False: they are not,
             as the values of Types.ROW(...) are; None: there may be both.
 
@@ -47,13 +47,13 @@ class RowEncoder:
     """
 
     def __init__(
-        self, schema: spark.StructType, operator: str, timezone: str = "UTC", bare: bool | None = None
+        self, schema: spark.StructType, operator: str, timezone: str | None = "UTC", bare: bool | None = None
     ) -> None:
         if not schema.fields:
             raise ProgramError("no columns are declared; declare at least one")
         self._arguments = (schema, operator, timezone, bare)
         self._operator = operator
-        self._row = struct_codec(schema, time_zone(timezone))
+        self._row = struct_codec(schema, None if timezone is None else time_zone(timezone))
         self._to_row = row_converter(schema)
         self.arrow_schema: pa.Schema = pa.schema(self._row.fields)
         """The columns as Spark's ``mapInArrow`` wants them; timestamps are in UTC."""

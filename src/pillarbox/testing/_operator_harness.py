@@ -31,6 +31,8 @@ from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox._time.operator_clock import ProcessingTimeServiceImpl
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._types.codecs import checked_time_zone
+from pillarbox._types.codecs import time_zone as zone_of
 from pillarbox.mailbox import MailboxController, MailboxProcessor
 from pillarbox.testing._patience import Patience
 
@@ -111,6 +113,8 @@ class OneInputStreamOperatorTestHarness:
         subtask: index of the parallel instance that the function is told.
         parallelism: number of instances that the function is told.
         limit: how long a call may wait for requests of an async function (seconds, by the real clock).
+        time_zone: the time zone of naive datetimes that become event times, watermarks or times of timers, as a Spark
+            session has one: ``"Europe/Berlin"``; None: they are refused.
 
     Attributes:
         operator: the operator.
@@ -132,7 +136,9 @@ class OneInputStreamOperatorTestHarness:
         subtask: int = 0,
         parallelism: int = 1,
         limit: float = 10.0,
+        time_zone: str | None = None,
     ) -> None:
+        zone = None if time_zone is None else zone_of(checked_time_zone(time_zone, "the harness"))
         self.processing_time_service: ManualProcessingTimeService = ManualProcessingTimeService(processing_time)
         self._processor = MailboxProcessor(_nothing_to_do)
         self._output = _Recorder()
@@ -142,7 +148,7 @@ class OneInputStreamOperatorTestHarness:
         self._closed = False
         executor = self._processor.get_mailbox_executor(0)
         clock = self._clock = ProcessingTimeServiceImpl(self.processing_time_service, as_mail(executor))
-        self._backend = KeyedStateBackend(node.name)
+        self._backend = KeyedStateBackend(node.name, zone=zone)
         self._backend.now = processing_time
         self._time_services = InternalTimeServiceManager(self._backend, clock)
         context = OperatorContext(
@@ -159,6 +165,7 @@ class OneInputStreamOperatorTestHarness:
             copier=Copier(node.name),
             operator_state=OperatorStateStore(self._backend, node.uid),
             epoch_time=self.get_processing_time,
+            zone=zone,
         )
         self.operator: StreamOperator = node.factory.make(context)
         self._patience = Patience(self.processing_time_service, limit)

@@ -70,6 +70,8 @@ class ProgramTestHarness:
         snapshot: state to start from, as :meth:`snapshot` returned it.
         limit: how long an epoch may wait for requests of an async function (seconds, by the real clock).
         batch: whether it runs in batch mode: all of its input comes in one epoch, :meth:`end_input`.
+        time_zone: the time zone of naive datetimes, as a Spark session has one: ``"Europe/Berlin"``; None: they are no
+            points in time.
 
     Attributes:
         epoch: number of epochs that were committed.
@@ -89,8 +91,9 @@ class ProgramTestHarness:
         snapshot: ProgramSnapshot | None = None,
         limit: float = 10.0,
         batch: bool = False,
+        time_zone: str | None = None,
     ) -> None:
-        self._program, self._vertices = program_of(build, parallelism, batch=batch)
+        self._program, self._vertices = program_of(build, parallelism, batch=batch, time_zone=time_zone)
         self._pending: dict[str, dict[int, list[Any]]] = {name: {} for name in self._vertices}
         self._outputs: dict[str, list[Any]] = {name: [] for name in self._program.outputs}
         self.processing_time_service: ManualProcessingTimeService = ManualProcessingTimeService(processing_time)
@@ -279,6 +282,7 @@ def program_of(
     batch: bool = False,
     max_parallelism: int | None = None,
     savepoint: str | None = None,
+    time_zone: str | None = None,
 ) -> tuple[Program, dict[str, int | None]]:
     """Return the program that ``build`` builds, and the number of the vertex that reads each source.
 
@@ -290,6 +294,7 @@ def program_of(
         batch: whether it runs in batch mode.
         max_parallelism: number of key groups; None: the default for the parallelism.
         savepoint: the directory of the savepoint that it starts from.
+        time_zone: the time zone of naive datetimes.
     """
     if not callable(build) or isinstance(build, type):
         raise ProgramError(f"a program is built by a function build(env, payments), not by {shorten(build)}")
@@ -300,6 +305,8 @@ def program_of(
             f"{shorten(build)} takes no source: build(env, payments) gets one stream for each parameter after env"
         )
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    if time_zone is not None:
+        env.set_time_zone(time_zone)
     if batch:
         env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     if max_parallelism is not None:

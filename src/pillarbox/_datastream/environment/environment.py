@@ -88,7 +88,11 @@ class StreamExecutionEnvironment(ProgramSettings):
         frames = (step.dataframe for step in self._steps if isinstance(step, DataFrameSource))
         spark = self._spark or next((frame.sparkSession for frame in frames), None)
         if spark is None:
-            return LocalRuntime()
+            return LocalRuntime(self._time_zone)
+        if self._time_zone is not None:
+            raise ProgramError(
+                "set_time_zone() is for programs without a Spark session: set spark.sql.session.timeZone of the session"
+            )
         from pillarbox._runtime.spark.runtime import SparkRuntime
 
         return SparkRuntime(spark)

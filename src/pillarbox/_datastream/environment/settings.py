@@ -16,6 +16,7 @@ from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.base import Runtime
 from pillarbox._state.keys.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
 from pillarbox._time.duration import DurationLike, positive_millis
+from pillarbox._types.codecs import checked_time_zone
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,6 +36,7 @@ class ProgramSettings:
         self._savepoint: SavepointStart | None = None
         self._moved: dict[tuple[str, str], type] = {}
         self._object_reuse = False
+        self._time_zone: str | None = None
 
     @property
     def _runtime(self) -> Runtime:
@@ -252,6 +254,28 @@ class ProgramSettings:
         self._dashboard = DashboardPlace(host, checked_port(port, "enable_dashboard()"), token)
         return self
 
+    def set_time_zone(self, time_zone: str) -> Self:
+        """Set the time zone of dates and naive datetimes where there is no Spark session, which has one.
+
+        With it, a naive datetime is a point in time: as an event time, a watermark or the time of a timer, and in a
+        column. Without it, and without a session, it is refused there. A session's time zone is
+        ``spark.sql.session.timeZone``.
+
+        Args:
+            time_zone: its name, such as ``"Europe/Berlin"``.
+
+        Returns:
+            The environment.
+
+        Raises:
+            ProgramError: there is no such time zone; (when the program is built) there is a session.
+
+        Example:
+            >>> env = env.set_time_zone("Europe/Berlin")
+        """
+        self._time_zone = checked_time_zone(time_zone, "set_time_zone()")
+        return self
+
     def add_class_alias(self, former: str, cls: type) -> Self:
         """Let the program read state that was written with a class under its former name.
 
@@ -356,4 +380,5 @@ class ProgramSettings:
             vertex.moved = dict(self._moved)
             vertex.object_reuse = self._object_reuse
             vertex.immutable = declared_immutable()
+            vertex.time_zone = self._runtime.time_zone
         return program

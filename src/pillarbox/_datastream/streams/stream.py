@@ -407,7 +407,7 @@ class Stream(OperatorSettings, Generic[T1]):
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
         """Return the stream as a DataFrame, streaming if a source is: for any Spark sink, trigger or SQL.
 
-        A record becomes columns as a value of ``Types.ROW_NAMED`` does; it may also be the bare value of the one column.
+        A record becomes columns as a value of ``Types.ROW_NAMED`` does, or is the bare value of the one column.
 
         Args:
             schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the

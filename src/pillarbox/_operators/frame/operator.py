@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import tzinfo
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -126,6 +127,7 @@ class OperatorContext:
         rate_scope: which rate limits the task shares with others.
         shared: what it shares with the other tasks of its vertex that live where it does.
         read_elsewhere: the tags of side outputs that are not in ``side_outputs``, as another query may read them.
+        zone: the time zone of naive datetimes; None: they are no points in time.
     """
 
     name: str
@@ -154,6 +156,7 @@ class OperatorContext:
     rate_scope: RateScope = field(default_factory=RateScope)
     shared: SharedResources = field(default_factory=SharedResources)
     read_elsewhere: Collection[str] = ()
+    zone: tzinfo | None = None
 
 
 class StreamOperator:

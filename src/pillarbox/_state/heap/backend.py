@@ -8,6 +8,7 @@ row.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from datetime import tzinfo
 from itertools import groupby
 from typing import Any
 
@@ -41,6 +42,7 @@ class KeyedStateBackend(KeyRows):
     Args:
         operator: the operator's name, for errors.
         owner: the subtask whose keys they are; None: it may hold any key.
+        zone: the time zone of naive datetimes; None: they are refused.
 
     Attributes:
         namespaces: the rows of namespaces.
@@ -49,8 +51,8 @@ class KeyedStateBackend(KeyRows):
     key: Any
     row: Row
 
-    def __init__(self, operator: str, owner: KeyOwner | None = None) -> None:
-        super().__init__(operator, owner)
+    def __init__(self, operator: str, owner: KeyOwner | None = None, zone: tzinfo | None = None) -> None:
+        super().__init__(operator, owner, zone)
         self.namespaces: NamespaceRows = NamespaceRows(self)
         # The keys that were asked for last, and in their order: most often there are the same ones again.
         self._ordered_keys: tuple[list[Any], list[Any]] = ([], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from datetime import tzinfo
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -46,8 +47,8 @@ class KeyRows(RowTable):
         now: the processing time of the epoch (epoch ms), by which state expires that has a time-to-live.
     """
 
-    def __init__(self, operator: str, owner: KeyOwner | None = None) -> None:
-        super().__init__(operator)
+    def __init__(self, operator: str, owner: KeyOwner | None = None, zone: tzinfo | None = None) -> None:
+        super().__init__(operator, zone)
         # A single subtask has all keys.
         self._owner = owner if owner is not None and owner.parallelism > 1 else None
         self.rows: dict[Any, Row] = _Rows(self._create_row)

@@ -35,7 +35,7 @@ class NamespaceRows(RowTable):
     hint_without_row = "namespace"
 
     def __init__(self, keys: KeyRows) -> None:
-        super().__init__(keys.operator)
+        super().__init__(keys.operator, keys.zone)
         self._keys = keys
         self.by_key: dict[Any, Row | dict[Any, Row]] = {}
         self.is_of_keys: bool = False

@@ -6,6 +6,7 @@ There are two tables of them: the rows of keys, and the rows of namespaces. Only
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from datetime import tzinfo
 from operator import is_, itemgetter
 from typing import Any, NoReturn
 
@@ -39,6 +40,7 @@ class RowTable:
 
     Attributes:
         operator: the operator's name.
+        zone: the time zone of timers that are set with naive datetimes; None: they are refused.
         row: the current row.
         dirty: the rows that were changed in this epoch.
         slots: what the slots of each row hold.
@@ -58,8 +60,9 @@ class RowTable:
         "key: open() only declares states, close() is too late; read and change them when a record or a timer comes"
     )
 
-    def __init__(self, operator: str) -> None:
+    def __init__(self, operator: str, zone: tzinfo | None = None) -> None:
         self.operator: str = operator
+        self.zone: tzinfo | None = zone
         self.slots: list[SlotSpec] = []
         self.timers: list[HeapTimers] = []
         self.blank: Row = [NEW, None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from datetime import tzinfo
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from pillarbox._state.heap.timer_queue import TimerQueue
 from pillarbox._state.keys.addresses import format_address
 from pillarbox._state.slots import NEW, Row, stale_entry
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
-from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
+from pillarbox._time.timestamps import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
 
 # Fewer entries than this are compared faster by Python than by numpy.
 _FEW = 64
@@ -29,9 +30,11 @@ class RowsOfTimers(CurrentRow, Protocol):
 
     Attributes:
         is_namespaced: whether the rows belong to namespaces.
+        zone: the time zone of naive datetimes; None: they are refused.
     """
 
     is_namespaced: bool
+    zone: tzinfo | None
 
     def find(self, address: Any) -> Row | None:
         """Return the row of an address; None: there is none."""
@@ -116,7 +119,9 @@ class HeapTimers:
     def _checked(self, timestamp: Any) -> int:
         """Return a timestamp that is not a plain int as one, or refuse it."""
         try:
-            return to_millisecond(timestamp)
+            return to_timestamp(timestamp, self._table.zone)
+        except TypeError:
+            hint = EXPECTED
         except ValueError as error:
             hint = str(error)
         if timestamp is None:
