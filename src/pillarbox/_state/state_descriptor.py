@@ -20,7 +20,7 @@ class StateDescriptor:
     They are ``Types``, or a class: a dataclass, a ``typing.NamedTuple``, ``int`` and so on; a class in brackets, as in
     ``ValueStateDescriptor[float]("total")``, is as good. Where the types of the key
     and of all states of an operator are declared and plain, its state is plain data in the checkpoint
-    (docs/security.md), and a value of another type is refused in the epoch that writes it.
+    (docs/security.md). A value that does not fit a plain type is refused, wherever the function runs.
     """
 
     kind = "state"

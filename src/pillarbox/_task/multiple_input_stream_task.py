@@ -281,6 +281,7 @@ class MultipleInputStreamTask(StreamTask):
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
         if self._store is None:
+            self.log.check_changes()
             return
         self.metrics.state.mark_start()
         self._watch_memory()

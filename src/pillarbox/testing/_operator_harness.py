@@ -63,6 +63,10 @@ class OperatorSnapshot:
 StreamElement = StreamRecord | Watermark | WatermarkStatus
 
 
+# The rows whose types a call checks. A snapshot, and the end of the input, check all of them.
+_CHECKED = 100
+
+
 class _Recorder:
     """An output that keeps its elements."""
 
@@ -290,6 +294,7 @@ class OneInputStreamOperatorTestHarness:
             self.push_watermark(MAX_WATERMARK)
             self.operator.finish()
         self._settle()
+        self._log.check_changes()
 
     def drain(self, seconds: float = 10.0) -> None:
         """Wait until an async operator has emitted the results of all its requests.
@@ -310,14 +315,13 @@ class OneInputStreamOperatorTestHarness:
 
     def _settle(self) -> None:
         """Run the mails, and the timers that they lead to, until there is none."""
-        while True:
-            mailbox = self._processor.mailbox
-            if not mailbox.size():
-                return
+        mailbox = self._processor.mailbox
+        while mailbox.size():
             while mailbox.size():
                 mailbox.take().run()
             # A mail may have set a timer that is due already.
             self.processing_time_service.set_current_time(self.get_processing_time())
+        self._log.check_changes(_CHECKED)
 
     # -- output --
 

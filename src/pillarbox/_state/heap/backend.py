@@ -267,7 +267,13 @@ class KeyedStateBackend(KeyRows):
         return self.namespaces.namespaces_of(self.key)
 
     def drop_keys(self) -> None:
-        """Drop the states and timers of all keys; the operator's own states stay."""
+        """Drop the states and timers of all keys; the operator's own states stay.
+
+        Raises:
+            TypeMismatchError: a value does not fit its declared type.
+        """
+        for table in self.tables:
+            table.types.check_each(table.dirty)
         self.leave_key()
         self.rows.clear()
         self.dirty.clear()

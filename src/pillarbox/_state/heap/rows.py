@@ -11,6 +11,7 @@ from operator import is_, itemgetter
 from typing import Any, NoReturn
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox._state.heap.declared_types import DeclaredTypes
 from pillarbox._state.heap.processing_timers import ProcessingTimers
 from pillarbox._state.heap.states import STATES, CurrentRow
 from pillarbox._state.heap.timers import HeapTimers
@@ -44,6 +45,7 @@ class RowTable:
         row: the current row.
         dirty: the rows that were changed in this epoch.
         slots: what the slots of each row hold.
+        types: the declared types of the states in them.
         blank: a row that holds nothing.
         timers: the timers in the slots.
         former: the names that slots have now, by those that they had.
@@ -69,6 +71,7 @@ class RowTable:
         self.nowhere: NoRow = NoRow(self)
         self.row: Row = self.nowhere
         self.dirty: list[Row] = []
+        self.types: DeclaredTypes = DeclaredTypes(self)
         self._states: dict[str, Any] = {}
         self._declared: dict[str, tuple[Any, ...]] = {}
         self._sealed = False

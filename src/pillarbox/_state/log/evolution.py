@@ -224,7 +224,7 @@ class _OfPlainValues(Evolution):
                 if row[slot] is not None and convert is not None:
                     row[slot] = convert(row[slot])
         if self._unchecked:
-            self._plain.check(table, rows, self._unchecked)
+            table.types.check(rows, self._unchecked)
 
     def elements(self, table: RowTable, found: Elements) -> Elements:
         spec = table.spec_of(found.slot)
@@ -235,7 +235,7 @@ class _OfPlainValues(Evolution):
         elif convert is not None:
             found = found._replace(values=convert(found.values))
         if table.lead + spec.name in self._unchecked:
-            self._plain.check_elements(table, spec, found)
+            table.types.check_elements(spec, found)
         return found
 
 

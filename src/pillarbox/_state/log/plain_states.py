@@ -6,26 +6,19 @@ program alone, never from a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
 from pillarbox._errors import TypeMismatchError
 from pillarbox._state.chunks.large_collection import Elements
 from pillarbox._state.heap.backend import KeyedStateBackend
+from pillarbox._state.heap.declared_types import check_column
 from pillarbox._state.heap.rows import RowTable
-from pillarbox._state.keys.addresses import format_address, format_owner, is_namespaced
+from pillarbox._state.keys.addresses import format_address
 from pillarbox._state.keys.key_note import KeyNote, family_of
 from pillarbox._state.slots import FIRST_SLOT, Row, SlotSpec
-from pillarbox._state.types.plain_types import (
-    ListOf,
-    MapOf,
-    NotPlainError,
-    PlainKey,
-    PlainType,
-    Readable,
-    type_of_state,
-)
+from pillarbox._state.types.plain_types import NotPlainError, PlainKey, PlainType, Readable, type_of_state
 from pillarbox._unpickle import Allowed
 
 
@@ -75,64 +68,31 @@ class PlainStates:
         """Return a state for people, by the name of its slot."""
         return self._specs[name].title
 
-    def _type(self, table: RowTable, spec: SlotSpec) -> PlainType | None:
-        return None if spec.kind == "timers" else self._types.get(table.lead + spec.name, self._late)
-
-    def check(self, table: RowTable, rows: list[Row], only: Iterable[str] | None = None) -> None:
-        """Check that keys and states of rows are of their types.
-
-        Args:
-            only: the slots to look at, by name, without keys; None: all of them, and the keys.
+    def check(self, table: RowTable, rows: list[Row]) -> None:
+        """Check that keys, and states without a type, are plain data.
 
         Raises:
             TypeMismatchError: one is not.
         """
         if not rows:
             return
-        if only is None:
-            keys = [row[1][0] for row in rows] if table.is_namespaced else list(map(itemgetter(1), rows))
-            if not self._key.fits(keys):
-                self._refuse_key(keys)
+        keys = [row[1][0] for row in rows] if table.is_namespaced else list(map(itemgetter(1), rows))
+        if not self._key.fits(keys):
+            self._refuse_key(keys)
         for slot, spec in enumerate(table.slots, FIRST_SLOT):
-            declared = self._type(table, spec)
-            if declared is None or (only is not None and table.lead + spec.name not in only):
-                continue
-            column = list(map(itemgetter(slot), rows))
-            if not declared.fits(column):
-                self._refuse(spec, declared, [row[1] for row in rows], column)
+            if spec.kind != "timers" and table.lead + spec.name not in self._types:
+                check_column(table, spec, self._late, [row[1] for row in rows], list(map(itemgetter(slot), rows)))
 
     def check_elements(self, table: RowTable, spec: SlotSpec, elements: Elements) -> None:
-        """Check that elements of a large map or list are of their type.
+        """Check that elements of a large map or list without a type are plain data.
 
         Raises:
             TypeMismatchError: one is not.
         """
-        declared = self._type(table, spec)
-        columns: list[tuple[PlainType, list[Any]]]
-        if isinstance(declared, MapOf):
-            columns = [(declared.key, elements.keys or []), (declared.value, elements.values)]
-        elif isinstance(declared, ListOf):
-            columns = [(declared.element, elements.values)]
-        else:
-            columns = [(self._late, elements.keys or []), (self._late, elements.values)]
-        for part, column in columns:
-            if not part.fits(column):
-                self._refuse(spec, part, [elements.address] * len(column), column)
-
-    def _refuse(self, spec: SlotSpec, declared: PlainType, addresses: list[Any], column: list[Any]) -> None:
-        for address, value in zip(addresses, column):
-            if not declared.fits([value]):
-                raise self._error(address, spec, declared.misfit(value))
-        raise AssertionError("a column does not fit, and each value does")
-
-    def _error(self, address: Any, spec: SlotSpec, what: str) -> TypeMismatchError:
-        error = TypeMismatchError(
-            f"operator {self._backend.operator!r}: {spec.title} of"
-            f" {format_owner(address)} does not fit its declared type: {what}; give such a value, or declare another"
-            " type (Types.PICKLED_BYTE_ARRAY() takes all)"
-        )
-        error.at(operator=self._backend.operator, key=address[0] if is_namespaced(address) else address)
-        return error
+        if table.lead + spec.name not in self._types:
+            addresses = [elements.address] * len(elements.values)
+            for column in (elements.keys or [], elements.values):
+                check_column(table, spec, self._late, addresses, column)
 
     def _refuse_key(self, keys: list[Any]) -> None:
         for key in keys:

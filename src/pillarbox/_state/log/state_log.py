@@ -159,6 +159,18 @@ class StateLog:
         self._head_as_known = payload
         self.bytes_written = writer.bytes_written
 
+    def check_changes(self, most: int | None = None) -> None:
+        """Check the rows that changed since the last commit.
+
+        Args:
+            most: the number of rows to check, the last ones to change for the first time; None: all.
+
+        Raises:
+            TypeMismatchError: a value does not fit its declared type.
+        """
+        for table in self.contents.backend.tables:
+            table.types.check(self.contents.collections.slim(table.dirty if most is None else table.dirty[-most:]))
+
     def _head(self, clock: bytes) -> LogHead:
         contents = self.contents
         return replace(

@@ -94,13 +94,17 @@ class EpochWriter:
         ledger.settle()
 
     def _check(self, sections: list[RowSection], elements: list[ElementSection]) -> None:
-        """Check that what is written is of its declared types, where state is plain."""
+        """Check that what is written is of its declared types; and where state is plain, that it is plain data."""
         plain = self._contents.plain
-        if plain is not None:
-            for rows in sections:
-                plain.check(rows.table, self._contents.collections.slim(rows.rows))
-            for section in elements:
-                table = self._contents.backend.table_of(section.elements.address)
+        for rows in sections:
+            slim = self._contents.collections.slim(rows.rows)
+            rows.table.types.check(slim)
+            if plain is not None:
+                plain.check(rows.table, slim)
+        for section in elements:
+            table = self._contents.backend.table_of(section.elements.address)
+            table.types.check_elements(section.spec, section.elements)
+            if plain is not None:
                 plain.check_elements(table, section.spec, section.elements)
 
     def _replace(self, stale: npt.NDArray[np.int64]) -> float:

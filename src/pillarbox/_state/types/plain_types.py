@@ -78,6 +78,10 @@ class PlainType(ABC):
         """Return whether all values are of the type."""
         return of_present(values if isinstance(values, list) else list(values), self._fits)
 
+    def takes(self, value: Any) -> bool:
+        """Return whether one value is of the type."""
+        return self.fits([value])
+
     @abstractmethod
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
         """Return the same of values without None, which are of these classes."""
@@ -103,6 +107,12 @@ class _Scalar(PlainType):
         super().__init__(TypeName(scalar.name), allowed=names)
         self._classes = frozenset(scalar.classes)
         self._limit = 1 << (scalar.bits - 1) if scalar.bits else None
+        # The classes of which all values fit.
+        self._whole = frozenset({_NONE}) if self._limit else (self._classes | {_NONE}) - _WITH_ZONES
+
+    def takes(self, value: Any) -> bool:
+        """Return whether one value is of the type."""
+        return type(value) in self._whole or self.fits([value])
 
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
         if not kinds <= self._classes:
