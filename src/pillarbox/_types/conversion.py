@@ -82,9 +82,11 @@ def value_converter(declared: TypeInformation, where: str) -> Callable[..., Any]
     """
     if not isinstance(declared, TypeInformation):
         raise ProgramError(f"{where}: a type is one of Types, such as Types.STRING(), not {shorten(declared)}")
-    convert = converter(declared)
+    _, convert = _of_type(declared)
 
     def checked(value: Any, position: int | None = None) -> Any:
+        if value is None:
+            return None
         try:
             return convert(value)
         except Misfit as misfit:
