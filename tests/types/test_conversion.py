@@ -102,7 +102,7 @@ NESTED = Types.ROW_NAMED(["id", "items"], [Types.LONG(), Types.LIST(Types.ROW_NA
             {"id": 1, "item": []},
             "it has a field 'item', which is not declared; give a tuple or dict of",
         ),
-        (NESTED, "ab", "it is of type str; give a tuple or dict of (id, items)"),
+        (NESTED, "ab", "it is of type str (a tuple that a function such as process_element() returns is a"),
         (
             Types.MAP(Types.STRING(), Types.INT()),
             {"a": "b"},

@@ -243,8 +243,23 @@ def test_ddl_without_a_session(monkeypatch):
         raise RuntimeError("[SESSION_OR_CONTEXT_NOT_EXISTS]")
 
     monkeypatch.setattr(StructType, "fromDDL", no_session)
-    with pytest.raises(ConfigurationError, match="'a INT', so a SparkSession must be active"):
-        resolve_schema("a INT")
+    assert resolve_schema("a INT NOT NULL, `b c` ARRAY<STRING> COMMENT 'it\\'s'") == StructType(
+        [
+            StructField("a", IntegerType(), False),
+            StructField("b c", ArrayType(StringType()), True, {"comment": "it's"}),
+        ]
+    )
+    for ddl in (
+        "a GEOGRAPHY",
+        "a INT,",
+        "a ARRAY<INT",
+        "a DECIMAL(1, 2, 3)",
+        "INT",
+        "a INTERVAL DAY TO MONTH",
+        "a INT b",
+    ):
+        with pytest.raises(ConfigurationError, match=r"without a Spark session, the columns .* cannot be parsed: "):
+            resolve_schema(ddl)
 
 
 NAMED = {
@@ -768,6 +783,9 @@ def test_errors_lead_into_nested_values(data_type, value, path, shown):
     assert f"but the value {shown} does not fit" in text
 
 
+RETURNED = " (a tuple that a function such as process_element() returns is a sequence of records: yield tail, delay)"
+
+
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
@@ -783,9 +801,9 @@ def test_errors_lead_into_nested_values(data_type, value, path, shown):
         (Point(1.0, None)._asdict(), "it has a field 'x', which is not declared"),
         (Address("x", 1), "it has a field 'number', which is not declared"),
         (SparkRow("N1"), "it has 1 fields instead of 2"),
-        (7, "it is of type int"),
-        (None, "it is of type NoneType"),
-        (Flight, "it is of type type"),
+        (7, "it is of type int" + RETURNED),
+        (None, "it is of type NoneType" + RETURNED),
+        (Flight, "it is of type type" + RETURNED),
     ],
     ids=str,
 )

@@ -24,6 +24,14 @@ class ShapeError(TypeError):
     """A value has other fields than a row, or none; the message says why."""
 
 
+def returned_tuple(names: Sequence[str]) -> str:
+    """Return the words for a value that may be an element of a returned tuple, where a row was meant."""
+    if len(names) < 2:
+        return ""
+    fields = ", ".join(names)
+    return f" (a tuple that a function such as process_element() returns is a sequence of records: yield {fields})"
+
+
 class RowShape:
     """The declared fields of a row.
 
@@ -82,7 +90,7 @@ class RowShape:
             return (self._dict, self._dicts) if kind is dict else (self._mapping, self._mappings)
         if dataclasses.is_dataclass(kind):
             return self._of_dataclass({field.name for field in dataclasses.fields(kind)})
-        raise ShapeError(f"it is of type {kind.__name__}")
+        raise ShapeError(f"it is of type {kind.__name__}{returned_tuple(self.names)}")
 
     # -- tuples and lists --
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import types
 import typing
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pyspark.sql.types as spark
 
 from pillarbox._errors import ConfigurationError, ProgramError, describe, shorten
+from pillarbox._types.ddl import DdlError, columns_of
 from pillarbox._types.scalars import OF_CLASSES
 from pillarbox._types.type_information import TypeInformation
 
@@ -29,7 +29,7 @@ def resolve_schema(declared: object) -> spark.StructType:
     Args:
         declared: one of
 
-            - a DDL string, ``"tail STRING, delay INT"``; Spark parses it, which needs a session;
+            - a DDL string, ``"tail STRING, delay INT"``, which Spark parses if there is a session;
             - a ``StructType``, which is returned as it is;
             - ``Types.ROW(...)``, ``Types.ROW_NAMED(...)``, ``Types.TUPLE(...)``, or another of ``Types``,
               which makes one column ``f0``;
@@ -39,7 +39,7 @@ def resolve_schema(declared: object) -> spark.StructType:
     Raises:
         ProgramError: it is none of these; a field's annotation has no Spark type; the DDL string cannot be parsed;
             or there is no column.
-        ConfigurationError: a DDL string was given, but no Spark session is active.
+        ConfigurationError: without a session, a DDL string has a type that only Spark can parse.
     """
     schema = _resolved(declared)
     if not schema.fields:
@@ -55,31 +55,15 @@ def column_names(declared: object) -> tuple[str, ...] | None:
     if isinstance(declared, spark.StructType):
         names = declared.names
     elif isinstance(declared, str):
-        names = _names_in(declared)
+        try:
+            names = columns_of(declared).names
+        except DdlError:
+            return None
     elif _is_record_class(declared):
         names = _field_names(declared)
     else:
         return None
     return tuple(names) if names and len(set(names)) == len(names) else None
-
-
-# Quoted names and comments, brackets, and what separates columns.
-_DDL_TOKENS = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[<>(),]|[^`'\"<>(),]+")
-# A column: its name, perhaps in backticks, and its type.
-_DDL_COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s:`]+))(?:\s*:|\s)\s*\S")
-
-
-def _names_in(ddl: str) -> list[str]:
-    """Return the names of the columns of a DDL string; none where it is not one."""
-    columns, depth = [""], 0
-    for token in _DDL_TOKENS.findall(ddl):
-        depth += (token in ("<", "(")) - (token in (">", ")"))
-        if token == "," and depth == 0:
-            columns.append("")
-        else:
-            columns[-1] += token
-    found = [_DDL_COLUMN.match(column) for column in columns]
-    return [(each[1] or each[2]).replace("``", "`") for each in found if each] if all(found) else []
 
 
 def _resolved(declared: object) -> spark.StructType:
@@ -109,12 +93,14 @@ def _parsed(ddl: str) -> spark.StructType:
         data_type = spark.StructType.fromDDL(ddl)
     except ParseException as error:
         raise ProgramError(f"{ddl!r} is no list of columns as Spark's DDL has them: {describe(error)}") from None
-    except Exception as error:
-        raise ConfigurationError(
-            f"Spark parses the columns {ddl!r}, so a SparkSession must be active (it is, once "
-            "SparkSession.builder.getOrCreate() was called in this process); create it before, or "
-            "declare the columns as a StructType, a dataclass or a typing.NamedTuple"
-        ) from error
+    except Exception:  # there is no session
+        try:
+            return columns_of(ddl)
+        except DdlError as error:
+            raise ConfigurationError(
+                f"without a Spark session, the columns {ddl!r} cannot be parsed: {error}; if they are right, create a"
+                " SparkSession before, or declare the columns as a StructType, a dataclass or a typing.NamedTuple"
+            ) from None
     if not isinstance(data_type, spark.StructType):
         raise ProgramError(f"{ddl!r} is a type without a name; name the column: 'value {ddl}'")
     return data_type

@@ -123,17 +123,18 @@ class FunctionOperator(StreamOperator):
             call = getattr(call, self._method, call)
         return call  # type: ignore[no-any-return]
 
-    def each(self, records: Records, keying: Keying | None) -> Pass:
+    def each(self, records: Records, keying: Keying | None, *, timeless: bool = False) -> Pass:
         """Return a pass over a run's values. Where there are keys, taking a value makes its key the current one.
 
         Args:
             keying: how the records get their keys; None: they have none.
+            timeless: whether user code that asks for the timestamps of the values gets None.
         """
         values = records.values
         pending = iter(values)
         # A function that declared no state does without: it cannot tell.
         if keying is None or self.keyed is None or not self.keyed.backend.is_declared:
-            return Pass(self, values, pending, pending)
+            return Pass(self, values, pending, pending, timeless=timeless)
         return Pass(self, values, pending, under_keys(self.keyed.backend, keying.keys_of(records), pending))
 
 

@@ -57,7 +57,7 @@ def process_each(operator: FunctionOperator, records: Records, call: Callable[..
     """
     collector = operator._collector
     stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
-    with operator.each(records, None) as values:
+    with operator.each(records, None, timeless=records.timestamps is None) as values:
         for value, timestamp in zip(values, stamps):
             ctx.current = timestamp
             results = call(value, ctx)

@@ -8,15 +8,19 @@ Where columns are declared in Spark's way, a tuple gets their names, and its val
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from pillarbox._elements import Records
-from pillarbox._errors import TypeMismatchError
+from pillarbox._errors import TypeMismatchError, shorten
 from pillarbox._operators.frame.operator import Discard, Input
 from pillarbox._operators.stateless.sinks import ColumnsOperator
 from pillarbox._rows import row_class
 from pillarbox._types.conversion import value_converter
+from pillarbox._types.row_shapes import returned_tuple
 from pillarbox._types.type_information import TypeInformation
+
+# Values of these types are no rows.
+_ONE_VALUE = frozenset({str, bytes, int, float, bool})
 
 
 class _TypedOutput:
@@ -45,17 +49,35 @@ class _TypedOutput:
 class _NamedOutput:
     """Makes rows of tuples; watermarks and the rest go by, and so do results that are no plain tuples."""
 
-    def __init__(self, output: Input, names: tuple[str, ...]) -> None:
+    def __init__(self, output: Input, names: tuple[str, ...], operator: str) -> None:
         self._output = output
+        self._operator = operator
+        self._names = names
         self._make, self._size = row_class(names), len(names)
         self.process_watermark = output.process_watermark
         self.process_status = output.process_status
 
     def process_records(self, records: Records) -> None:
-        """Name the columns of a run, and hand it on."""
+        """Name the columns of a run, and hand it on.
+
+        Raises:
+            TypeMismatchError: a result is one value, and there are several columns.
+        """
         make, size = self._make, self._size
+        if size > 1 and not _ONE_VALUE.isdisjoint(map(type, records.values)):
+            self._refuse(next(each for each in records.values if type(each) in _ONE_VALUE))
         named = [make(each) if type(each) is tuple and len(each) == size else each for each in records.values]
         self._output.process_records(Records(named, records.timestamps))
+
+    def _refuse(self, value: Any) -> NoReturn:
+        names = ", ".join(self._names)
+        kind = type(value).__name__
+        error = TypeMismatchError(
+            f"operator {self._operator!r}: a result is declared as {names}, but the value {shorten(value)} does not"
+            f" fit: it is of type {kind}{returned_tuple(self._names)}; give a tuple or dict of ({names})"
+        )
+        error.at(operator=self._operator, record=value)
+        raise error
 
 
 class OfOneType:
@@ -97,4 +119,8 @@ def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None
         return output
     if isinstance(output, ColumnsOperator) and (isinstance(declared, tuple) or output.encoder.is_of(declared)):
         return output
-    return _NamedOutput(output, declared) if isinstance(declared, tuple) else _TypedOutput(output, declared, operator)
+    return (
+        _NamedOutput(output, declared, operator)
+        if isinstance(declared, tuple)
+        else _TypedOutput(output, declared, operator)
+    )
