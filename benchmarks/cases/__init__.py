@@ -21,6 +21,7 @@ CASES = {
     "windows": "rates.windows",
     "join": "rates.join",
     "stateless": "rates.stateless",
+    "copies": "rates.copies",
     "batch": "rates.batch",
     "async": "rates.async_io",
     "epoch": "epochs.epoch",

@@ -12,6 +12,8 @@ The works come from the other benchmarks, each with pillarbox's side alone:
 
   keyed, sessions   a micro-batch of 1,000,000 rows
   windows-*, join-* the same, 500,000 rows of each stream for the join; as Python functions and by columns
+  stateless, copies a job of map, filter and map over 2,000,000 rows; one that emits 1,000,000 dataclasses, also with
+                    object reuse
   async             a job of 20,000 requests, ten milliseconds each
   epoch, empty      a micro-batch with 1,000 rows, and one without
   latency           the median latency of some seconds of records
@@ -37,6 +39,7 @@ from benchmarks.cases.epochs.epoch import Epochs
 from benchmarks.cases.epochs.latency import Latencies
 from benchmarks.cases.rates import join, keyed, sessions, windows
 from benchmarks.cases.rates.async_io import Lookups
+from benchmarks.cases.rates.copies import BatchJobs
 from benchmarks.cases.rates.window_rows import WORKS as WINDOWS
 from benchmarks.cases.state.recovery import Alone
 from benchmarks.harness.case import Block, Outcome, Said
@@ -177,6 +180,17 @@ WORKS: dict[str, Callable[[Path, Path], Turns]] = {
     "async": partial(
         asked, kind=Lookups, made={"memory": MEMORY, "ours": True}, question=("look_up", LOOKUPS), cost=seconds
     ),
+    **{
+        name: partial(
+            asked, kind=BatchJobs, made={"memory": MEMORY}, question=("job", {"name": job, "rows": rows}), cost=seconds
+        )
+        for name, job, rows in (
+            ("stateless", "stateless", 2_000_000),
+            ("copies", "copied", 1_000_000),
+            ("copies-new", "new", 1_000_000),
+            ("copies-reuse", "object reuse", 1_000_000),
+        )
+    },
     "epoch": partial(epoch, empty=False),
     "empty": partial(epoch, empty=True),
     "latency": partial(

@@ -19,6 +19,7 @@ WITHOUT_QUERIES = {
     "batch": "its programs read batch DataFrames",
     "async": "its programs read batch DataFrames",
     "stateless": "its programs read batch DataFrames",
+    "copies": "its programs read batch DataFrames",
     "state": "its small size has no Spark",
     "key-cost": "it has no Spark",
     "mailbox": "it has no Spark",
