@@ -39,12 +39,20 @@ CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabl
 """For: an epoch writes the changes of the state store, not its files. If it goes, epochs with much state take long."""
 
 STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-"""For: in format 2, state files have unique names, which the commit log refers to. Since 4.3 a checkpoint keeps the
-format that it was begun with. If it goes, state has Spark's default format."""
+"""For: in format 1, attempts write over each other's state files, so the state of the last attempt of a task counts. If
+it goes, state has Spark's default format."""
 
 CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
 """For: Spark writes the size and checksum of each checkpoint file into another file next to it, which pillarbox turns
 off. If it goes, each partition and epoch costs more requests to a store."""
+
+SHUFFLE_CHECKSUMS = "spark.sql.shuffle.orderIndependentChecksum.enabled"
+"""For: Spark computes checksums of what tasks send, and compares them if a task runs again; since 4.2 by default. If it
+goes, Spark does what it does by default."""
+
+SHUFFLE_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"
+"""For: if these checksums differ, Spark runs all tasks again that may have read the lost output, or fails; since 4.2 by
+default. If it goes, Spark does what it does by default."""
 
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 """For: a bound of Arrow batches. If it goes, batches are as large as Spark has them."""

@@ -279,6 +279,19 @@ class Checkpoint:
                 f" interrupted: complete it first, with 'pillarbox rescale {self} --parallelism {interrupted}'"
             )
 
+    def check_state_format(self) -> None:
+        """Refuse a checkpoint in which Spark may commit the state of another attempt than the output's.
+
+        Raises:
+            CheckpointMismatchError: it is one.
+        """
+        if self.state_format != "1":
+            raise CheckpointMismatchError(
+                f"checkpoint {self} has state files of format {self.state_format}, in which Spark may commit the state"
+                " of one attempt of a task and the output of another one: write a savepoint of it, with 'pillarbox"
+                f" savepoint {self} DIRECTORY', and start a new checkpoint from that, with env.from_savepoint()"
+            )
+
     def check_parallelism(self, wanted: int | None, most: int | None) -> None:
         """Check the parallelism of a program that is about to be started; the log tells if it will have another one.
 

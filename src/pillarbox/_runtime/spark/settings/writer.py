@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
-# Spark's sinks that read the rows of each batch they are given, also of one that they were given before.
-_READING_SINKS = frozenset({"console", "foreach", "kafka", "memory", "noop"})
 
 # The attribute of a writer with the function of ``foreachBatch``.
 _FUNCTION = "_pillarbox_batch_function"
@@ -148,20 +146,6 @@ class Start:
             return None
         path = self._given.get("path") or self._option("path")
         return str(path) if path else None
-
-    @property
-    def runs_every_plan(self) -> bool:
-        """Whether the sink reads the rows of each batch, also of one that it was given before.
-
-        File sinks skip a batch that is in their log, and tables may do so. A function of ``foreachBatch`` may return
-        early, but in a classic session
-        :func:`~pillarbox._runtime.spark.starting.first_batch.interrupted_batch_is_read` sees to it.
-        """
-        if "tableName" in self._given:
-            return False
-        if self.batch_function is not None:
-            return self._proto is None or self.function_reads_all
-        return self._format in _READING_SINKS
 
     @contextmanager
     def without_sink(self) -> Iterator[None]:

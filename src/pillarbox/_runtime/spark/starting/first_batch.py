@@ -1,8 +1,7 @@
 """The first micro-batch of a query that is started again: one that was interrupted, or one without input.
 
-A micro-batch may have been interrupted between the sink's commit and Spark's. Then its plan has to run again: state
-files of format 2 are named by the tasks that wrote them, and Spark asks the tasks of a batch for these names when it
-commits the batch. A sink that skips a batch which it has already runs no task, so Spark could never commit.
+A micro-batch may have been interrupted between the sink's commit and Spark's. If a function of ``foreachBatch`` then
+skips the micro-batch, as it has it already, no task runs, and without that Spark does not commit.
 
 If the query was stopped between two micro-batches, the first one comes although there may be no input. Spark plans a
 micro-batch without input if the one before it says that something is due. After a start there is none before it, so
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -22,11 +21,9 @@ from pillarbox._errors import describe
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.files import add_file
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of
-from pillarbox._runtime.spark.starting.sink_log import SinkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.settings.writer import Start
@@ -64,31 +61,6 @@ def interrupted_batch_is_read(start: Start, checkpoint: Checkpoint | None) -> It
         yield
     finally:
         start.writer.foreachBatch(function)
-
-
-def finish_batch_in_sink(start: Start, checkpoint: Checkpoint, run: Callable[[], StreamingQuery]) -> bool:
-    """Run an interrupted batch without the sink, if state files have format 2 and a file sink has the batch already.
-
-    Args:
-        run: starts the query, with the settings that it needs.
-
-    Returns:
-        whether it was necessary; the batch is committed then.
-    """
-    if not checkpoint.is_interrupted or not is_classic(start.spark) or checkpoint.state_format != "2":
-        return False
-    folder = start.files
-    interrupted = checkpoint.last_committed + 1
-    if folder is None or not SinkLog(start.spark, folder).has(interrupted):
-        return False
-    _log.warning(
-        "checkpoint %s: the query was interrupted after its file sink %s had committed epoch %d: the epoch runs again"
-        " without the sink",
-        *(checkpoint, folder, interrupted),
-    )
-    with start.without_sink(), start.one_batch():
-        run().awaitTermination()
-    return True
 
 
 def begin_batch_without_input(

@@ -263,7 +263,7 @@ class _Beginning:
         with unwrapped_failures():
             rows = plan_first_epoch(program, spark, first)
             of = [PlannedProgram.of(program)]
-            settings = program_settings(spark, of, layouts, runs_every_plan=self._start.runs_every_plan)
+            settings = program_settings(spark, of, layouts)
             # Not before no other query starts: that one would have them for its whole life.
             with settings, session_settings(spark, _BATCHES):
                 query = (

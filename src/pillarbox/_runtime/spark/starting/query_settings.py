@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
 from pillarbox._graph.layout import Layout
-from pillarbox._runtime.spark.facts import CHANGELOG, CHECKSUMS, PROVIDER, PROVIDER_KEY, STATE_FORMAT, STATE_PARTITIONS
+from pillarbox._runtime.spark.facts import (
+    CHANGELOG,
+    CHECKSUMS,
+    PROVIDER,
+    PROVIDER_KEY,
+    SHUFFLE_CHECKSUMS,
+    SHUFFLE_RETRY,
+    STATE_FORMAT,
+    STATE_PARTITIONS,
+)
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, wanted_parallelism
 from pillarbox._runtime.spark.rows.buffer_rows import batch_settings
-from pillarbox._runtime.spark.settings.session_settings import alone, session_settings, spark_version
+from pillarbox._runtime.spark.settings.session_settings import alone, session_settings
 from pillarbox._runtime.spark.tasks.task_facts import DRAIN, layout_setting
 
 if TYPE_CHECKING:
@@ -23,14 +32,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# From this version on a checkpoint keeps the format with which it was begun: before, one of format 1 does not start
-# with format 2 set, and in 4.1 the first query of a driver sets the format of all.
-_FORMAT_KEPT_SINCE = (4, 3)
-
-# How Spark is to write state files, by whether the sink runs the plan of every batch. In format 2 no attempt can write
-# over the files of another one, but Spark cannot commit a batch whose plan did not run. The log of the state proves
-# itself, so checksums next to the files, 22 requests for each partition and epoch, would find nothing more.
-_STATE_FILES = {True: {STATE_FORMAT: "2", CHECKSUMS: "false"}, False: {STATE_FORMAT: "1", CHECKSUMS: "false"}}
+# Settings of the user take precedence over these. The log of the state proves itself, so checksums next to files of the
+# checkpoint, 22 requests for each partition and epoch, would find nothing more. Spark 4.1 compares the output of a task
+# that runs again with the lost one only if it is told to.
+_BY_DEFAULT = {CHECKSUMS: "false", SHUFFLE_CHECKSUMS: "true", SHUFFLE_RETRY: "true"}
 
 _last_epoch: ContextVar[int | None] = ContextVar("pillarbox_last_epoch", default=None)
 
@@ -45,6 +50,9 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
         PROVIDER_KEY: PROVIDER,
         # An epoch writes the changes of the state store, not its files.
         CHANGELOG: "true",
+        # If a level of an epoch runs again, Spark commits its state of the last attempt in format 1, and of the first
+        # one in format 2, while the next level reads the output of the last attempt.
+        STATE_FORMAT: "1",
     }
 
 
@@ -54,14 +62,12 @@ def program_settings(
     programs: Sequence[PlannedProgram],
     layouts: Sequence[Layout] = (),
     *,
-    runs_every_plan: bool,
     other_python: bool = False,
 ) -> Iterator[None]:
     """Set the settings that ``programs`` need on the session meanwhile; no other query starts in this time.
 
     Args:
         layouts: the layouts of the programs in the query's checkpoint; none: it is a new one that Spark finds.
-        runs_every_plan: whether the query's sink reads the rows of each batch, also of one that it has already.
         other_python: whether the query may hand rows to other Python functions, too.
 
     Raises:
@@ -76,10 +82,7 @@ def program_settings(
         are_narrow = all(one.facts is not None and one.facts.has_narrow_rows for one in programs)
         present = spark.conf.getAll
         needed |= batch_settings(spark, present, are_narrow=are_narrow and not other_python)
-        # Settings of the user take precedence.
-        for key, value in _STATE_FILES[runs_every_plan].items():
-            if key not in present and (key != STATE_FORMAT or spark_version(spark) >= _FORMAT_KEPT_SINCE):
-                needed[key] = value
+        needed |= {key: value for key, value in _BY_DEFAULT.items() if key not in present}
         with session_settings(spark, needed, present):
             yield
 

@@ -76,11 +76,6 @@ class SinkLog:
         last = self._opened()[0].getLatestBatchId() if self.exists else None
         return int(last.get()) if last is not None and last.isDefined() else None
 
-    def has(self, batch: int) -> bool:
-        """Return whether a batch is in it, by itself or in a compact entry."""
-        last = self.last
-        return last is not None and batch <= last
-
     def fill(self, until: int) -> None:
         """Add each batch up to ``until`` that it has not heard of."""
         last = self.last

@@ -40,11 +40,7 @@ from pillarbox._runtime.spark.settings.session_settings import alone, session_se
 from pillarbox._runtime.spark.settings.writer import Start, note_batch_function
 from pillarbox._runtime.spark.starting.closing import close_ended_queries
 from pillarbox._runtime.spark.starting.examination import warn_of_findings
-from pillarbox._runtime.spark.starting.first_batch import (
-    begin_batch_without_input,
-    finish_batch_in_sink,
-    interrupted_batch_is_read,
-)
+from pillarbox._runtime.spark.starting.first_batch import begin_batch_without_input, interrupted_batch_is_read
 from pillarbox._runtime.spark.starting.first_epoch import begin_from_savepoint
 from pillarbox._runtime.spark.starting.query_settings import drain_setting, program_settings
 from pillarbox._runtime.spark.starting.sink_log import complete_sink_log
@@ -159,7 +155,7 @@ class _Starting:
         # Also if it is refused: programs that come now take the place of these.
         free_metrics_names(spark, programs)
         # (Before a function of ``foreachBatch`` is wrapped.)
-        self._other_python, reads = runs_other_python(start), start.runs_every_plan
+        self._other_python = runs_other_python(start)
         checkpoint = None if start.checkpoint is None else Checkpoint(spark, start.checkpoint)
         if begin_from_savepoint(start, programs, checkpoint):
             checkpoint = Checkpoint(spark, str(checkpoint))
@@ -167,7 +163,7 @@ class _Starting:
             checkpoint = self._made_ready(checkpoint)
         if checkpoint is None or checkpoint.is_new:
             _tell_defaults(spark, programs)
-        with interrupted_batch_is_read(start, checkpoint), self._settings(runs_every_plan=reads):
+        with interrupted_batch_is_read(start, checkpoint), self._settings():
             query = method()
         # Spark prepares the first epoch meanwhile.
         configuration = self._configuration(checkpoint)
@@ -187,13 +183,12 @@ class _Starting:
         return configuration_of(self._spark, **own)
 
     @contextmanager
-    def _settings(self, *, runs_every_plan: bool) -> Iterator[None]:
+    def _settings(self) -> Iterator[None]:
         """Have all that the query needs on the session meanwhile."""
         needed = program_settings(
             self._spark,
             self._programs,
             self._layouts,
-            runs_every_plan=runs_every_plan,
             other_python=self._other_python,
         )
         with needed, session_settings(self._spark, {RUN: self._run_id, **self._drain}):
@@ -202,24 +197,17 @@ class _Starting:
     def _made_ready(self, checkpoint: Checkpoint) -> Checkpoint:
         """Refuse, note and complete what is in the checkpoint; return it as it is then."""
         start, programs = self._start, self._programs
+        if any(one.parallelism for one in programs):
+            checkpoint.check_state_format()
         self._layouts = self._layouts_in(checkpoint)
         if not start.tasks_are_told:
             check_compiled(checkpoint, programs, self._layouts)
         self._look_at_notes(checkpoint)
         self._drain = drain_setting(checkpoint)
-        if finish_batch_in_sink(start, checkpoint, self._start_without_sink):
-            checkpoint = Checkpoint(self._spark, str(checkpoint))
-            self._drain = drain_setting(checkpoint)
         complete_sink_log(start, checkpoint)
         if not self._drain:
             begin_batch_without_input(start, checkpoint, programs)
         return checkpoint
-
-    def _start_without_sink(self) -> StreamingQuery:
-        writer = self._start.writer
-        with self._settings(runs_every_plan=False):
-            query: StreamingQuery = type(writer).start.__wrapped__(writer, checkpointLocation=self._start.checkpoint)
-        return query
 
     def _layouts_in(self, checkpoint: Checkpoint) -> list[Layout]:
         """Return how the programs are laid out in the checkpoint."""
