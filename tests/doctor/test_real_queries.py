@@ -43,6 +43,7 @@ BROKEN_BY = {
     "workers_python": "no query: Spark itself refuses workers of another Python",
     "version_skew": "no query: its workers would need other packages",
     "speculation": REFUSED,
+    "push_based_shuffle": "no query: it is refused, as one with speculation is",
     "worker_reuse": STARTED,
     "retention": STARTED,
     "partitions_and_cores": STARTED,

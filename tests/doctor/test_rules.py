@@ -150,6 +150,11 @@ BROKEN: list[tuple[str, Facts, str]] = [
     ("version_skew", facts(workers={"pandas": "2.2.0"}), r"1 package differs.*pandas 2\.2\.0 \(driver: 2\.3\.3\)"),
     ("spark_skew", facts(versions={"spark": "4.1.0"}), r"PySpark 4\.3\.0 talks to Spark 4\.1\.0.*pyspark==4\.1"),
     ("speculation", facts(settings={"spark.speculation": "true"}), "2 attempts of one task.*set it to false"),
+    (
+        "push_based_shuffle",
+        facts(settings={"spark.shuffle.push.enabled": "True"}),
+        "mix the output of 2 attempts of one task, so set it to false",
+    ),
     ("worker_reuse", facts(settings={"spark.python.worker.reuse": "false"}), r"spark\.python\.worker\.reuse is false"),
     (
         "executor_memory",

@@ -90,6 +90,16 @@ def speculation(facts: Facts) -> str | None:
     return "spark.speculation is true: 2 attempts of one task would work on the same state, so set it to false"
 
 
+def push_based_shuffle(facts: Facts) -> str | None:
+    """Check that no shuffle is pushed: Spark then does not compare what a task sends that runs again."""
+    if facts.settings.get("spark.shuffle.push.enabled", "false").strip().lower() != "true":
+        return None
+    return (
+        "spark.shuffle.push.enabled is true: where an executor is lost, Spark may mix the output of 2 attempts of one"
+        " task, so set it to false"
+    )
+
+
 def worker_reuse(facts: Facts) -> str | None:
     """Check that Python workers are used again."""
     for name in ("spark.python.worker.reuse", "spark.python.use.daemon"):
@@ -125,6 +135,7 @@ MACHINE_RULES = (
     version_skew,
     spark_skew,
     speculation,
+    push_based_shuffle,
     worker_reuse,
     retention,
 )

@@ -91,6 +91,13 @@ def test_speculation_is_refused(said):
         session.check_session(FakeSession(spark__speculation=said), streaming=True)  # type: ignore[arg-type]
 
 
+def test_push_based_shuffle_is_refused():
+    """Spark does not compare there what a task sends that runs again."""
+    with pytest.raises(ConfigurationError, match=r"spark\.shuffle\.push\.enabled is true: where an executor is lost"):
+        session.check_session(FakeSession(spark__shuffle__push__enabled="true"), streaming=True)  # type: ignore[arg-type]
+    session.check_session(FakeSession(spark__shuffle__push__enabled="true"), streaming=False)  # type: ignore[arg-type]
+
+
 BY_CORES = "by the cluster's cores"
 
 

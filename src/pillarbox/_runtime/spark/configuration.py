@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Settings of which the name begins so.
 _TOLD = re.compile(
     r"cores$|spark\.(master$|app\.|driver\.(cores|memory)|executor\.(cores|instances|memory|pyspark)|cores\.max|task\.cpus"
-    r"|default\.parallelism|dynamicAllocation\.enabled|speculation|python\.|pyspark\.|submit\.deployMode|pillarbox\."
+    r"|default\.parallelism|dynamicAllocation\.enabled|speculation|shuffle\.push\.enabled|python\.|pyspark\.|submit\.deployMode|pillarbox\."
     r"|locality\.wait$|sql\.(shuffle\.partitions|session\.timeZone|streaming\.|execution\.(arrow|pyspark)\.))"
 )
 # Settings that a session may have of its own.

@@ -27,6 +27,9 @@ _MOST_BY_DEFAULT = 16
 # `spark.sql.shuffle.partitions` may be meant for the batch jobs of a whole cluster; each of ours has a state store.
 _MOST_PARTITIONS = 128
 
+# What no streaming program runs with.
+_REFUSED = ("spark.speculation", "spark.shuffle.push.enabled")
+
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
     """Return a local Spark session with everything set as programs like it: for examples, tests and trying out.
@@ -150,8 +153,9 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
     """
     check_packages()
     if streaming:
-        said = str(spark.conf.get("spark.speculation", "false"))
-        _refuse(rules.speculation, Facts(settings={"spark.speculation": said}))
+        said = {name: str(spark.conf.get(name, "false")) for name in _REFUSED}
+        for rule in (rules.speculation, rules.push_based_shuffle):
+            _refuse(rule, Facts(settings=said))
     # On this machine the workers can be compared with the driver; elsewhere the interpreter's path may well differ.
     context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
     if context is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):
