@@ -1,4 +1,4 @@
-"""A level of an epoch runs again, as its output was lost: each result comes once, from one attempt, or the epoch fails."""
+"""A level of an epoch runs again, as its output was lost: each result comes once, or the epoch fails and runs again."""
 
 from __future__ import annotations
 

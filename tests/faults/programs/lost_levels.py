@@ -147,8 +147,9 @@ class LostLevels:
         self._put("open", "0 1")
         self._put("hold", "")
         self._put(f"in/{self.rounds}.json", "".join(json.dumps({"key": key}) + "\n" for key in keys))
-        if self.query is None:
-            self.start()
+        if self.query is not None:
+            self.query.stop()
+        self.start()  # on the state that the round before has left in files
         self._wait((self.home / "held").exists)
         self.lose()
         self._put("open", f"1 {KEYS}")
@@ -221,7 +222,10 @@ def _children(parent: int, command: bytes) -> Iterator[int]:
 def main(home: Path, kind: str, loss: str, rounds: int, seed: int) -> None:
     home.mkdir(parents=True, exist_ok=True)
     parallelism = 1 + seed % 2
-    more = {"spark__local__dir": str(home / "local")}
+    # Each epoch writes a snapshot of the state, which Spark hands to a thread of its own.
+    often = {"minDeltasForSnapshot": "1", "maintenanceInterval": "200ms"}
+    more = {f"spark__sql__streaming__stateStore__{name}": value for name, value in often.items()}
+    more |= {"spark__local__dir": str(home / "local")}
     if loss == "executors":
         more |= {"spark__master": "local-cluster[2,2,1024]", "spark__deploy__maxExecutorRetries": "-1"}
     spark = local_session(2, app_name="lost levels", **more)

@@ -30,7 +30,6 @@ from pillarbox import KeyedProcessFunction, ListStateDescriptor, StreamExecution
 __all__ = ["DAMAGES", "cut", "newest_state_file", "run", "write_input"]
 
 _STORE = "spark.sql.streaming.stateStore."
-FORMAT = _STORE + "checkpointFormatVersion"
 ROWS = _STORE + "rowChecksum.enabled"
 FILES = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
 
@@ -38,8 +37,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "nothing": {FILES: "false"},
     "checksums of files": {FILES: "true"},
     "checksums of rows": {FILES: "false", ROWS: "true"},
-    "format 2": {FILES: "false", FORMAT: "2"},
-    "all three": {FILES: "true", ROWS: "true", FORMAT: "2"},
+    "both": {FILES: "true", ROWS: "true"},
 }
 
 
@@ -148,8 +146,6 @@ def lose_records(spark: Any, path: Path, count: int) -> None:
     content = bytes(reader.readAllBytes())
     reader.close()
     ends = [4]  # the name of the version: length, "v2"
-    if content[3:4] >= b"3":  # those of format 2 then have the versions that they follow: length, JSON
-        ends = [6 + int.from_bytes(content[4:6], "big")]
     while content[ends[-1]] != 0:
         at = ends[-1] + 1
         for _ in ("key", "value"):
@@ -243,7 +239,7 @@ def main(home: Path, names: list[str]) -> None:
                 print(json.dumps([spark.version, *vars(trial).values()]), flush=True)
             if name == "nothing":
                 # An older checkpoint goes on when the settings come.
-                found = run(spark, made.inputs, made.path, "settings came", SETTINGS["all three"])
+                found = run(spark, made.inputs, made.path, "settings came", SETTINGS["both"])
                 print(json.dumps([spark.version, "older checkpoint", kind, found == made.right]), flush=True)
     spark.stop()
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pillarbox import KeyedProcessFunction, ProgramError, StreamExecutionEnvironment, ValueStateDescriptor, metrics
+from pillarbox._runtime.spark.facts import SHUFFLE_CHECKSUMS, SHUFFLE_RETRY
 from pillarbox._runtime.spark.plan.registry import programs_of
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -314,6 +315,15 @@ def test_a_function_may_leave_a_batch_unread(user, files, tmp_path):
     to_the_end(env.for_each_batch(write, {"counts": (stream, "key LONG, n LONG")}), tmp_path / "checkpoint")
     assert 0 < len(seen) < 100
     assert finals(seen) == EXPECTED
+
+
+def test_spark_compares_the_output_of_tasks_that_run_again(user, files, tmp_path):
+    """Spark 4.1 has to be told."""
+    seen = []
+    writer = counts(files).writeStream
+    writer = writer.foreachBatch(lambda batch, number: seen.append((batch.count(), batch.sparkSession.conf.getAll)))
+    to_the_end(writer, tmp_path / "checkpoint")
+    assert [(told[SHUFFLE_CHECKSUMS], told[SHUFFLE_RETRY]) for _, told in seen] == [("true", "true")] * 2
 
 
 def test_naive_datetimes_are_in_the_time_zone_of_the_programs_session(spark, user):

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import pillarbox
-from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from pillarbox import CheckpointMismatchError, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from pillarbox._runtime.spark.facts import STATE_FORMAT
 from pillarbox._runtime.spark.settings.session_settings import session_settings
 
@@ -79,29 +79,15 @@ def rows_in(query: Query) -> list[tuple[str, int]]:
     return sorted((row.k, row.n) for row in query.spark.read.parquet(query.output).collect())
 
 
-@pytest.mark.long("the next test has it in the other format")
-def test_a_file_sink_that_has_the_epoch_already(query: Query) -> None:
-    def writer() -> Any:
-        return query.writer().format("parquet").option("path", query.output).partitionBy("k")
-
-    query.put("ab", "a")
-    query.run(writer())
-    query.forget_last_commit()
-    query.put("ab")
-    query.run(writer())
-    assert query.format() == "v1"
-    assert rows_in(query) == EXPECTED
-
-
 @pytest.mark.parametrize("epochs", [pytest.param(2, marks=_ENTRY), 3], ids=["entry", "compact"])
-def test_a_file_sink_whose_checkpoint_has_format_2(query: Query, epochs: int) -> None:
-    """Its plan does not run, so Spark lacks the names of the state files: the epoch runs once without the sink."""
+def test_a_file_sink_that_has_the_epoch_already(query: Query, epochs: int) -> None:
+    """It skips the epoch, whose state is that of the first run."""
 
     def writer() -> Any:
         return query.writer().format("parquet").option("path", query.output).partitionBy("k")
 
     keys = ["ab", "a", "b"][:epochs]
-    with session_settings(query.spark, {STATE_FORMAT: "2", _LOG + "compactInterval": "3"}):
+    with session_settings(query.spark, {_LOG + "compactInterval": "3"}):
         query.put(*keys)
         query.run(writer())
         last = query.forget_last_commit()
@@ -109,8 +95,21 @@ def test_a_file_sink_whose_checkpoint_has_format_2(query: Query, epochs: int) ->
         assert newest.exists()
         query.put("ab" if epochs == 2 else "a")
         query.run(writer())
-    assert query.format() == "v2"
+    assert query.format() == "v1"
     assert rows_in(query) == EXPECTED
+
+
+def test_state_files_have_format_1_whatever_the_session_says(query: Query) -> None:
+    """In format 2, Spark may commit the state of another attempt than the output's."""
+    query.put("ab")
+    with session_settings(query.spark, {STATE_FORMAT: "2"}):
+        query.run(query.writer().format("noop"))
+    assert query.format() == "v1"
+    [commit] = [path for path in (query.checkpoint / "commits").iterdir() if path.name.isdigit()]
+    commit.write_text(commit.read_text().replace("v1", "v2", 1))
+    (commit.parent / f".{commit.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(CheckpointMismatchError, match=r"state files of format 2, .* env\.from_savepoint\(\)"):
+        query.run(query.writer().format("noop"))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +133,6 @@ def test_a_function_that_knows_its_batches(query: Query, reads: bool) -> None:
     query.forget_last_commit()
     query.put("ab")
     query.run(query.writer().foreachBatch(write))
-    assert query.format() == "v2"
     assert sorted(row for rows in known.values() for row in rows) == EXPECTED
 
 
