@@ -30,7 +30,7 @@ __all__ = ["LostLevels"]
 
 KEYS = 12
 _LOOK_MS = 20
-_PATIENCE = 120.0
+_PATIENCE = 600.0
 
 
 class Ticks(KeyedProcessFunction):

@@ -27,7 +27,7 @@ _MOST_BY_DEFAULT = 16
 # `spark.sql.shuffle.partitions` may be meant for the batch jobs of a whole cluster; each of ours has a state store.
 _MOST_PARTITIONS = 128
 
-# What no streaming program runs with.
+# A streaming program is refused where one of these is true.
 _REFUSED = ("spark.speculation", "spark.shuffle.push.enabled")
 
 
