@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pillarbox")
 
-# Settings of the user take precedence over these. The log of the state proves itself, so checksums next to files of the
-# checkpoint, 22 requests for each partition and epoch, would find nothing more. Spark 4.1 compares the output of a task
-# that runs again with the lost one only if it is told to.
-_BY_DEFAULT = {CHECKSUMS: "false", SHUFFLE_CHECKSUMS: "true", SHUFFLE_RETRY: "true"}
-
 _last_epoch: ContextVar[int | None] = ContextVar("pillarbox_last_epoch", default=None)
 
 
@@ -53,6 +48,9 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
         # If a level of an epoch runs again, Spark commits its state of the last attempt in format 1, and of the first
         # one in format 2, while the next level reads the output of the last attempt.
         STATE_FORMAT: "1",
+        # Spark 4.1 compares the output of a task that runs again with the lost one only if it is told to.
+        SHUFFLE_CHECKSUMS: "true",
+        SHUFFLE_RETRY: "true",
     }
 
 
@@ -82,7 +80,10 @@ def program_settings(
         are_narrow = all(one.facts is not None and one.facts.has_narrow_rows for one in programs)
         present = spark.conf.getAll
         needed |= batch_settings(spark, present, are_narrow=are_narrow and not other_python)
-        needed |= {key: value for key, value in _BY_DEFAULT.items() if key not in present}
+        if CHECKSUMS not in present:
+            # The log of the state proves itself, so checksums next to files of the checkpoint, 22 requests for each
+            # partition and epoch, would find nothing more.
+            needed[CHECKSUMS] = "false"
         with session_settings(spark, needed, present):
             yield
 
