@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -169,7 +170,9 @@ class LostLevels:
         patience = time.monotonic() + _PATIENCE
         while not what():
             if not self.query.isActive:
-                self.failures.append(str(self.query.exception()).strip().splitlines()[-1][:200])
+                said = str(self.query.exception())
+                found = re.search(r"[^\n]*(indeterminate|different attempt|has ended)[^\n]*", said)
+                self.failures.append((found[0] if found else said).strip()[:200])
                 self.start()
             if time.monotonic() > patience:
                 raise AssertionError(f"round {self.rounds}: after {_PATIENCE} s of waiting: {self.result()}")
