@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pillarbox import OperatorError, ProgramError, StreamExecutionEnvironment, WatermarkStrategy
@@ -16,31 +16,33 @@ def build(env, events):
     return events.assign_timestamps_and_watermarks(BY_AT).key_by("id").deduplicate("10 milliseconds")
 
 
+# Late and equal times, times that are far ahead, and the last time that fits.
+times = st.one_of(st.integers(-30, 60), st.sampled_from([10**6, 2**63 - 11, 2**63 - 10, 2**63 - 9, 2**63 - 1]))
+
+
 @given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 6)), max_size=30),
+    st.lists(st.lists(st.tuples(st.sampled_from("abc"), times), max_size=6), max_size=8),
     st.integers(1, 3),
-    st.sets(st.integers(0, 30)),
 )
-def test_the_first_of_a_key_passes(gaps, parallelism, epochs):
-    """Each record is an epoch of its own, or several share one: event time goes on where an epoch ends."""
-    now, watermark, pending = 0, -(2**63), None
+@example([[("b", 1000)], [("a", 5), ("a", 1001)]], 1)
+@example([[("b", 1000)], [("a", 5)], [], [("a", 1000)]], 1)
+def test_the_first_of_a_key_passes_and_hides_others_until_event_time_has_passed_it(epochs, parallelism):
+    """Event time advances at the end of an epoch."""
+    watermark = -(2**63)
     remembered: dict[str, int] = {}
-    expected: list[tuple[str, int]] = []
-    found: list[tuple[str, int]] = []
     with ProgramTestHarness(build, parallelism=parallelism) as harness:
-        for number, (key, gap) in enumerate(gaps):
-            now += gap
-            harness.push("events", row(id=key, at=now))
-            if key not in remembered:
-                remembered[key] = now + 10
-                expected.append((key, now))
-            pending = now
-            if number in epochs:
-                found += [tuple(value) for value in harness.run_epoch()["output"]]
-                watermark = max(watermark, pending - 1)
-                remembered = {key: until for key, until in remembered.items() if until > watermark}
-        found += [tuple(value) for value in harness.end_input()["output"]]
-    assert sorted(found) == sorted(expected)
+        for epoch in epochs:
+            expected = []
+            for key, at in epoch:
+                harness.push("events", row(id=key, at=at))
+                if key not in remembered:
+                    expected.append((key, at))
+                    remembered |= {key: at + 10} if at + 10 > watermark else {}
+            found = [tuple(value) for value in harness.run_epoch()["output"]]
+            assert sorted(found) == sorted(expected)
+            watermark = max([watermark, *(at - 1 for _, at in epoch)])
+            remembered = {key: until for key, until in remembered.items() if until > watermark}
+        assert harness.end_input()["output"] == []
 
 
 def test_what_is_remembered_comes_back_after_a_restart():

@@ -21,7 +21,10 @@ from pillarbox._types.type_information import Types
 
 
 class DeduplicateOperator(KeyedOperator):
-    """Emits a record unless its key is remembered: until event time has passed a record's time by ``within`` (ms)."""
+    """Emits a record unless its key is remembered: until event time has passed a record's time by ``within`` (ms).
+
+    A record that is later than that passes, and its key is not remembered.
+    """
 
     def __init__(self, context: OperatorContext, keying: Keying, within: int) -> None:
         super().__init__(context, None, "", keying)
@@ -34,17 +37,21 @@ class DeduplicateOperator(KeyedOperator):
     def process_records(self, records: Records) -> None:
         """Emit the records of a run that are the first of their key. A columnar run stays columnar."""
         stamps = records.timestamps
+        register, watermark = self._timers.register_event_time_timer, self._timers.current_watermark
         first: list[int] = []
         for position in under_keys(self.backend, self.keying.keys_of(records), iter(range(len(records)))):
             timestamp = None if stamps is None else stamps[position]
             if timestamp is None:
                 raise self.no_timestamp(records.values[position], "for how long to remember its key")
             if self._seen.value() is None or (self._forget_at is not None and timestamp > self._forget_at):
+                first.append(position)
+                forget_at = min(timestamp + self._within, MAX_WATERMARK)
+                if forget_at <= watermark:
+                    continue  # (its timer would fire with the next watermark, and hide on-time records until then)
                 self._seen.update(True)
                 if self.context.batch:
-                    self._forget_at = timestamp + self._within
-                self._timers.register_event_time_timer(VOID_NAMESPACE, min(timestamp + self._within, MAX_WATERMARK))
-                first.append(position)
+                    self._forget_at = forget_at
+                register(VOID_NAMESPACE, forget_at)
         if len(first) == len(records):
             self.output.process_records(records)
         elif first:
