@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import weakref
 from typing import Any
 
 import pytest
@@ -54,6 +55,28 @@ def test_a_users_own_object_is_put_back():
     state.value().content.append(2)
     undo.restore()
     assert state.value().content == [1]
+
+
+@pytest.mark.parametrize("end", [KeyedStateBackend.drop_keys, KeyedStateBackend.take_all_changes])
+def test_nothing_of_a_map_outlives_its_key(end):
+    """In batch mode all keys are dropped when one has ended; in a stream, the row is dropped with its epoch."""
+    backend = KeyedStateBackend("op")
+    undo = backend.allow_undo()
+    state = backend.get_state(MapStateDescriptor("m"))
+    backend.set_current_key("k")
+    undo.begin()
+    held = Thing([1])
+    state.put_all({1: held, 2: held})
+    state.remove(2)
+    state.put(2, held)
+    state.remove(1)
+    if end is KeyedStateBackend.take_all_changes:
+        state.clear()
+    end(backend)
+    undo.begin()
+    content = weakref.ref(held)
+    del held
+    assert content() is None
 
 
 def test_a_large_map_stays_the_object_that_the_log_knows():

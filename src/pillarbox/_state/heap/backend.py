@@ -278,6 +278,8 @@ class KeyedStateBackend(KeyRows):
         self.rows.clear()
         self.dirty.clear()
         self.namespaces.drop_keys()
+        if self._undo is not None:
+            self._undo.forget_maps()
         # (Batch mode comes here for each key: a loop for each kind, and a call where there is something to drop.)
         for each in (self.timers, self.namespaces.timers):
             for timers in each:
@@ -363,7 +365,7 @@ class KeyedStateBackend(KeyRows):
         removed: dict[Any, int] = {}
         changed = [table.take_changes(removed) for table in self.tables]
         if self._undo is not None:
-            self._undo.end_epoch()
+            self._undo.forget_maps()
         for timers in (*self.timers, *self.namespaces.timers):
             timers.end_epoch()
         return changed, removed

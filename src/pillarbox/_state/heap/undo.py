@@ -70,8 +70,8 @@ class Undo:
         self.begin()
         self._active = False
 
-    def end_epoch(self) -> None:
-        """Forget what is known of maps: other code changes them now."""
+    def forget_maps(self) -> None:
+        """Forget the order of maps: an epoch ends, and other code changes them; or all keys are dropped."""
         self._orders.clear()
 
     # -- rows, and values in them --
