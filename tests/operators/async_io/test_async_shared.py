@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import math
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pillarbox import AsyncCache, Function
+from pillarbox import AsyncCache, Function, StreamExecutionEnvironment
 from pillarbox._errors import OperatorError
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.loop import event_loop, host, workers
@@ -19,6 +23,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.frame.rates import RateScope, RatesInMemory
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
+from pillarbox.testing import row
 from tests.support.nodes import node
 
 
@@ -66,6 +71,38 @@ def task(shared: SharedResources, function: Any, *, subtask: int = 0, **options:
         return one.factory.make(context)
 
     return Harness(replace(one, factory=replace(one.factory, make=make)), subtask=subtask, parallelism=2)
+
+
+@dataclass(frozen=True)
+class Question:
+    about: Any
+    asked_by: Any = field(default=None, compare=False)
+
+
+AT = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.timezone.utc)
+ALIKE = [
+    *(1, True, 1.0, Decimal(1), Decimal("1.00"), np.float64(1), 0.0, -0.0, 0, False, None, "1", b"1"),
+    *(math.nan, float("nan"), np.float64("nan"), Decimal("nan"), Decimal("nan"), 1j, complex(1, 0)),
+    *(AT, AT.astimezone(datetime.timezone(datetime.timedelta(hours=2))), datetime.date(2024, 5, 1)),
+    *((1,), (True,), (float("nan"),), (float("nan"),), ((1,), 2), ((True,), 2)),
+    *(row(a=1), row(b=1), row(a=True), row(a=math.nan), frozenset([1]), frozenset([True])),
+    *(Question(1), Question(True), Question(math.nan), Question(float("nan")), Question, float, bool),
+]
+
+
+@pytest.mark.parametrize("key", [None, lambda value: value])
+def test_equal_records_of_different_types_share_no_answer(key):
+    """Those that look alike do, also NaN, which equals nothing."""
+    numbers = iter(range(1000))
+
+    async def ask(value):
+        return type(value), repr(value), next(numbers)
+
+    stream = StreamExecutionEnvironment().from_collection(ALIKE * 2)
+    answers = stream.map_async(ask, cache=AsyncCache(key=key), ordered=True).execute_and_collect()
+    expected = [(type(value), repr(value)) for value in ALIKE * 2]
+    assert [answer[:2] for answer in answers] == expected
+    assert len({number for *_, number in answers}) == len(set(expected))
 
 
 def test_a_resource_is_made_once_and_closed_with_its_last_share():

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
+
+import numpy as np
 
 from pillarbox._elements import Records
 from pillarbox._errors import OperatorError, ProgramError, check_count, shorten
@@ -26,7 +31,8 @@ class AsyncCache:
     Attributes:
         max_size: the maximum number of results; the least recently used one goes first.
         ttl: how long a result is valid (an int: milliseconds); None: as long as there is room.
-        key: a function that returns the key of a record, or names of columns; None: the record itself is the key.
+        key: a function that returns the key of a record, or names of columns; None: the record itself is the key. Keys
+            of different types are different keys: ``1``, ``True`` and ``1.0`` are asked about separately.
 
     Raises:
         ProgramError: (when made) one of them is invalid.
@@ -100,11 +106,17 @@ class ResultCache:
         self._lease.release()
 
     def keys_of(self, records: Records) -> list[Any]:
-        """Return the key of each record."""
+        """Return the key of each record, with its type."""
+        return list(map(_with_type, self._plain_keys_of(records)))
+
+    def _plain_keys_of(self, records: Records) -> list[Any]:
         return records.values if self._keying is None else self._keying.keys_of(records)
 
     def results_of(self, key: Any, value: Any) -> list[Any] | None:
         """Return copies of the results that are kept for the key of a record, or None.
+
+        Args:
+            key: one of those that :meth:`keys_of` returned.
 
         Raises:
             OperatorError: the key cannot be hashed.
@@ -112,8 +124,9 @@ class ResultCache:
         try:
             kept = self._results.get(key)
         except TypeError as error:
+            (plain,) = self._plain_keys_of(Records([value]))
             raise OperatorError(
-                f"operator {self._operator!r}: the record {shorten(value)} has the cache key {shorten(key)}, which"
+                f"operator {self._operator!r}: the record {shorten(value)} has the cache key {shorten(plain)}, which"
                 " cannot be hashed: give AsyncCache a key"
             ) from error
         return None if kept is None else self.copies(kept)
@@ -141,3 +154,20 @@ class ResultCache:
         leader.key = NO_KEY
         followers, leader.followers = leader.followers or (), None
         return followers
+
+
+def _with_type(key: Any) -> tuple[Any, ...]:
+    """Return what equals that of another key only if both have the same type, and so have the values in them."""
+    kind = type(key)
+    if isinstance(key, tuple):
+        return (kind, *map(_with_type, key))
+    if isinstance(key, frozenset):
+        return kind, frozenset(map(_with_type, key))
+    if isinstance(key, (float, complex, Decimal, datetime.datetime, datetime.time, np.floating)):
+        # By its text: -0.0 and 0.0, Decimal("1.0") and Decimal("1.00"), and times in two zones are equal; a NaN is not.
+        return kind, repr(key)
+    params = getattr(kind, "__dataclass_params__", None)
+    if params is not None and params.eq:
+        fields = [field.name for field in dataclasses.fields(key) if field.compare]
+        return (kind, *(_with_type(getattr(key, name)) for name in fields))
+    return kind, key
