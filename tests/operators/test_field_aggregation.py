@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
 from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pillarbox import ProgramError, Row, StreamExecutionEnvironment
+from pillarbox._operators.keyed.field_aggregation import FieldAggregation
 from pillarbox.testing import ProgramTestHarness, row
 
 
@@ -111,6 +115,25 @@ def test_a_number_is_its_own_field():
     assert numbers.max_by(0).execute_and_collect() == [3, 8, 8]
     texts = StreamExecutionEnvironment().from_collection(["b", "a"]).key_by(len)
     assert texts.min().execute_and_collect() == ["b", "a"]
+
+
+NUMBERS = (math.nan, -math.inf, -0.0, 0.0, 1.5)
+
+
+@given(st.lists(st.tuples(st.sampled_from([*NUMBERS, *map(Decimal, NUMBERS)]), st.integers()), min_size=1, max_size=6))
+@example([(math.nan, 1), (1.5, 2)])
+@example([(1.5, 1), (Decimal("nan"), 2), (1.5, 3)])
+def test_nan_is_greater_than_all_numbers(records):
+    """In any order, as in Flink, Spark, and the aggregates of columns; of equal records the first stays."""
+
+    def rank(record):
+        return (1, 0) if math.isnan(record[0]) else (0, record[0])
+
+    for method, best in (("min", min), ("max", max)):
+        expected = best(records, key=rank)
+        aggregation = FieldAggregation(f"{method}_by", 0)
+        assert reduce(aggregation.reduce, records) is expected
+        assert reduce(FieldAggregation(method, 0).reduce, records) == (expected[0], records[0][1])
 
 
 @pytest.mark.parametrize("field", [-1, "", 1.5, None, True, ("a",)])

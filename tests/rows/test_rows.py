@@ -28,6 +28,7 @@ from pillarbox._rows import (
     rows_from_arrow,
     timestamps_ms,
 )
+from pillarbox._time.timestamps import to_timestamp
 
 UTC = timezone.utc
 
@@ -408,6 +409,26 @@ def test_timestamps_ms_floor(values):
     epoch = datetime(1970, 1, 1)
     expected = [(value - epoch) // timedelta(milliseconds=1) for value in values]
     assert timestamps_ms(pa.array(values, pa.timestamp("us")), timezone.utc).tolist() == expected
+
+
+@given(
+    st.sampled_from([pa.date32(), pa.date64(), pa.int8(), pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("ms", "+05:30")]).flatmap(
+        lambda kind: st.tuples(st.just(kind), st.lists(values_of(kind), max_size=5))
+    )
+)
+def test_a_column_has_the_timestamps_of_its_values(kind_and_values):
+    """Rows that are columns, and those that a function has touched, have the same event time."""
+    kind, values = kind_and_values
+    column = pa.array(values, kind)
+    assert timestamps_ms(column).tolist() == [to_timestamp(value) for value in column_to_list(column)]
+
+
+def values_of(kind):
+    if pa.types.is_date(kind):
+        return st.dates()
+    if pa.types.is_integer(kind):
+        return st.integers(-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1)
+    return st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=st.just(timezone.utc))
 
 
 def test_timestamps_ms_refuses_nulls_and_other_columns():

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as spark
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pillarbox import (
     AggregateFunction,
@@ -31,8 +33,11 @@ from pillarbox import (
     min_,
     sum_,
 )
-from pillarbox._elements import ArrowRecords
+from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.columnar.partials import ALL, Columns, Partials
+from pillarbox._rows import row_class
+from pillarbox._types.row_encoder import RowEncoder
+from pillarbox._types.schema import resolve_schema
 
 MINUTE = TumblingEventTimeWindows.of("1 minute")
 BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
@@ -46,6 +51,57 @@ def stream(
 
 
 # -- keys --
+
+
+class Joined(AggregateFunction):
+    """Depends on the order of records."""
+
+    def create_accumulator(self):
+        return ""
+
+    def add(self, value, accumulator):
+        return accumulator + value.x
+
+    def merge(self, one, other):
+        return one + other
+
+    def get_result(self, accumulator):
+        return accumulator
+
+
+@given(
+    st.sampled_from(
+        [
+            ([Types.DOUBLE()], [(0.0,), (-0.0,), (1.0,)]),
+            ([Types.FLOAT()], [(0.0,), (-0.0,), (1.0,)]),
+            ([Types.DOUBLE(), Types.STRING()], [(0.0, "k"), (-0.0, "k"), (0.0, None)]),
+            ([Types.LONG()], [(0,), (1,), (None,)]),
+            ([Types.STRING()], [("",), ("k",), (None,)]),
+        ]
+    ).flatmap(lambda kind: st.tuples(st.just(kind[0]), st.lists(st.sampled_from(kind[1]), max_size=8)))
+)
+@example(([Types.DOUBLE()], [(0.0,), (-0.0,), (0.0,)]))
+def test_sessions_fold_equal_keys_in_the_order_of_their_records(types_and_keys):
+    """As columns and as rows: Python's equal keys are one."""
+    types, keys = types_and_keys
+    names = [f"k{number}" for number in range(len(types))]
+    info = Types.ROW_NAMED([*names, "x", "at"], [*types, Types.STRING(), Types.LONG()])
+    make = row_class((*names, "x", "at"))
+    rows = [make((*key, str(number), 5 + number)) for number, key in enumerate(keys)]
+    results = []
+    for records in (Records(rows), ArrowRecords(RowEncoder(resolve_schema(info), "t").encode(rows))):
+        env = StreamExecutionEnvironment()
+        keyed = env.from_collection([], info).assign_timestamps_and_watermarks(BY_AT).key_by(*names)
+        out = keyed.window(EventTimeSessionWindows.with_gap(50)).aggregate(Joined())
+        with env.local_job(out=out) as job:
+            (source,) = job.program.sources
+            results.append(sorted(job.run_epoch({source: [[records]]}, bounded=True)["out"]))
+    expected: dict[Any, str] = {}
+    for number, key in enumerate(keys):
+        expected[key] = expected.get(key, "") + str(number)
+    assert results == [sorted(expected.values())] * 2
+
+
 
 KEYS: dict[str, tuple[Any, list[Any]]] = {
     "double": (Types.DOUBLE(), [math.nan, -math.nan, 0.0, -0.0, math.inf, None]),

@@ -162,7 +162,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         """Keep the minimum of a field of the records of each key; it is emitted after every record.
 
         It is in the first record of the key: the other fields keep the values of that record, as in Flink.
-        :meth:`min_by` keeps the whole record.
+        :meth:`min_by` keeps the whole record. NaN is greater than all numbers.
 
         Args:
             position_to_min: the field whose minimum is kept: a position, in tuples and rows, or a name, in rows,
@@ -184,7 +184,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         """Keep the maximum of a field of the records of each key; it is emitted after every record.
 
         It is in the first record of the key: the other fields keep the values of that record, as in Flink.
-        :meth:`max_by` keeps the whole record.
+        :meth:`max_by` keeps the whole record. NaN is greater than all numbers.
 
         Args:
             position_to_max: the field whose maximum is kept: a position, in tuples and rows, or a name, in rows,
@@ -204,7 +204,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def min_by(self, position_to_min_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Keep the record of each key with the smallest field; it is emitted after every record.
 
-        Of records with equal fields it is the earliest.
+        Of records with equal fields it is the earliest. NaN is greater than all numbers.
 
         Args:
             position_to_min_by: the field that is compared: a position, in tuples and rows, or a name, in rows,
@@ -225,7 +225,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def max_by(self, position_to_max_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Keep the record of each key with the largest field; it is emitted after every record.
 
-        Of records with equal fields it is the earliest.
+        Of records with equal fields it is the earliest. NaN is greater than all numbers.
 
         Args:
             position_to_max_by: the field that is compared: a position, in tuples and rows, or a name, in rows,

@@ -5,12 +5,13 @@ The columns of ``part: STRUCT<a: INT, b: STRING>`` are ``part?``, whether it is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.types as spark
+
+from pillarbox._operators.windowing.by_key import with_one_zero
 
 
 def grouped_fields(fields: Iterable[spark.StructField]) -> Iterator[spark.StructField]:
@@ -31,11 +32,8 @@ def grouped_arrays(name: str, key: pa.Array) -> Iterator[tuple[str, pa.Array]]:
         yield f"{name}?", key.is_valid()
         for index, part in enumerate(key.flatten()):
             yield from grouped_arrays(f"{name}.{kind.field(index).name}", part)
-    elif pa.types.is_floating(kind):
-        # Arrow groups them by their bits.
-        yield name, pc.if_else(pc.is_nan(key), pa.scalar(math.nan, kind), pc.add(key, pa.scalar(0.0, kind)))
     else:
-        yield name, key
+        yield name, with_one_zero(key)
 
 
 def key_array(name: str, kind: pa.DataType, columns: Mapping[str, pa.Array]) -> pa.Array:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from operator import add, gt, lt
+from operator import add
 from typing import Any, Literal
 
 from pillarbox._errors import ProgramError, shorten
@@ -24,7 +24,7 @@ class FieldAggregation(ReduceFunction[Any]):
     """Folds the records of a key by one field.
 
     ``sum``, ``min`` and ``max`` put their result into the field of the key's first record; ``min_by`` and ``max_by``
-    choose a whole record, of equal ones the earlier.
+    choose a whole record, of equal ones the earlier. NaN is greater than all numbers, as in Flink and Spark.
 
     Args:
         field: the position of the field in tuples and rows, or its name in rows, dictionaries and objects. Position 0
@@ -40,7 +40,7 @@ class FieldAggregation(ReduceFunction[Any]):
             raise ProgramError(f"{method}() takes the position of a field, from 0, or its name, not {shorten(field)}")
         self._method = method
         self._field = field
-        self._better = gt if method.startswith("max") else lt
+        self._better = _is_greater if method.startswith("max") else _is_less
 
     @property
     def name(self) -> str:
@@ -96,3 +96,15 @@ class FieldAggregation(ReduceFunction[Any]):
         changed_object = copy.copy(record)
         setattr(changed_object, field, value)
         return changed_object
+
+
+def _is_greater(one: Any, other: Any) -> Any:
+    if other != other:
+        return False
+    return one != one or one > other
+
+
+def _is_less(one: Any, other: Any) -> Any:
+    if one != one:
+        return False
+    return other != other or one < other

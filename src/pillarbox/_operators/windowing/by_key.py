@@ -6,6 +6,7 @@ processor waits for memory. Records of a key keep their order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -111,7 +112,15 @@ def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], np
     Keys are in the order of their first rows.
     """
     names = [str(number) for number in range(len(columns) + 1)]
-    table = pa.table([*columns, pa.array(np.arange(len(columns[0])))], names=names)
+    table = pa.table([*map(with_one_zero, columns), pa.array(np.arange(len(columns[0])))], names=names)
     found = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
     positions = found.column(f"{names[-1]}_list").combine_chunks()
     return positions.flatten().to_numpy(), pc.list_value_length(positions).to_numpy()
+
+
+def with_one_zero(column: pa.Array) -> pa.Array:
+    """Return a column for Arrow to group by, which groups floats by their bits: one zero, and one NaN."""
+    kind = column.type
+    if not pa.types.is_floating(kind):
+        return column
+    return pc.if_else(pc.is_nan(column), pa.scalar(math.nan, kind), pc.add(column, pa.scalar(0.0, kind)))
