@@ -16,20 +16,23 @@ from pillarbox import (
     CheckpointMismatchError,
     EventTimeSessionWindows,
     EventTimeTrigger,
+    MapStateDescriptor,
     OperatorError,
     OutputTag,
     ProcessingTimeSessionWindows,
     ProcessWindowFunction,
+    StateTtlConfig,
     StreamExecutionEnvironment,
     Types,
     ValueStateDescriptor,
+    WatermarkStrategy,
 )
 from pillarbox._elements import ArrowRecords
 from pillarbox._operators.windowing import by_key
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.session_operator import SessionWindowOperator
 from pillarbox._task.vertex import ChainNode
-from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness
+from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness, ProgramTestHarness, row
 from tests.operators.windowing.windows import Contents, open_windows
 
 LATE = OutputTag("late")
@@ -223,6 +226,38 @@ def test_sessions_of_processing_time_that_fold():
         assert sorted(harness.get_output()) == [("a", 3), ("b", 15)]
         harness.snapshot()
         assert list(harness._backend.get_keys()) == [] and harness.num_processing_time_timers() == 0
+
+
+class OfTheDay(ProcessWindowFunction):
+    """Counts the sessions of the last 100 ms by the clock."""
+
+    def process(self, key, context, elements):
+        descriptor = MapStateDescriptor("sessions")
+        descriptor.enable_time_to_live(StateTtlConfig(100))
+        sessions = context.global_state().get_map_state(descriptor)
+        sessions.put(context.window().start, len(elements))
+        if key == "fails":
+            raise ValueError("after the change")
+        yield key, len(list(sessions.keys()))
+
+
+def test_global_state_may_have_a_time_to_live():
+    """It is state of the key, which does not go with the window."""
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+
+    def build(env, events):
+        keyed = events.assign_timestamps_and_watermarks(at).key_by("k")
+        windows = keyed.window(EventTimeSessionWindows.with_gap(10)).side_output_errors(OutputTag("failed"))
+        return windows.process(OfTheDay())
+
+    snapshot, found = None, []
+    for clock, start in ((0, 0), (99, 100), (150, 200), (400, 300)):
+        with ProgramTestHarness(build, snapshot=snapshot) as harness:
+            harness.set_processing_time(clock)
+            harness.push("events", row(k="a", at=start), row(k="fails", at=start), row(k="b", at=start + 50))
+            found += [result for result in harness.run_epoch()["output"] if result[0] == "a"]
+            snapshot = harness.snapshot()
+    assert found == [("a", 1), ("a", 2), ("a", 2), ("a", 1)]
 
 
 def test_clear_and_global_state_of_window_functions():

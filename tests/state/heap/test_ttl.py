@@ -70,17 +70,31 @@ def descriptor_of(kind: str, ttl: StateTtlConfig | None = None) -> Any:
 
 
 class Task:
-    """An operator's state in one worker."""
+    """An operator's state in one worker.
 
-    def __init__(self, store: MemoryChunkStore, configs: dict[str, StateTtlConfig | None]) -> None:
+    Args:
+        late: whether its states are declared after its rows are read; None: they are not declared.
+    """
+
+    def __init__(self, store: MemoryChunkStore, configs: dict[str, StateTtlConfig | None], *, late: bool | None = False) -> None:
         self.store = store
         self.backend = KeyedStateBackend("op")
-        self.states = {kind: self.backend.get_state(descriptor_of(kind, configs.get(kind))) for kind in KINDS}
+        self._configs, self._late = configs, late
+        if late is False:
+            self.states = {kind: self.get_state(kind) for kind in KINDS}
         self.backend.seal()
         # With the type of the key, so that the state is plain.
         identity = LogIdentity("op", 0, 1, 128, key=KeyNote(columns=["k"], types=["bigint"]))
         self.log = StateLog(identity, self.backend, own_state=False)
         self.sync = self.log.sync(store)
+        if late:
+            self.states = {kind: self.get_state(kind) for kind in KINDS}
+
+    def get_state(self, kind: str) -> Any:
+        return self.backend.get_state(descriptor_of(kind, self._configs.get(kind)), late=bool(self._late))
+
+    def keys_with(self, kind: str) -> list[Any]:
+        return [key for key, row in self.backend.rows.items() if self.states[kind].is_readable(row)]
 
     def commit(self) -> None:
         self.log.commit(self.store, {})
@@ -212,31 +226,32 @@ EPOCHS = st.lists(
 )
 
 
-@given(EPOCHS, PROGRAMS, st.booleans())
-def test_equal_to_plain_python(epochs, configs, large):
+@given(EPOCHS, PROGRAMS, st.booleans(), st.booleans())
+def test_equal_to_plain_python(epochs, configs, large, late):
+    """Also of states that are declared after a restart, as a window function's are."""
     with pytest.MonkeyPatch.context() as patch:
         if large:
             patch.setattr(large_collections, "_LARGE", 40)
         store = MemoryChunkStore()
-        workers = [Task(store, configs)]
+        workers = [Task(store, configs, late=late)]
         model, now = Model(), 10_000
         for step, calls, event, following in epochs:
             now += step
             if event == "other program":
                 # Until it is cleared, what has expired comes to life again with a longer time. A restart clears it.
-                task = Task(store, configs)
+                task = Task(store, configs, late=late)
                 task.backend.now = now
                 task.commit()
                 model.end_epoch(now, configs)
                 model.forget_expired(now, configs)
                 configs = following
-                workers = [Task(store, configs)]
+                workers = [Task(store, configs, late=late)]
             elif event == "other worker":
-                workers = [*workers[1:], *(() if len(workers) > 1 else (workers[0], Task(store, configs)))][::-1]
+                workers = [*workers[1:], *(() if len(workers) > 1 else (workers[0], Task(store, configs, late=late)))][::-1]
             for attempt in range(1 + (event == "lost")):
                 task = workers[0]
                 if task.log.sync(store) is Sync.OUT_OF_STEP:
-                    task = workers[0] = Task(store, configs)
+                    task = workers[0] = Task(store, configs, late=late)
                 kept = copy.deepcopy(model.held)
                 task.backend.now = now
                 for key, kind, what, argument in calls:
@@ -244,21 +259,42 @@ def test_equal_to_plain_python(epochs, configs, large):
                     assert found == model.call(now, configs.get(kind), key, kind, what, argument), (kind, what)
                 if event == "lost" and not attempt:
                     model.held = kept  # the attempt is lost with its worker, and all is done again
-                    workers = [Task(store, configs)]
+                    workers = [Task(store, configs, late=late)]
             task.commit()
             model.end_epoch(now, configs)
             for kind in KINDS:
                 readable = [key for key in range(4) if model.call(now, configs.get(kind), key, kind, "peek", 0)]
-                assert sorted(task.backend.keys_with(descriptor_of(kind))) == readable, kind
+                assert sorted(task.keys_with(kind)) == readable, kind
         # Whatever has been: when the time of all states is over, nothing is left of them.
         configs = dict.fromkeys(KINDS, StateTtlConfig(100))
-        task = Task(store, configs)
+        task = Task(store, configs, late=late)
         for _ in range(3):
             task.backend.now = now
             task.commit()
             now += 1000
         assert (len(task.backend.rows), task.backend.num_keys) == (0, 0)
-        assert len(Task(store, configs).backend.rows) == 0
+        assert len(Task(store, configs, late=late).backend.rows) == 0
+
+
+def test_a_state_that_is_declared_epochs_after_a_restart_has_its_stamps():
+    store = MemoryChunkStore()
+    task = Task(store, {"map": StateTtlConfig(100)}, late=True)
+    task.call(1, "map", "write", 1)
+    task.commit()
+    task = Task(store, {}, late=None)
+    task.backend.now = 99
+    task.commit()
+    for millis, found in ((100, []), (101, [(1, 1)]), (None, [(1, 1)])):
+        store_now, configs = store.copy(), {"map": None if millis is None else StateTtlConfig(millis)}
+        task = Task(store_now, configs, late=None)
+        task.backend.now = 100
+        task.commit()
+        task.states = {"map": task.backend.get_state(descriptor_of("map", configs["map"]), late=True)}
+        assert task.call(1, "map", "read", 0) == found
+        task.commit()
+        place = next(at for at, slot in enumerate(task.backend.slots, FIRST_SLOT) if slot.name.startswith(STAMPS))
+        stamps = [row[place] for row in task.backend.every_row()]
+        assert stamps == {100: [], 101: [{1: 0}], None: [None]}[millis]
 
 
 def test_a_state_counts_from_its_last_access_whatever_the_config_was_then():
@@ -578,7 +614,7 @@ def test_states_that_go_otherwise_have_no_time_to_live():
     for declare in (
         lambda: backend.get_operator_state(timed),
         lambda: backend.get_state(timed, namespaced=True),
-        lambda: backend.get_state(timed, late=True),
+        lambda: backend.get_state(timed, namespaced=True, late=True),
     ):
         with pytest.raises(ProgramError, match="operator 'op': the map state 'map' has a time-to-live, which is for"):
             declare()

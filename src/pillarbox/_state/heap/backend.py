@@ -18,13 +18,14 @@ from pillarbox._state.heap.key_rows import KeyOwner, KeyRows
 from pillarbox._state.heap.namespace_rows import NamespaceRows
 from pillarbox._state.heap.rows import RowTable
 from pillarbox._state.heap.shared_windows import SharedWindows
+from pillarbox._state.heap.states import CurrentRow
 from pillarbox._state.heap.ttl_cleaner import TtlCleaner
 from pillarbox._state.heap.ttl_states import TTL_STATES
 from pillarbox._state.heap.undo import Undo
 from pillarbox._state.heap.undoable_states import UndoableTimers, undoable
 from pillarbox._state.keys.addresses import OPERATOR, is_namespaced, namespace_address
 from pillarbox._state.keys.key_groups import stable_hash
-from pillarbox._state.slots import FIRST_SLOT, LIST, STAMPS, UNION, Row, SlotSpec, state_name
+from pillarbox._state.slots import FIRST_SLOT, LATE, LIST, STAMPS, UNION, Row, SlotSpec, state_name
 from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.types.sizes import largest_rows
 from pillarbox._time.internal_timer_service import KeyedTimers
@@ -98,10 +99,21 @@ class KeyedStateBackend(KeyRows):
         declared = (descriptor.declared_types[0], stamp) if kind == MapStateDescriptor.kind else (stamp,)
         stamps = self._slot_for(SlotSpec(STAMPS + name, kind), declared)
         state = make(self, slot, descriptor, stamps)
+        cleaner = self._made_cleaner()
+        cleaner.states.append(state)
+        if name.startswith(LATE):  # rows may have been read before
+            cleaner.look_at_all()
+        return state
+
+    def _made_cleaner(self) -> TtlCleaner:
         if self._cleaner is None:
             self._cleaner = TtlCleaner(self)
-        self._cleaner.states.append(state)
-        return state
+        return self._cleaner
+
+    def _new_state(self, name: str, descriptor: StateDescriptor, late: bool, current: CurrentRow) -> Any:
+        if late and descriptor.ttl_config is None and self._kind_of(STAMPS + name) is not None:
+            self._made_cleaner().look_at_all([self.place_of(STAMPS + name)])
+        return super()._new_state(name, descriptor, late, current)
 
     def get_operator_state(self, descriptor: StateDescriptor, *, is_read: bool = False) -> Any:
         """Return the state that a descriptor declares, of the operator itself: of its subtask, and of no key.
@@ -385,12 +397,12 @@ class KeyedStateBackend(KeyRows):
         unused = [
             place
             for place, slot in enumerate(self.slots, FIRST_SLOT)
-            if slot.name.startswith(STAMPS) and slot.name not in self._declared
+            if slot.name.startswith(STAMPS)
+            and slot.name not in self._declared
+            and not slot.name.startswith(STAMPS + LATE)
         ]
-        if unused and self._cleaner is None:
-            self._cleaner = TtlCleaner(self)
-        if self._cleaner is not None:
-            self._cleaner.restored(unused)
+        if unused or self._cleaner is not None:
+            self._made_cleaner().look_at_all(unused)
 
 
 def _in_order(keys: list[Any]) -> list[Any]:

@@ -198,6 +198,9 @@ class RowTable:
             self.former[other], self.former[STAMPS + other] = name, STAMPS + name
             if other not in taken:
                 self._rename(other, SlotSpec(name, descriptor.kind))
+                stamps = self._kind_of(STAMPS + other)
+                if stamps is not None:
+                    self._rename(STAMPS + other, SlotSpec(STAMPS + name, stamps))
         if taken:
             raise ProgramError(
                 f"operator {self.operator!r} has several uses for the name {taken[0].rpartition('/')[2]!r} of a state:"
@@ -244,7 +247,7 @@ class RowTable:
         make = self._class_of(descriptor.kind, late=late)
         if make is None:
             raise ProgramError(f"{shorten(descriptor)} is not a descriptor of keyed state")
-        if descriptor.ttl_config is not None and (late or current is not self):
+        if descriptor.ttl_config is not None and current is not self:
             self.refuse_time_to_live(descriptor)
         slot = self._slot_for(SlotSpec(name, descriptor.kind), descriptor.declared_types)
         if descriptor.ttl_config is not None:
@@ -275,8 +278,8 @@ class RowTable:
         """Refuse the time-to-live of a state that is not of a key alone."""
         raise ProgramError(
             f"operator {self.operator!r}: the {descriptor.kind} state {descriptor.name!r} has a time-to-live, which is"
-            " for states of keys that open() declares: not for those of windows and triggers, which go with their"
-            " window, nor for broadcast state and other states of the operator itself, as in Flink"
+            " for states of keys: not for those of windows and triggers, which go with their window, nor for broadcast"
+            " state and other states of the operator itself"
         )
 
     def add_slot(self, spec: SlotSpec) -> int:

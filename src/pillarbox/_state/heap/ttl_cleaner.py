@@ -32,7 +32,7 @@ class TtlCleaner:
         self.states: list[TtlState] = []
         # Slots of stamps of states that have no time-to-live any more.
         self._unused: list[int] = []
-        self._is_restored = False
+        self._looks_at_all = False
         self._cleaned_at: int | None = None
         # Of the turn through all rows: the keys to come, its cost so far, and that of the one before.
         self._pending: Iterator[Any] | None = None
@@ -40,19 +40,19 @@ class TtlCleaner:
         self._cost_of_all = 0
         self._credit = 0.0
 
-    def restored(self, unused: Sequence[int]) -> None:
-        """Take note of a cold start.
+    def look_at_all(self, unused: Sequence[int] = ()) -> None:
+        """Look at all rows when the epoch ends: after a cold start, or when a state is declared after it.
 
         Args:
             unused: slots of stamps whose states have no time-to-live.
         """
-        self._is_restored = True
-        self._unused = list(unused)
+        self._looks_at_all = True
+        self._unused += unused
 
     def clean(self) -> None:
         """Clear what has expired, so far as it is the epoch's turn."""
-        if self._is_restored:
-            self._is_restored = False
+        if self._looks_at_all:
+            self._looks_at_all = False
             self._clean_all()
         else:
             self._clean_some()
