@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pillarbox._state.keys.map_keys import map_key, restored_keys
+
 _UNWRITTEN = -1
 
 
@@ -217,7 +219,7 @@ class LargeMap(LargeCollection):
         return np.array(self.entries, np.int64)[np.fromiter(self._places.values(), np.int64, len(self._places))]
 
     def place_of(self, name: Any, entry: int) -> int | None:
-        place = self._places.get(name)
+        place = self._places.get(map_key(name))
         return place if place is not None and self.entries[place] == entry else None
 
     def elements(self, places: list[int]) -> Elements:
@@ -234,7 +236,7 @@ class LargeMap(LargeCollection):
 
     def load(self, parts: FoundElements) -> bool:
         elements = parts.sorted()
-        self._keys = [key for _, _, key, _ in elements]
+        self._keys = restored_keys([key for _, _, key, _ in elements])
         dict.update(self.live, zip(self._keys, [value for _, _, _, value in elements]))
         self._places = dict(zip(self._keys, range(len(elements))))
         self._ordinals.extend([ordinal for ordinal, _, _, _ in elements])

@@ -11,10 +11,12 @@ from operator import is_, itemgetter
 from typing import Any, NoReturn
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox._state.descriptors import MapStateDescriptor
 from pillarbox._state.heap.declared_types import DeclaredTypes
 from pillarbox._state.heap.processing_timers import ProcessingTimers
 from pillarbox._state.heap.states import STATES, CurrentRow
 from pillarbox._state.heap.timers import HeapTimers
+from pillarbox._state.keys.map_keys import restore_maps
 from pillarbox._state.slots import FIRST_SLOT, KEPT, LATE, NEW, STAMPS, STATE, Row, SlotSpec, stale_entry, state_name
 from pillarbox._state.state_descriptor import StateDescriptor
 
@@ -152,6 +154,9 @@ class RowTable:
 
     def load(self, addresses: list[Any], rows: list[Row]) -> None:
         """Take over rows, each once, during a cold start."""
+        for slot, spec in enumerate(self.slots, FIRST_SLOT):
+            if spec.kind == MapStateDescriptor.kind:
+                restore_maps(rows, slot)
         self._put(rows)
         # Now the rows are in the processor's cache; of millions, each would have to be fetched once more.
         for timers in self.timers:

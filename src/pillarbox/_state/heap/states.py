@@ -23,6 +23,7 @@ from pillarbox._state.descriptors import (
     ValueState,
     ValueStateDescriptor,
 )
+from pillarbox._state.keys.map_keys import WITHOUT_NAN, map_key, with_map_keys
 from pillarbox._state.slots import Row, SlotSpec, state_name
 
 _EMPTY: dict[Any, Any] = {}
@@ -223,18 +224,23 @@ class HeapListState(HeapMergingState, ListState[Any]):
 
 
 class HeapMapState(HeapState, MapState[Any, Any]):
-    """MapState on the heap."""
+    """MapState on the heap. Its dicts have keys of :func:`map_key`, so a key that is found is one."""
 
     __slots__ = ()
 
     def get(self, key: Any) -> Any:
         entries = self._backend.row[self._slot]
-        return None if entries is None else entries.get(key)
+        if entries is None:
+            return None
+        value = entries.get(key)
+        return entries.get(map_key(key)) if value is None and type(key) not in WITHOUT_NAN else value
 
     def put(self, key: Any, value: Any) -> None:
         backend = self._backend
         row = backend.row
         entries = row[self._slot]
+        if type(key) not in WITHOUT_NAN and (entries is None or key not in entries):
+            key = map_key(key)
         if entries is None:
             row[self._slot] = {key: value}
         else:
@@ -243,7 +249,7 @@ class HeapMapState(HeapState, MapState[Any, Any]):
             backend.touch()
 
     def put_all(self, mapping: Mapping[Any, Any]) -> None:
-        added = dict(mapping)
+        added = with_map_keys(mapping)
         entries = self._backend.row[self._slot]
         if entries is not None:
             entries.update(added)
@@ -252,12 +258,14 @@ class HeapMapState(HeapState, MapState[Any, Any]):
 
     def remove(self, key: Any) -> None:
         entries = self._backend.row[self._slot]
+        key = map_key(key)
         if entries is not None and key in entries:
             del entries[key]
             self._set(entries or None)
 
     def contains(self, key: Any) -> bool:
-        return key in (self._backend.row[self._slot] or _EMPTY)
+        entries = self._backend.row[self._slot] or _EMPTY
+        return key in entries or (type(key) not in WITHOUT_NAN and map_key(key) in entries)
 
     def items(self) -> ItemsView[Any, Any]:
         return (self._backend.row[self._slot] or _EMPTY).items()

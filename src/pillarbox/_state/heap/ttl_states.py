@@ -30,6 +30,7 @@ from pillarbox._state.heap.states import (
     HeapState,
     HeapValueState,
 )
+from pillarbox._state.keys.map_keys import map_key, with_map_keys
 from pillarbox._state.slots import Row
 from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._state.ttl import StateTtlConfig
@@ -321,25 +322,30 @@ class _TtlMapState(TtlState, HeapMapState):
             row[self._stamps] = None
 
     def get(self, key: Any) -> Any:
+        key = map_key(key)
         return self._find(key).get(key)
 
     def contains(self, key: Any) -> bool:
+        key = map_key(key)
         return key in self._find(key)
 
     def __getitem__(self, key: Any) -> Any:
+        key = map_key(key)
         return self._find(key)[key]
 
     def put(self, key: Any, value: Any) -> None:
+        key = map_key(key)
         super().put(key, value)
         self._stamp(self._rows.row, (key,))
 
     def put_all(self, mapping: Mapping[Any, Any]) -> None:
-        added = dict(mapping)
+        added = with_map_keys(mapping)
         super().put_all(added)
         if added:
             self._stamp(self._rows.row, added)
 
     def remove(self, key: Any) -> None:
+        key = map_key(key)
         row = self._rows.row
         entries = row[self._slot]
         if entries is not None and key in entries:

@@ -23,6 +23,7 @@ from pillarbox._state.descriptors import (
 from pillarbox._state.heap.processing_timers import ProcessingTimers
 from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._state.heap.undo import Undo
+from pillarbox._state.keys.map_keys import map_key, with_map_keys
 from pillarbox._state.slots import Row
 from pillarbox._state.state_descriptor import StateDescriptor
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
@@ -150,27 +151,32 @@ class _UndoableAggregatingState(_UndoableFoldingState, AggregatingState[Any, Any
 
 class _UndoableMapState(_Undoable, MapState[Any, Any]):
     def get(self, key: Any) -> Any:
+        key = map_key(key)
         self._note_look(key)
         return self._state.get(key)
 
     def __getitem__(self, key: Any) -> Any:
+        key = map_key(key)
         self._note_look(key)
         return self._state[key]
 
     def contains(self, key: Any) -> bool:
+        key = map_key(key)
         self._note_access(key)
         return self._state.contains(key)  # type: ignore[no-any-return]
 
     def put(self, key: Any, value: Any) -> None:
+        key = map_key(key)
         self._note_each(self._undo.put, (key,))
         self._state.put(key, value)
 
     def put_all(self, dict_value: Mapping[Any, Any]) -> None:
-        added = dict(dict_value)
+        added = with_map_keys(dict_value)
         self._note_each(self._undo.put, added)
         self._state.put_all(added)
 
     def remove(self, key: Any) -> None:
+        key = map_key(key)
         self._note_each(self._undo.removal, (key,))
         self._state.remove(key)
 
