@@ -60,7 +60,7 @@ class Remember(KeyedProcessFunction):
 def add(spark: Any, folder: Path, part: int) -> None:
     rows = [(key, 10_000 * part + 700 * key, float(key)) for key in range(KEYS)]
     frame = spark.createDataFrame(rows, "key LONG, at LONG, x DOUBLE").selectExpr(
-        "*", "timestamp_millis(at) AS happened"
+        "*", "timestamp_millis(at) AS happened", "format_string('key %s', key) AS name"
     )
     frame.coalesce(1).write.mode("append").parquet(str(folder / "in"))
 
@@ -71,13 +71,14 @@ def take(batch: Any, number: int) -> None:
 
 def run(spark: Any, folder: Path, checkpoint: str) -> None:
     """Run the program to the end of its input: an epoch for each file."""
-    read = spark.readStream.schema("key LONG, at LONG, x DOUBLE, happened TIMESTAMP").option("maxFilesPerTrigger", 1)
+    schema = "key LONG, at LONG, x DOUBLE, happened TIMESTAMP, name STRING"
+    read = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
     env = StreamExecutionEnvironment.get_execution_environment(spark)
     env.set_parallelism(2).set_max_parallelism(16)
     times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
-    rows = env.from_dataframe(read.parquet(str(folder / "in"))).assign_timestamps_and_watermarks(times).key_by("key")
-    remembered = rows.process(Remember()).uid("remember")
-    sums = rows.window(TumblingEventTimeWindows.of("1 hour")).aggregate(n=count_(), total=sum_("x")).uid("sums/of x")
+    rows = env.from_dataframe(read.parquet(str(folder / "in"))).assign_timestamps_and_watermarks(times)
+    remembered = rows.key_by("key").process(Remember()).uid("remember")
+    sums = rows.key_by("key", "name").window(TumblingEventTimeWindows.of("1 hour")).aggregate(n=count_(), total=sum_("x")).uid("sums/of x")
     out = remembered.union(sums.map(lambda row: (row.key, row.n))).to_dataframe("key LONG, seen LONG")
     writer = out.writeStream.foreachBatch(take).trigger(availableNow=True)
     pillarbox.start(writer.option("checkpointLocation", checkpoint)).awaitTermination()
@@ -160,8 +161,11 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     remember, sums = found["operators"]
     assert (remember["keys"], remember["timers"], remember["states"]["seen"]) == (KEYS, 3 * KEYS, "value LONG")
     assert remember["watermark"] == 20_000 + 700 * (KEYS - 1) - 1 and sums["arrow_rows"] >= KEYS
-    partials = read_state(spark, directory, "sums/of x").where("stream IS NOT NULL").select("partials.*")
-    assert partials.selectExpr("sum(__pillarbox_rows)").collect()[0][0] == 3 * KEYS
+    for place in (checkpoint, directory):
+        of_columns = read_state(spark, place, "sums/of x").where("stream IS NOT NULL")
+        partials = of_columns.selectExpr("partials.key", "partials.name", "partials.__pillarbox_rows AS n")
+        counts = partials.groupBy("key", "name").sum("n").collect()
+        assert sorted(map(tuple, counts)) == [(key, f"key {key}", 3) for key in range(KEYS)]
 
     # With Arrow alone, logs of as many subtasks as there were have what those in the checkpoint have.
     logs = logs_of(spark, checkpoint)

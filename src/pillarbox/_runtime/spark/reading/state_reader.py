@@ -14,13 +14,13 @@ from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful,
 from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.reading.state_columns import StateEncoder, key_type, state_columns
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
-from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
+from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint, table_of_logs
 from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._runtime.spark.settings.session import time_zone
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
-from pillarbox._state.savepoint.manifest import OperatorTable
+from pillarbox._state.savepoint.manifest import OperatorTable, parts_slot_of
 from pillarbox._state.savepoint.table import Table
 from pillarbox._state.types.opaque import AnyNames
 from pillarbox._unpickle import loads_allowed
@@ -46,13 +46,16 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     - ``timers``: service, domain (``event`` or ``processing``) and timestamp (epoch milliseconds) of each, or null;
     - ``subtask``: the index of the subtask that has it.
 
+    An operator by columns keeps rows of many keys together: aggregates of windows, and joins of columns. They are shown
+    as a savepoint has them (docs/savepoint-format.md), with their keys in the columns ``partials``, or ``left`` and
+    ``right``: ``partials.card``.
+
     Columns whose type is not known are of Spark's type VARIANT: ``seen::long``, or
     ``variant_get(namespace, '$[0]', 'long')``. Times and decimals are text in them; a value with something of a class
     of yours in it, or with bytes, is binary: its pickle, which ``pickle.loads`` reads where the class is.
 
     Args:
-        checkpoint: the ``checkpointLocation`` of the query, or the directory of a savepoint; of a savepoint, operators
-            by columns have the rows of its table (docs/savepoint-format.md).
+        checkpoint: the ``checkpointLocation`` of the query, or the directory of a savepoint.
         uid: the operator's, as in ``.uid("count")``.
         epoch: the number of a micro-batch whose state Spark still has; None: the last one that was committed.
 
@@ -74,15 +77,17 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     files = CheckpointState(spark, checkpoint, epoch)
     operator, heads = operator_with(files, uid)
     every = list(heads.values())
-    states = state_columns(every, _TAKEN)
-    encoder = StateEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(spark))
     codes = ", ".join(map(str, sorted(heads)))
     logs = files.logs(operator).where(f"code IN ({codes})")
+    if any(parts_slot_of(head) is not None for head in every):
+        return table_of_logs(logs, every)[1]
+    states = state_columns(every, _TAKEN)
+    encoder = StateEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(spark))
     return _mapped(logs, partial(each_log, partial(_rows, encoder)), encoder)
 
 
 def _of_savepoint(spark: SparkSession, directory: str, uid: str, epoch: int | None) -> DataFrame:
-    """Return the same from a savepoint; rows of an operator by columns are as its table has them."""
+    """Return the same from a savepoint."""
     from pyspark.sql.types import DataType
 
     opened = open_savepoint(spark, directory)

@@ -6,7 +6,7 @@ manifest comes last, and without it there is no savepoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.files import is_savepoint, reader, text_of, unless_missing
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.settings.places import check_session, place_of
+from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.log.many_objects import collector_paused
@@ -173,15 +174,24 @@ def _write_tables(
                     " one state for each uid: give operators of all programs in a query uids of their own"
                 )
             logs = files.logs(operator).where(f"code IN ({', '.join(map(str, sorted(views)))})")
-            heads = [view.head for view in views.values()]
-            table = Table(OperatorTable.of(heads))
-            if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
-                table = Table(OperatorTable.of(heads, _parts(logs)))
-            rows = map_in_arrow(logs, "savepoint", partial(_rows, table.operator), spark_schema(table.schema))
+            table, rows = table_of_logs(logs, [view.head for view in views.values()])
             write_table(rows, directory, uid)
-            operators.append(table.operator)
+            operators.append(table)
             tasks += map(task_row, views.values())
     return sorted(operators, key=lambda each: each.uid), tasks
+
+
+def table_of_logs(logs: DataFrame, heads: Sequence[LogHead]) -> tuple[OperatorTable, DataFrame]:
+    """Return the table of an operator's state, and its rows.
+
+    Args:
+        logs: the values of the logs of all its subtasks.
+        heads: the heads of these.
+    """
+    table = Table(OperatorTable.of(heads))
+    if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
+        table = Table(OperatorTable.of(heads, _parts(logs)))
+    return table.operator, map_in_arrow(logs, "savepoint", partial(_rows, table.operator), spark_schema(table.schema))
 
 
 def _rows(operator: OperatorTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
