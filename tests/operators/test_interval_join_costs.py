@@ -1,4 +1,7 @@
-"""What an interval join by rows does for a record, counted: it goes by the record's pairs, not by what the key has."""
+"""What an interval join by rows does for a record, counted: it goes by the record's pairs, not by what the key has.
+
+And what interval joins keep: records that may still find a partner, and few others.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,16 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyspark.sql.types as spark
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from pillarbox._elements import ArrowRecords
+from pillarbox._operators.columnar.joins.join_side import JoinSide
+from pillarbox._operators.columnar.joins.process_join import ColumnarProcessJoinOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorFactory
 from pillarbox._operators.joins.interval_join import Interval, IntervalJoinOperator
@@ -124,3 +135,99 @@ def test_records_that_go(lower, upper):
     assert len(join.harness.state_of("k")["left"]) <= kept + 1
     join.harness.push_watermark(20 * RECORDS)
     assert join.harness.state_of("k") == {}
+
+
+FAR = 2**62
+TIMES = st.one_of(st.integers(-50, 300), st.sampled_from([10_000, FAR, 2**63 - 1]))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["left", "right"]), st.sampled_from("ab"), st.lists(TIMES, min_size=1, max_size=5)),
+        st.tuples(st.just("watermark"), st.just(""), st.lists(st.integers(-50, 400), min_size=1, max_size=1)),
+    ),
+    max_size=40,
+)
+INTERVALS = st.tuples(st.integers(-60, 60), st.integers(0, 60)).map(lambda drawn: (drawn[0], drawn[0] + drawn[1]))
+
+
+def one_side_ahead(ahead, behind, first):
+    """One side has caught up, or is at the end of time; event time is that of the other one."""
+    steps = [(ahead, "a", [first]), ("watermark", "", [0])]
+    for time in range(0, 150, 10):
+        steps += [(behind, "a", [time, time + 5]), (ahead, "b", [first]), ("watermark", "", [time])]
+    return steps
+
+
+@pytest.mark.slow("two joins, and a snapshot after each step")
+@given(st.booleans(), STEPS, INTERVALS)
+@example(False, one_side_ahead("left", "right", 300), (-10, 10))
+@example(False, one_side_ahead("right", "left", 300), (-10, 10))
+@example(False, one_side_ahead("left", "right", FAR), (-10, 10))
+@example(False, one_side_ahead("right", "left", FAR), (5, 9))
+@example(True, one_side_ahead("left", "right", 300), (-10, 10))
+@example(True, one_side_ahead("right", "left", FAR), (-9, -5))
+def test_a_join_keeps_what_may_find_a_partner_and_little_else(by_columns, steps, interval):
+    lower, upper = interval
+    # Rows are kept until event time has passed them, whenever their last partner may come. They go with a timer that
+    # they share with others.
+    waits = {"left": upper, "right": -lower}
+    if not by_columns:
+        waits = {side: max(wait, 0) for side, wait in waits.items()}
+    step = max(1, max(upper - lower, upper, -lower) // 8)
+    on_time: dict[str, list[int]] = {"left": [], "right": []}
+    watermark = -(2**63)
+    with KeyedTwoInputStreamOperatorTestHarness(columnar(interval) if by_columns else by_rows(interval)) as harness:
+        for what, key, times in steps:
+            if what == "watermark":
+                watermark = max(watermark, *times)
+                harness.push_watermark(watermark)
+            else:
+                on_time[what] += [time for time in times if time >= watermark]
+                records = rows_of_columns(key, times) if by_columns else None
+                for time in times if records is None else ():
+                    (harness.push1 if what == "left" else harness.push2)((key, time), time)
+                if records is not None:
+                    harness.push_records(records, ["left", "right"].index(what))
+            if by_columns:
+                harness.snapshot()  # which is when rows are joined, and dropped
+            for side, wait in waits.items():
+                needed = sum(time + wait >= watermark for time in on_time[side])
+                kept = kept_by(harness, side, by_columns)
+                if by_columns:
+                    assert needed <= kept <= 2 * needed
+                elif what == "watermark":
+                    assert needed <= kept <= sum(time + wait + step >= watermark for time in on_time[side])
+
+
+def by_rows(interval):
+    keyings = (Keying(first_of, "join"), Keying(first_of, "join"))
+    make = partial(IntervalJoinOperator, function=pair, keyings=keyings, interval=Interval(*interval))
+    return ChainNode("join", "join", OperatorFactory(make, keyed=True))
+
+
+def columnar(interval):
+    side = JoinSide(spark.StructType().add("k", "string"), ("k",), joins_nulls=True)
+    make = partial(
+        ColumnarProcessJoinOperator,
+        keying=Keying("k", "join"),
+        sides=(side, side),
+        interval=Interval(*interval),
+        function=pair,
+    )
+    return ChainNode("join", "join", OperatorFactory(make, keyed=True))
+
+
+def first_of(value):
+    return value[0]
+
+
+def rows_of_columns(key, times):
+    return ArrowRecords(pa.RecordBatch.from_pydict({"k": [key] * len(times)}), np.array(times))
+
+
+def kept_by(harness, side, by_columns):
+    """Return how many records a side has."""
+    if by_columns:
+        rows = harness.operator.inputs[["left", "right"].index(side)]
+        return sum(map(len, rows.segments))
+    every = [harness.state_of(key).get(side, {}) for key in "ab"]
+    return sum(len(values) for entries in every for values in entries.values())

@@ -34,6 +34,7 @@ class _UsersTimers:
         self.ending: bool = False
         self.delete = timers.delete
         self.next_timestamp = timers.next_timestamp
+        self.first_of_key = timers.first_of_key
         self.fire = timers.fire
 
     def __len__(self) -> int:

@@ -34,6 +34,9 @@ class KeyedTimers(Protocol):
     def next_timestamp(self) -> int | None:
         """Return the earliest timestamp that has a timer."""
 
+    def first_of_key(self) -> int | None:
+        """Return the current key's earliest timer without a namespace."""
+
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
         """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
 

@@ -74,6 +74,9 @@ class _Side:
 
     Args:
         reach: how much later than a record of this side its partners may be, at least and at most.
+
+    Attributes:
+        wait: for how long a record is kept at least (milliseconds of event time).
     """
 
     def __init__(self, operator: IntervalJoinOperator, name: str, keying: Keying, reach: Interval) -> None:
@@ -82,6 +85,7 @@ class _Side:
         self.keying = keying
         self.lower: int = reach.lower
         self.upper: int = reach.upper
+        self.wait: int = max(reach.upper, 0) + 1
         self.state: MapState[int, Sequence[Any]] = self._backend.get_state(MapStateDescriptor(name))
         self.late: OutputTag | None = None
         # Event times of keys with many of them, in order. They are found in the state again after a restart.
@@ -123,7 +127,7 @@ class _Side:
         """Drop what finds no partner any more; return when the next may be dropped, or None: nothing is left."""
         state, times = self.state, self._in_order()
         # (At the end of the data nothing comes any more, also for records whose last partner would come after it.)
-        over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - max(self.upper, 0))
+        over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - self.wait + 1)
         if over == len(times):
             state.clear()
         else:
@@ -146,7 +150,7 @@ class _Side:
 
     def timer_for(self, time: int) -> int:
         """Return when a record may be dropped."""
-        return self._operator.rounded_up(time + max(self.upper, 0) + 1)
+        return self._operator.rounded_up(time + self.wait)
 
 
 class IntervalJoinOperator(TwoInputs, KeyedOperator):
@@ -190,8 +194,8 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
         other = self._right if side is self._left else self._left
-        lower, upper, state, partners = side.lower, side.upper, side.state, other.state
-        register = self._timers.register_event_time_timer
+        lower, upper, wait, partners = side.lower, side.upper, side.wait, other.state
+        first_timer = self._timers.event_timers.first_of_key
         with Pass(self, values, pending, pending):
             for value, key, timestamp in zip(pending, keys, stamps):
                 if timestamp is None:
@@ -205,10 +209,19 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
                     near = other.between(timestamp + lower, timestamp + upper)
                     if near:
                         self._join(value, timestamp, near, side)
-                elif state.is_empty():
-                    register(VOID_NAMESPACE, side.timer_for(timestamp))
+                timer = first_timer()
+                if timer is None or timestamp + wait < timer:
+                    self._set_timer(side.timer_for(timestamp), timer)
                 side.keep(value, timestamp)
         self._collector.flush()
+
+    def _set_timer(self, timestamp: int, present: int | None) -> None:
+        """Let the current key's only timer be no later than ``timestamp``."""
+        if present is not None:
+            if timestamp >= present:
+                return
+            self._timers.delete_event_time_timer(VOID_NAMESPACE, present)
+        self._timers.register_event_time_timer(VOID_NAMESPACE, timestamp)
 
     def _join(self, value: Any, timestamp: int, near: Sequence[tuple[int, Sequence[Any]]], side: _Side) -> None:
         """Hand the pairs of a record with records of the other stream, by time, to the function."""
@@ -227,4 +240,4 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         watermark = self._timers.current_watermark
         times = [time for side in (self._left, self._right) if (time := side.drop(watermark)) is not None]
         if times:
-            self._timers.register_event_time_timer(VOID_NAMESPACE, min(times))
+            self._set_timer(min(times), self._timers.event_timers.first_of_key())

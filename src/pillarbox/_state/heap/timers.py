@@ -66,6 +66,12 @@ class HeapTimers:
         """Return the earliest timestamp that has a timer."""
         return self.queue.next_timestamp()
 
+    def first_of_key(self) -> int | None:
+        """Return the current key's earliest timer without a namespace."""
+        present = self._table.row[self.slot]
+        first: int | None = min(present) if type(present) is set else present
+        return first
+
     def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
         """Add a timer of the current key, or of the current key in a namespace, unless it has it.
 

@@ -241,6 +241,7 @@ class UndoableTimers:
         self._timers = timers
         self._undo = undo
         self.next_timestamp = timers.next_timestamp
+        self.first_of_key = timers.first_of_key
         self.fire = timers.fire
         if isinstance(timers, ProcessingTimers):
             self.begin_epoch = timers.begin_epoch

@@ -10,6 +10,9 @@ from pillarbox._state.log.contents import LogContents
 from pillarbox._state.log.ledger import CLEANED
 from pillarbox._state.slots import Row
 
+# An epoch drops this many chunks of which nothing is current, also while the log is short: one more than most add.
+_STALE_AT_A_TIME = 2
+
 
 def drop_stale(contents: LogContents, store: ChunkStore) -> None:
     """Drop the oldest chunks, as far as nothing in them is current, and the large values of deleted states."""
@@ -34,6 +37,9 @@ def clean(
     Returns:
         the rows of each table, and places of elements by their maps and lists.
     """
+    for _ in range(_STALE_AT_A_TIME):
+        if contents.ledger.chunks and contents.ledger.oldest_is_stale():
+            store.remove(contents.drop_oldest().number)
     ledger, collections = contents.ledger, contents.collections
     rows, namespaces = contents.backend.rows, contents.backend.namespaces
     has_namespaces = bool(namespaces.slots)
