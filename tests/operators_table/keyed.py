@@ -240,7 +240,8 @@ class FreshModel(Model):
 
     def record(self, event: Event) -> None:
         if name_of(event) not in self._forget_at:
-            self._forget_at[name_of(event)] = event.ts + WITHIN
+            if event.ts + WITHIN > self.watermark:
+                self._forget_at[name_of(event)] = event.ts + WITHIN
             self.say(*id_of(event))
 
     def advance(self, watermark: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import namedtuple
 from decimal import Decimal
 
 import pyarrow as pa
@@ -10,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox import KeyTypeError
+from pillarbox import KeyTypeError, OperatorError
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.frame.keying import Keying, Router
 from pillarbox._rows import rows_from_arrow
+from pillarbox.testing import row
 
 COLUMNS = {
     "text": (st.text(max_size=5) | st.none(), pa.string()),
@@ -44,3 +46,26 @@ def test_nan_among_several_columns_is_no_key():
     batch = pa.record_batch({"text": ["a"], "double": [float("nan")]})
     with pytest.raises(KeyTypeError, match="NaN"):
         Router(Keying(["text", "double"], "test"), 7, 128).subtasks_of(ArrowRecords(batch))
+
+
+class Thing:
+    def __init__(self, **fields):
+        vars(self).update(fields)
+
+
+KINDS = [row, dict, Thing, lambda **fields: row(other=1, **fields), namedtuple("Pair", ["key", "count"])]
+
+
+@given(st.lists(st.sampled_from(KINDS), max_size=6), st.sampled_from(["key", "count"]))
+def test_a_run_may_have_records_of_several_kinds(kinds, column):
+    """Of a union of streams. `count` is a method of rows and tuples."""
+    records = [kind(key=number, count=-number) for number, kind in enumerate(kinds)]
+    expected = [number if column == "key" else -number for number in range(len(kinds))]
+    assert Keying(column, "test").keys_of(Records(records)) == expected
+
+
+@pytest.mark.parametrize("records", [[row(key=1), {"other": 1}], [{"key": 1}, Thing(key=2), "text"]])
+def test_the_record_without_the_column_is_named(records):
+    with pytest.raises(OperatorError, match=r"operator 'test': the key function failed at the record") as caught:
+        Keying("key", "test").keys_of(Records(records))
+    assert str(records[-1])[:5] in str(caught.value)

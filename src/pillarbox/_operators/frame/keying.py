@@ -30,6 +30,8 @@ from pillarbox._types.type_information import TypeInformation
 
 # Routes of keys are remembered up to this many: beyond it, remembering costs more memory than it saves time.
 _REMEMBERED = 1 << 17
+# The names of methods of records that are dictionaries or rows.
+_METHODS = frozenset({*dir(dict), *dir(Row)})
 
 
 class Keying:
@@ -109,7 +111,7 @@ class Keying:
         values = records.values
         if not values:
             return []
-        parts = [self._apply(self._getter(values[0], name), values) for name in self.columns]
+        parts = [self._column_of_records(values, name) for name in self.columns]
         return parts[0] if len(parts) == 1 else list(zip(*parts))
 
     def hashes_of_columns(self, records: Records, known: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
@@ -136,6 +138,18 @@ class Keying:
                 f" {', '.join(batch.schema.names)}"
             )
         return batch.column(position)
+
+    def _column_of_records(self, values: list[Any], name: str) -> list[Any]:
+        """Return a column of a run of records: rows, dictionaries, objects, or several of these kinds."""
+        # Mostly they are of one kind. Where another kind has a method of that name, that has to be known.
+        if name not in _METHODS or len(set(map(type, values))) == 1:
+            try:
+                keys = list(map(self._getter(values[0], name), values))
+            except Exception:
+                keys = []
+            if len(keys) == len(values):
+                return keys
+        return self._apply(lambda value: self._getter(value, name)(value), values)
 
     def _getter(self, value: Any, name: str) -> Callable[[Any], Any]:
         if isinstance(value, Row):

@@ -133,7 +133,9 @@ class BaseWindowOperator(KeyedOperator):
         self._assigner.open(self._assigner_context)
 
     def close(self) -> None:
-        """Close the user's functions."""
+        """Close the user's functions. No record is handled any more, so there is no current key."""
+        self.backend.leave_key()
+        self._window_context.leave()
         for function in self._program.opened:
             if isinstance(function, Function):
                 with_context(self.context, "close()", function.close)

@@ -14,6 +14,7 @@ from pillarbox._state.descriptors import (
     ListStateDescriptor,
     ReducingStateDescriptor,
 )
+from pillarbox._state.heap.states import RECORD_IS_NONE
 from pillarbox._state.state_descriptor import StateDescriptor
 
 _NAME = CONTENTS = "window-contents"
@@ -56,7 +57,7 @@ def reducing(function: Callable[[Any, Any], Any], name: str | None = None) -> Fo
     Args:
         name: what is folded, where it is a field of the records.
     """
-    return Fold(ReducingStateDescriptor(_NAME, function), _itself, function, function, _itself, name)
+    return Fold(ReducingStateDescriptor(_NAME, function), _first_record, function, function, _itself, name)
 
 
 def aggregating(function: AggregateFunction[Any, Any, Any], accumulator_type: Any = None) -> Fold:
@@ -75,6 +76,12 @@ def aggregating(function: AggregateFunction[Any, Any, Any], accumulator_type: An
     merges = type(function).merge is not AggregateFunction.merge
     descriptor = AggregatingStateDescriptor(_NAME, function, accumulator_type)
     return Fold(descriptor, first, add, function.merge if merges else None, function.get_result)
+
+
+def _first_record(value: Any) -> Any:
+    if value is None:
+        raise ValueError(RECORD_IS_NONE)
+    return value
 
 
 def _itself(value: Any) -> Any:

@@ -26,7 +26,7 @@ from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.by_key import GroupedRecords, RunsByKey
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
 from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 _START = itemgetter(0)
 _END = itemgetter(1)
@@ -171,7 +171,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
     def _windows_of(self, records: Records) -> Iterator[tuple[int, int]]:
         """Return for each record the session that it would be by itself."""
         times, gap = records.timestamps, self._gap
-        if gap is not None and times is not None and None not in times:
+        if gap is not None and times and None not in times and max(times) <= MAX_WATERMARK - gap:  # type: ignore[type-var]
             return zip(times, [time + gap for time in times])  # type: ignore[operator, arg-type]
         assign, context = self._assigner.assign_windows, self._assigner_context
         stamps: Iterable[int | None] = repeat(None) if times is None else times

@@ -131,12 +131,14 @@ class SharedWindows(NamespaceRows):
                     folded = thaw(window, key)
                 if folded is not None:
                     folded = reduce(folded, value)
+                    if folded is None:
+                        raise folded_none(self, self.contents, key)
                 else:
+                    if value is None:
+                        raise folded_none(self, self.contents, key, is_record=True)
                     if begun is not None:
                         begun(key, window)
                     folded = value
-                if folded is None:
-                    raise folded_none(self, self.contents, key)
                 fresh[key] = folded
         except BaseException:
             self._keys.key = key

@@ -63,8 +63,17 @@ class CurrentRow(Protocol):
         ...
 
 
-def folded_none(rows: CurrentRow, slot: int, key: Any) -> ProgramError:
-    """Return the error of a function that folds elements, and returned nothing."""
+RECORD_IS_NONE = "a record is None, which cannot be reduced with others: leave such records out, as with filter()"
+
+
+def folded_none(rows: CurrentRow, slot: int, key: Any, *, is_record: bool = False) -> ProgramError:
+    """Return the error of a function that folds elements, and returned None.
+
+    Args:
+        is_record: whether no function was called: the first record is None.
+    """
+    if is_record:
+        return ProgramError(f"operator {rows.operator!r}, key {shorten(key)}: {RECORD_IS_NONE}")
     name = state_name(rows.spec_of(slot).name)
     return ProgramError(
         f"operator {rows.operator!r}, key {shorten(key)}: the function that folds the state {name!r} returned None,"
@@ -172,8 +181,8 @@ class HeapMergingState(HeapState):
     def _merged(self, one: Any, other: Any) -> Any:
         raise NotImplementedError
 
-    def _folded_none(self) -> ProgramError:
-        return folded_none(self._backend, self._slot, self._backend.current_key)
+    def _folded_none(self, *, is_record: bool = False) -> ProgramError:
+        return folded_none(self._backend, self._slot, self._backend.current_key, is_record=is_record)
 
 
 class HeapListState(HeapMergingState, ListState[Any]):
@@ -321,7 +330,7 @@ class HeapReducingState(HeapFoldingState, ReducingState[Any]):
         present = row[slot]
         row[slot] = folded = value if present is None else self._reduce(present, value)
         if folded is None:
-            raise self._folded_none()
+            raise self._folded_none(is_record=present is None)
         if row[0] >= 0:
             backend.touch()
         return present is None

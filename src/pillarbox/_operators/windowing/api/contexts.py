@@ -131,6 +131,10 @@ class FiringContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction
         self._window = window
         self._timestamp = timestamp
 
+    def leave(self) -> None:
+        """Make no window the one at hand."""
+        self._window = None
+
     def window(self) -> Any:
         return self._window
 
@@ -149,6 +153,8 @@ class FiringContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction
                 "window_state() is asked for, but the windows may merge, so nothing belongs to one of them: use"
                 " global_state(), or keep it in the elements"
             )
+        if self._window is None:
+            raise ProgramError("window_state() is asked for where there is no window: use it while a window fires")
         self._backend.set_current_namespace(tuple(self._window))
         return self._window_state
 

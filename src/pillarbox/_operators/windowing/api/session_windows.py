@@ -17,6 +17,7 @@ from pillarbox._operators.windowing.api.assigner import (
 )
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._time.duration import DurationLike, positive_millis
+from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class SessionWindowTimeGapExtractor(ABC):
@@ -49,7 +50,13 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
     ) -> list[TimeWindow]:
         time = self._time(timestamp, context)
-        return [TimeWindow(time, time + self._gap(element))]
+        end = time + self._gap(element)
+        if end > MAX_WATERMARK:
+            raise ValueError(
+                f"its session would end at {end}, beyond 2**63 - 1: its timestamp is {time}, and timestamps are"
+                " milliseconds since 1970: leave such records out"
+            )
+        return [TimeWindow(time, end)]
 
     def merge_windows(self, windows: Iterable[TimeWindow], callback: MergeCallback, /) -> None:
         # Windows that overlap or touch are one session.
