@@ -28,7 +28,7 @@ from tests.operators_table.entry import ROW, Entry, record
 from tests.operators_table.table import OPERATORS
 
 # Windows of several keys that end together fire in any order, and so do timers of one time: they have none after a
-# restart.
+# restart. Some records are late, equal, out of order, or of the far future.
 SCRIPT: list[tuple[int, StreamRecord] | Watermark] = [
     (0, record("a", 1, 0)),
     (0, record("b", 2, 3)),
@@ -41,7 +41,12 @@ SCRIPT: list[tuple[int, StreamRecord] | Watermark] = [
     (0, record("a", 7, 14)),
     (1, record("c", 8, 12)),
     (1, record("a", 9, 5)),
+    (0, record("b", 14, 10**12)),
+    (1, record("a", 15, 10**12)),
+    (1, record("a", 15, 10**12)),
     Watermark(15),
+    (0, record("a", 16, 10**12 - 1)),
+    (0, record("d", 17, 2)),
     (1, record("b", 10, 30)),
     (0, record("b", 11, 24)),
     (0, record("c", 12, 30)),

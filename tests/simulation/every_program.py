@@ -13,16 +13,18 @@ from tests.simulation.programs import (
     state,
     timers,
     two_inputs,
+    wild,
     windows,
 )
 from tests.simulation.programs.program import SimulatedProgram
 
 __all__ = ["PROGRAMS", "STREAMING"]
 
-_MODULES = (event_time, timers, state, borrowed, requests, windows, columns, two_inputs, columnar_joins)
+_MODULES = (event_time, timers, state, borrowed, requests, windows, columns, two_inputs, columnar_joins, wild)
 
-STREAMING: dict[str, SimulatedProgram] = {
+_WRITTEN: dict[str, SimulatedProgram] = {
     **{name: program for module in _MODULES for name, program in module.PROGRAMS.items()},
     **simulated(),
 }
+STREAMING: dict[str, SimulatedProgram] = {**_WRITTEN, **wild.in_the_wild(_WRITTEN)}
 PROGRAMS: dict[str, SimulatedProgram] = {**STREAMING, **batch.in_batch_mode(STREAMING)}
