@@ -412,9 +412,9 @@ def test_timestamps_ms_floor(values):
 
 
 @given(
-    st.sampled_from([pa.date32(), pa.date64(), pa.int8(), pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("ms", "+05:30")]).flatmap(
-        lambda kind: st.tuples(st.just(kind), st.lists(values_of(kind), max_size=5))
-    )
+    st.sampled_from(
+        [pa.date32(), pa.date64(), pa.int8(), pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("ms", "+05:30")]
+    ).flatmap(lambda kind: st.tuples(st.just(kind), st.lists(values_of(kind), max_size=5)))
 )
 def test_a_column_has_the_timestamps_of_its_values(kind_and_values):
     """Rows that are columns, and those that a function has touched, have the same event time."""

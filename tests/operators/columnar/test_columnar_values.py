@@ -102,7 +102,6 @@ def test_sessions_fold_equal_keys_in_the_order_of_their_records(types_and_keys):
     assert results == [sorted(expected.values())] * 2
 
 
-
 KEYS: dict[str, tuple[Any, list[Any]]] = {
     "double": (Types.DOUBLE(), [math.nan, -math.nan, 0.0, -0.0, math.inf, None]),
     "float": (Types.FLOAT(), [math.nan, -math.nan, 1.5, None]),

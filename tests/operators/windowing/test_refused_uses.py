@@ -42,14 +42,14 @@ def keyed(values: list[Any], time: Any = lambda value: 5) -> Any:
 @pytest.mark.parametrize("values", [[None], [None, 1], [1, None]])
 def test_a_record_that_is_none_is_not_the_functions_fault(windows, values):
     stream = WINDOWS[windows](keyed(values)).reduce(lambda one, other: (one, other))
-    with pytest.raises((OperatorError, ProgramError), match="'window.reduce'.*a record is None, which cannot"):
+    with pytest.raises((OperatorError, ProgramError), match=r"'window.reduce'.*a record is None, which cannot"):
         stream.execute_and_collect()
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
 def test_a_function_that_returns_none_is_named(windows):
     stream = WINDOWS[windows](keyed([1, 2, 3])).reduce(lambda one, other: None)
-    with pytest.raises((OperatorError, ProgramError), match="'window.reduce', key True.* returned None.*its result"):
+    with pytest.raises((OperatorError, ProgramError), match=r"'window.reduce', key True.* returned None.*its result"):
         stream.execute_and_collect()
 
 
@@ -98,5 +98,5 @@ USES: dict[str, Any] = {
 @pytest.mark.parametrize("windows", ["tumbling", "sliding", "count"])
 def test_state_is_refused_in_close(windows, use):
     stream = WINDOWS[windows](keyed([1, 2])).process(UsesStateInClose(USES[use]))
-    with pytest.raises((OperatorError, ProgramError), match="no current key|where there is no window"):
+    with pytest.raises((OperatorError, ProgramError), match=r"no current key|where there is no window"):
         stream.execute_and_collect()

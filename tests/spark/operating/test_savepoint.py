@@ -78,7 +78,12 @@ def run(spark: Any, folder: Path, checkpoint: str) -> None:
     times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
     rows = env.from_dataframe(read.parquet(str(folder / "in"))).assign_timestamps_and_watermarks(times)
     remembered = rows.key_by("key").process(Remember()).uid("remember")
-    sums = rows.key_by("key", "name").window(TumblingEventTimeWindows.of("1 hour")).aggregate(n=count_(), total=sum_("x")).uid("sums/of x")
+    sums = (
+        rows.key_by("key", "name")
+        .window(TumblingEventTimeWindows.of("1 hour"))
+        .aggregate(n=count_(), total=sum_("x"))
+        .uid("sums/of x")
+    )
     out = remembered.union(sums.map(lambda row: (row.key, row.n))).to_dataframe("key LONG, seen LONG")
     writer = out.writeStream.foreachBatch(take).trigger(availableNow=True)
     pillarbox.start(writer.option("checkpointLocation", checkpoint)).awaitTermination()

@@ -76,7 +76,9 @@ class Task:
         late: whether its states are declared after its rows are read; None: they are not declared.
     """
 
-    def __init__(self, store: MemoryChunkStore, configs: dict[str, StateTtlConfig | None], *, late: bool | None = False) -> None:
+    def __init__(
+        self, store: MemoryChunkStore, configs: dict[str, StateTtlConfig | None], *, late: bool | None = False
+    ) -> None:
         self.store = store
         self.backend = KeyedStateBackend("op")
         self._configs, self._late = configs, late
@@ -247,7 +249,9 @@ def test_equal_to_plain_python(epochs, configs, large, late):
                 configs = following
                 workers = [Task(store, configs, late=late)]
             elif event == "other worker":
-                workers = [*workers[1:], *(() if len(workers) > 1 else (workers[0], Task(store, configs, late=late)))][::-1]
+                workers = [*workers[1:], *(() if len(workers) > 1 else (workers[0], Task(store, configs, late=late)))][
+                    ::-1
+                ]
             for attempt in range(1 + (event == "lost")):
                 task = workers[0]
                 if task.log.sync(store) is Sync.OUT_OF_STEP:

@@ -171,7 +171,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
     def _windows_of(self, records: Records) -> Iterator[tuple[int, int]]:
         """Return for each record the session that it would be by itself."""
         times, gap = records.timestamps, self._gap
-        if gap is not None and times and None not in times and max(times) <= MAX_WATERMARK - gap:  # type: ignore[type-var]
+        if gap is not None and times and None not in times and max(times) + gap <= MAX_WATERMARK:  # type: ignore[type-var, operator]
             return zip(times, [time + gap for time in times])  # type: ignore[operator, arg-type]
         assign, context = self._assigner.assign_windows, self._assigner_context
         stamps: Iterable[int | None] = repeat(None) if times is None else times

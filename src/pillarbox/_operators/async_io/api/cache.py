@@ -157,7 +157,7 @@ class ResultCache:
 
 
 def _with_type(key: Any) -> tuple[Any, ...]:
-    """Return what equals that of another key only if both have the same type, and so have the values in them."""
+    """Return a key that equals another only if both, and the values in them, have the same types."""
     kind = type(key)
     if isinstance(key, tuple):
         return (kind, *map(_with_type, key))
