@@ -224,10 +224,16 @@ def test_states_that_are_asked_for_late_are_in_the_same_row():
     assert list(again.backend.get_keys()) == [] and Worker(again.store).backend.num_keys == 0
 
 
-@pytest.mark.parametrize("reducing", [False, True])
-def test_none_is_refused_and_the_key_that_failed_is_the_current_one(reducing):
-    worker = Worker(MemoryChunkStore(), fold=ReducingStateDescriptor("contents", max) if reducing else None)
-    with pytest.raises(ProgramError, match=r"key 'b': the function that folds the state 'contents' returned None"):
+@pytest.mark.parametrize(
+    ("fold", "says"),
+    [
+        (None, "the function that folds the state 'contents' returned None"),
+        (ReducingStateDescriptor("contents", max), "a record is None, which cannot be reduced with others"),
+    ],
+)
+def test_none_is_refused_and_the_key_that_failed_is_the_current_one(fold, says):
+    worker = Worker(MemoryChunkStore(), fold=fold)
+    with pytest.raises(ProgramError, match=f"key 'b': {says}"):
         worker.fold(FIRST, ("a", 1), ("b", None), ("c", 3))
     assert worker.backend.key == "b"
 
