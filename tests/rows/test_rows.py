@@ -11,6 +11,7 @@ import threading
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -411,24 +412,30 @@ def test_timestamps_ms_floor(values):
     assert timestamps_ms(pa.array(values, pa.timestamp("us")), timezone.utc).tolist() == expected
 
 
+KINDS = [
+    *(pa.date32(), pa.date64(), pa.int8(), pa.int64()),
+    *(pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("ms", "+05:30")),
+]
+
+
 @given(
-    st.sampled_from(
-        [pa.date32(), pa.date64(), pa.int8(), pa.int64(), pa.timestamp("us", "UTC"), pa.timestamp("ms", "+05:30")]
-    ).flatmap(lambda kind: st.tuples(st.just(kind), st.lists(values_of(kind), max_size=5)))
+    st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), st.lists(values_of(kind), max_size=5))),
+    st.sampled_from(["UTC", "America/New_York", "Asia/Kolkata"]).map(ZoneInfo),
 )
-def test_a_column_has_the_timestamps_of_its_values(kind_and_values):
+def test_a_column_has_the_timestamps_of_its_values(kind_and_values, zone):
     """Rows that are columns, and those that a function has touched, have the same event time."""
     kind, values = kind_and_values
     column = pa.array(values, kind)
-    assert timestamps_ms(column).tolist() == [to_timestamp(value) for value in column_to_list(column)]
+    assert timestamps_ms(column, zone).tolist() == [to_timestamp(value, zone) for value in column_to_list(column)]
 
 
 def values_of(kind):
     if pa.types.is_date(kind):
-        return st.dates()
+        return st.dates(date(1, 1, 3), date(9999, 12, 29))
     if pa.types.is_integer(kind):
         return st.integers(-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1)
-    return st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=st.just(timezone.utc))
+    zones = st.none() if kind.tz is None else st.just(timezone.utc)
+    return st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=zones)
 
 
 def test_timestamps_ms_refuses_nulls_and_other_columns():

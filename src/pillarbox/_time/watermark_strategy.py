@@ -131,7 +131,7 @@ class WatermarkStrategy:
         Args:
             timestamp_assigner: a :class:`TimestampAssigner`; a function ``f(value)`` or ``f(value,
                 record_timestamp)``; or the name of a column. The timestamp is an int (epoch
-                milliseconds), a datetime or a date (its midnight in UTC).
+                milliseconds), a datetime or a date (its midnight).
 
         Raises:
             ProgramError: it is none of these, or the column's name is empty.
