@@ -21,7 +21,7 @@ times = st.one_of(st.integers(-30, 60), st.sampled_from([10**6, 2**63 - 11, 2**6
 
 
 @given(
-    st.lists(st.lists(st.tuples(st.sampled_from("abc"), times), max_size=6), max_size=8),
+    st.lists(st.lists(st.tuples(st.sampled_from("abc"), times), max_size=5), max_size=6),
     st.integers(1, 3),
 )
 @example([[("b", 1000)], [("a", 5), ("a", 1001)]], 1)
