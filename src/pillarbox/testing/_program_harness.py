@@ -322,7 +322,6 @@ def program_of(
                 f"{shorten(build)} returned {shorten(stream)} for the output {name!r}: it has to return a stream,"
                 " or a dict of streams by name"
             )
-    ends = [stream._sink(name, "output") for name, stream in outputs.items()]
-    program = env._compile("test", [*ends, *env._branches(lambda source: True)])
+    program = env._compile("test", [stream._sink(name, "output") for name, stream in outputs.items()])
     numbers: dict[SourceTransformation, int] = {step: n for n, step in program.sources.items()}
     return program, {name: numbers.get(stream._step) for name, stream in sources.items()}  # type: ignore[call-overload]
