@@ -435,5 +435,5 @@ def test_a_record_on_the_keyed_path_costs_seven_framework_calls(emit, calls):
     fewer, more = framework_calls(Plain(emit), 100), framework_calls(Plain(emit), 200)
     extra = more - fewer
     # collect, value, update, timer_service, timestamp, register, and the queue's add.
-    # (Of copies, one in 61 is timed, by a call more.)
+    # (One copy in 61 is timed, which takes another call.)
     assert calls - 0.5 < sum(extra.values()) / 100 < calls + 0.05, extra

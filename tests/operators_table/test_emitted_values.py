@@ -1,7 +1,7 @@
 """An emitted value never changes: each operator, with functions that change what they have received and emitted.
 
-The functions emit one object again and again, and change the records of earlier calls. The results must be those of one
-record for each epoch, whose results leave their process before the next record comes.
+The functions emit one object again and again, and change the records of earlier calls. The results must equal the results
+of one record per epoch, which leave the process before the next record arrives.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ def carts(*, later: int = 0) -> list[Cart]:
 
 
 def results(build: Callable[..., Any], *, together: bool) -> list[Any]:
-    """Return what consumers see, and what they see in a second branch behind one that spoils the records."""
+    """Return what consumers see, and what they see in a second branch, after one that spoils the records."""
     inputs = build.__code__.co_argcount - len(build.__defaults__ or ())
 
     def program(env: Any, first: Any, second: Any) -> Any:
