@@ -1,7 +1,7 @@
 """An emitted value never changes: each operator, with functions that change what they have received and emitted.
 
-The functions emit one object again and again, and change the records of earlier calls. The results must equal the results
-of one record per epoch, which leave the process before the next record arrives.
+The functions emit one object again and again, and change the records of earlier calls. The results must equal those
+with one record per epoch, whose results leave the process before the next record arrives.
 """
 
 from __future__ import annotations

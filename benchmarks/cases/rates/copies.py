@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What copies of emitted values cost: a dataclass of eight fields for each record, compared with programs without copies.
+"""What copies of emitted values cost: a dataclass of eight fields per record, with copies and without.
 
 1,000,000 payments in two partitions become dataclasses of eight plain fields, which become typed columns. The function
 keeps the dataclass that it has emitted, as one that updates its state does, so each is copied. The sides:
