@@ -243,9 +243,9 @@ class Copier:
         why = "" if error.__cause__ is None else f" ({describe(error.__cause__)})"
         return ProgramError(
             f"operator {self._operator!r} emitted {shorten(value)}, which cannot be copied{why}. Connections, locks,"
-            f" generators and the like stay in the function that made them. If a {name} never changes, declare"
-            f" pillarbox.immutable({name}); if no function of the program changes a value that it has received or"
-            " emitted, call env.enable_object_reuse()"
+            f" generators and the like stay in the function that made them. If instances of {name} never change,"
+            f" declare pillarbox.immutable({name}); if no function of the program changes a value that it has received"
+            " or emitted, call env.enable_object_reuse()"
         )
 
     def _references(self, value: Any) -> int:
