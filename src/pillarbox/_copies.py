@@ -344,17 +344,22 @@ def _object_copy(kind: type, slots: tuple[str, ...]) -> _CopyFunction:
     # A frozen dataclass is as fixed as the values of its fields.
     params = getattr(kind, "__dataclass_params__", None)
     frozen = dataclasses.is_dataclass(kind) and params is not None and bool(params.frozen)
+    sets_itself = kind.__setattr__ is not object.__setattr__
 
     def copy_plain(value: Any, known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
         attributes = value.__dict__
         if known is None:
-            if fixed.issuperset(map(type, attributes.values())):
-                if unshared or frozen:
-                    return value
-                other: Any = new(kind)
+            for each in attributes.values():
+                if type(each) not in fixed:
+                    return copy_attributes(value, attributes, {})
+            if unshared or frozen:
+                return value
+            other: Any = new(kind)
+            if sets_itself:
                 other.__dict__.update(attributes)
-                return other
-            known = {}
+            else:
+                other.__dict__ = attributes.copy()
+            return other
         return copy_attributes(value, attributes, known)
 
     def copy_slotted(value: Any, known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:

@@ -12,7 +12,7 @@ keeps the dataclass that it has emitted, as one that updates its state does, so 
 The jobs are run as ``harness/jobs.py`` says, in one Spark with two cores, in turn, every other round backwards.
 
 In the last line ``ratio`` is the rate of ``copied`` over the rate of ``object reuse``, ``new_ratio`` the same of
-``new``. ``bench-against --works copies copies-reuse stateless`` compares with another revision.
+``new``. ``bench-against`` with ``--works copies,copies-reuse,stateless`` compares with another revision.
 """
 
 from __future__ import annotations

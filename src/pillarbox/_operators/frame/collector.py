@@ -133,19 +133,18 @@ class Collector:
         left = self._look - len(values)
         for result in results:
             kind = type(result)
-            if kind not in FIXED:
-                if kind in TUPLES:
-                    # In line, as in map.py: most records are tuples of values that cannot change.
-                    for field in result:
-                        if type(field) not in FIXED:
-                            result = self._unfixed_tuple(result, timestamp)  # noqa: PLW2901
-                            break
-                    if result is _TO_SIDE:
-                        continue
-                elif kind is OutputTag:
+            if kind in TUPLES:
+                # In line, as in map.py: most records are tuples of values that cannot change.
+                for field in result:
+                    if type(field) not in FIXED:
+                        result = self._unfixed_tuple(result, timestamp)  # noqa: PLW2901
+                        break
+                if result is _TO_SIDE:
+                    continue
+            elif kind not in FIXED:
+                if kind is OutputTag:
                     raise TypeError(_not_a_pair(results))
-                else:
-                    result = self._emitted(result)  # noqa: PLW2901
+                result = self._emitted(result)  # noqa: PLW2901
             values.append(result)
             timestamps.append(timestamp)
             left -= 1

@@ -55,12 +55,11 @@ class MapOperator(FunctionOperator):
         for value in values:
             result = call(value)
             kind = type(result)
-            if kind not in FIXED:
-                if kind in TUPLES:
-                    for field in result:
-                        if type(field) not in FIXED:
-                            result = emitted(result)
-                            break
-                else:
-                    result = emitted(result)
+            if kind in TUPLES:
+                for field in result:
+                    if type(field) not in FIXED:
+                        result = emitted(result)
+                        break
+            elif kind not in FIXED:
+                result = emitted(result)
             append(result)
