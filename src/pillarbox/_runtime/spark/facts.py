@@ -54,6 +54,10 @@ SHUFFLE_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMis
 """For: if these checksums differ, Spark runs all tasks again that may have read the lost output, or fails; since 4.2 by
 default. If it goes, Spark does what it does by default."""
 
+COMMITS_CHECKED = "spark.sql.streaming.stateStore.commitValidation.enabled"
+"""For: Spark notes which partitions of a batch have committed their state, if the sink is ``foreachBatch``. If it goes,
+Spark does what it does by default."""
+
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 """For: a bound of Arrow batches. If it goes, batches are as large as Spark has them."""
 
@@ -162,6 +166,30 @@ def is_classic_query(query: Any) -> bool:
 def execution_of(query: Any) -> Any:
     """Return a classic query as Spark runs it. If it goes, queries end by ``stop()``, in the middle of an epoch."""
     return query._jsq.streamingQuery()
+
+
+def all_state_is_committed(query: Any, batch: int) -> bool:
+    """Return whether each partition of a batch of a classic query with ``foreachBatch`` has committed its state.
+
+    Spark checks that after the batch, and not a second time: this takes the place of its check. If it goes, a query
+    ends if its function reads only a part of a batch.
+    """
+    from py4j.protocol import Py4JError
+
+    execution = execution_of(query)
+    try:
+        unchecked = execution.progressReporter().shouldValidateStateStoreCommit()
+        if not unchecked.get():  # it has no state
+            return True
+        states = execution.sparkSession().streams().stateStoreCoordinator()
+    except Py4JError:
+        return True
+    unchecked.set(False)
+    try:
+        states.validateStateStoreCommitForBatch(execution.runId(), batch)
+    except Exception:
+        return False
+    return True
 
 
 def running_jobs(spark: Any, group: str) -> list[int]:

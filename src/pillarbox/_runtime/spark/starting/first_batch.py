@@ -1,7 +1,4 @@
-"""The first micro-batch of a query that is started again: one that was interrupted, or one without input.
-
-A micro-batch may have been interrupted between the sink's commit and Spark's. If a function of ``foreachBatch`` then
-skips the micro-batch, as it has it already, no task runs, and without that Spark does not commit.
+"""The first micro-batch of a query that is started again, if it has no input.
 
 If the query was stopped between two micro-batches, the first one comes although there may be no input. Spark plans a
 micro-batch without input if the one before it says that something is due. After a start there is none before it, so
@@ -13,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
@@ -23,44 +19,10 @@ from pillarbox._runtime.spark.files import add_file
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
     from pillarbox._runtime.spark.settings.writer import Start
 
 _log = logging.getLogger("pillarbox")
-
-
-@contextmanager
-def interrupted_batch_is_read(start: Start, checkpoint: Checkpoint | None) -> Iterator[None]:
-    """Let a query that is started meanwhile read all rows of an interrupted batch, whatever its function reads of it.
-
-    A function of ``foreachBatch`` may return early for a batch that it has written before. The rows are computed once,
-    however often the function reads them.
-    """
-    function = start.batch_function if is_classic(start.spark) else None
-    if function is None or checkpoint is None or not checkpoint.is_interrupted:
-        yield
-        return
-    interrupted = checkpoint.last_committed + 1
-
-    def call(batch: DataFrame, batch_id: int) -> None:
-        if batch_id != interrupted:
-            function(batch, batch_id)
-            return
-        batch.persist()
-        try:
-            # A DataFrame of its own: the function may let go of its rows, and Spark keeps these here.
-            function(batch.select("*"), batch_id)
-            batch.write.format("noop").mode("overwrite").save()
-        finally:
-            batch.unpersist()
-
-    start.writer.foreachBatch(call)
-    try:
-        yield
-    finally:
-        start.writer.foreachBatch(function)
 
 
 def begin_batch_without_input(

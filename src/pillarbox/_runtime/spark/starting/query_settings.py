@@ -13,6 +13,7 @@ from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.facts import (
     CHANGELOG,
     CHECKSUMS,
+    COMMITS_CHECKED,
     PROVIDER,
     PROVIDER_KEY,
     SHUFFLE_CHECKSUMS,
@@ -51,6 +52,8 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
         # Spark 4.1 compares the output of a task that runs again with the lost one only if it is told to.
         SHUFFLE_CHECKSUMS: "true",
         SHUFFLE_RETRY: "true",
+        # Whether a foreachBatch function has read its batch to the end.
+        COMMITS_CHECKED: "true",
     }
 
 

@@ -40,11 +40,12 @@ from pillarbox._runtime.spark.settings.session_settings import alone, session_se
 from pillarbox._runtime.spark.settings.writer import Start, note_batch_function
 from pillarbox._runtime.spark.starting.closing import close_ended_queries
 from pillarbox._runtime.spark.starting.examination import warn_of_findings
-from pillarbox._runtime.spark.starting.first_batch import begin_batch_without_input, interrupted_batch_is_read
+from pillarbox._runtime.spark.starting.first_batch import begin_batch_without_input
 from pillarbox._runtime.spark.starting.first_epoch import begin_from_savepoint
 from pillarbox._runtime.spark.starting.query_settings import drain_setting, program_settings
 from pillarbox._runtime.spark.starting.sink_log import complete_sink_log
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
+from pillarbox._runtime.spark.starting.whole_batches import whole_batches
 from pillarbox._runtime.spark.tasks.task_facts import RUN
 from pillarbox._runtime.spark.telling import tell
 
@@ -163,8 +164,9 @@ class _Starting:
             checkpoint = self._made_ready(checkpoint)
         if checkpoint is None or checkpoint.is_new:
             _tell_defaults(spark, programs)
-        with interrupted_batch_is_read(start, checkpoint), self._settings():
+        with whole_batches(start, checkpoint) as belong_to, self._settings():
             query = method()
+            belong_to(query)
         # Spark prepares the first epoch meanwhile.
         configuration = self._configuration(checkpoint)
         warn_of_findings(Facts(configuration.versions, None, configuration.settings), START_RULES)

@@ -1,0 +1,96 @@
+"""Functions of ``foreachBatch`` that read a part of their batch, in classic sessions.
+
+A partition's state is committed by the task that computes its rows to the end. So Spark ends a query whose function
+reads only a part of a batch. pillarbox computes such a batch to its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._runtime.spark.facts import all_state_is_committed, is_classic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+    from pillarbox._runtime.spark.settings.writer import Start
+
+_log = logging.getLogger("pillarbox")
+
+
+class WholeBatches:
+    """The function of ``foreachBatch`` of one run of a query. Each batch is computed to its end.
+
+    A batch is computed as often as the user's function reads it. The first batch of which it reads only a part is
+    computed once more. The batches after that are persisted: each partition is computed once.
+
+    Args:
+        function: the user's.
+        interrupted: a batch that the query has begun before, which the function may skip. It is persisted.
+    """
+
+    def __init__(self, function: Callable[[DataFrame, int], Any], interrupted: int | None) -> None:
+        self._function = function
+        self._interrupted = interrupted
+        self._persists = False
+        self._query: StreamingQuery | None = None
+        self._started = threading.Event()
+
+    def belong_to(self, query: StreamingQuery) -> None:
+        """Set the query, which may have begun its first batch."""
+        self._query = query
+        self._started.set()
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Call the user's function, and compute the rows that it leaves."""
+        if self._persists or batch_id == self._interrupted:
+            self._call_persisted(batch, batch_id)
+            return
+        self._function(batch, batch_id)
+        self._started.wait()
+        if all_state_is_committed(self._query, batch_id):
+            return
+        self._persists = True
+        name = getattr(self._function, "__name__", type(self._function).__name__)
+        _log.warning(
+            "the foreachBatch function %s() has read only a part of batch %d, which is computed once more, and the query"
+            " persists its batches from now on: env.for_each_batch() computes each batch once, whatever the function"
+            " reads",
+            *(name, batch_id),
+        )
+        _compute(batch)
+
+    def _call_persisted(self, batch: DataFrame, batch_id: int) -> None:
+        batch.persist()
+        try:
+            # A DataFrame of its own: the function may unpersist it, and Spark keeps the rows of this one.
+            self._function(batch.select("*"), batch_id)
+            _compute(batch)
+        finally:
+            batch.unpersist()
+
+
+def _compute(batch: DataFrame) -> None:
+    batch.write.format("noop").mode("overwrite").save()
+
+
+@contextmanager
+def whole_batches(start: Start, checkpoint: Checkpoint | None) -> Iterator[Callable[[StreamingQuery], None]]:
+    """Let the query that is started meanwhile compute its batches to the end; yield what to call with the query."""
+    function = start.batch_function
+    if function is None or start.function_reads_all or not is_classic(start.spark):
+        yield lambda query: None
+        return
+    is_interrupted = checkpoint is not None and checkpoint.is_interrupted
+    batches = WholeBatches(function, checkpoint.last_committed + 1 if checkpoint and is_interrupted else None)
+    start.writer.foreachBatch(batches)
+    try:
+        yield batches.belong_to
+    finally:
+        start.writer.foreachBatch(function)
