@@ -72,8 +72,9 @@ def test_streaming(spark: SparkSession, tmp_path: Path, case: Run) -> None:
     query = result.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination()
-    check_all(str(caught.value), case)
-    check_all(str(query.exception()), case)
+    for error in (caught.value, query.exception()):
+        check_all(str(error), case)
+        assert str(error).splitlines()[-1].startswith("pillarbox.")
 
 
 def failure_of(spark: SparkSession, name: str) -> tuple[str, str]:

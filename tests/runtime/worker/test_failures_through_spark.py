@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pillarbox import OperatorError
-from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.failures import end_with_sentence, unwrapped_failures
 
 BEFORE = "Job aborted due to stage failure: Task 0 failed 4 times: org.apache.spark.api.python.PythonException: "
 MESSAGE = "operator 'map: ask' failed at the record (1,): DatabaseError: no such table SQLSTATE: 42P01 (subtask 0)"
@@ -28,3 +28,35 @@ def test_a_message_is_whole_also_if_it_has_a_code_as_sparks_have(message, after)
     with pytest.raises(OperatorError) as caught, unwrapped_failures():
         raise RuntimeError(f"{BEFORE}pillarbox._errors.OperatorError: {message}{after}")
     assert str(caught.value) == message
+
+
+class _Classic(Exception):
+    def __init__(self, text: str) -> None:
+        self._desc = text
+
+    def __str__(self) -> str:
+        return self._desc
+
+
+@pytest.mark.parametrize("place", ["", "\n  (subtask 2, key 7)"])
+@pytest.mark.parametrize("details", ["", FRAMES, "\nline 2 of a message\nfailures: 3" + FRAMES])
+def test_the_text_of_a_failed_query_ends_with_the_sentence(place, details):
+    sentence = "operator 'map: ask' failed at the record (1,): DatabaseError: no such table SQLSTATE: 42P01"
+    told = f"{sentence}{place}{details}\n" 'failure: {"error": "OperatorError", "record": "(1,)"}\n'
+    error = _Classic(
+        f"[STREAM_FAILED] Query [id = 1] terminated with exception: pillarbox._errors.OperatorError: {told} SQLSTATE: 38000"
+        " SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 1]\n\nLogical Plan:\n~Project [k#1]\n+- ~Filter\n"
+    )
+    end_with_sentence(error)
+    whole = "pillarbox.OperatorError: " + sentence + place.replace("\n ", "")
+    first, *rest = str(error).splitlines()
+    assert first == "[STREAM_FAILED] Query [id = 1] terminated with exception: " + whole.replace(".Op", "._errors.Op")
+    assert rest == ([*details.splitlines()[1:], whole] if details else [])
+
+
+def test_the_text_of_another_failure_stays():
+    error = _Classic("[STREAM_FAILED] the disk is full\n=== Streaming Query ===")
+    end_with_sentence(error)
+    assert str(error) == "[STREAM_FAILED] the disk is full\n=== Streaming Query ==="
+    end_with_sentence(error, "pillarbox.CheckpointMismatchError: a file is gone")
+    assert str(error) == "[STREAM_FAILED] the disk is full\npillarbox.CheckpointMismatchError: a file is gone"

@@ -89,6 +89,37 @@ def unwrapped_failures() -> Iterator[None]:
         raise kind(without_line(found[2]).rstrip()) from None
 
 
+def end_with_sentence(error: Exception, sentence: str | None = None) -> None:
+    """Let the text of a query's failure end with the sentence of the error that a task raised.
+
+    Spark's plan of the query and the line of data after the sentence are dropped.
+
+    Args:
+        sentence: for an error that no task of pillarbox raised, or None.
+    """
+    for field in ("_desc", "_message"):  # of a classic session, and of Spark Connect
+        text = getattr(error, field, None)
+        if isinstance(text, str):
+            setattr(error, field, _with_sentence_last(text, sentence))
+
+
+def _with_sentence_last(text: str, otherwise: str | None) -> str:
+    found = _MESSAGE.search(text)
+    if found is None or found[1] not in _kinds():
+        return text if otherwise is None else f"{text.partition(_PLAN)[0].rstrip()}\n{otherwise}"
+    sentence, *details = without_line(found[2]).rstrip().splitlines()
+    if details and _PLACE.fullmatch(details[0]):
+        sentence += f" {details.pop(0).strip()}"
+    told = text[: found.start(2)] + sentence
+    # After the user's frames once more: a terminal shows the last line.
+    return "\n".join([told, *details, f"pillarbox.{found[1]}: {sentence}"]) if details else told
+
+
+# Before Spark's description of a query that has failed.
+_PLAN = "\n=== Streaming Query ==="
+# Subtask, key and record, in a line of their own after the sentence.
+_PLACE = re.compile(r"  \(.*\)")
+
 # An exception as Python prints it, up to Spark's own text: its code of the error, and what may follow that. A user's
 # message may have such a code, too, as errors of databases do.
 _MESSAGE = re.compile(

@@ -132,7 +132,7 @@ class Checkpoint:
     @property
     def is_begun(self) -> bool:
         """Whether a batch was begun, be it committed or not."""
-        return bool(self._begun)
+        return bool(self.epochs_begun)
 
     @property
     def is_new(self) -> bool:
@@ -378,10 +378,11 @@ class Checkpoint:
     @property
     def is_interrupted(self) -> bool:
         """Whether a batch was begun, and not committed."""
-        return self.last_committed + 1 in self._begun
+        return self.last_committed + 1 in self.epochs_begun
 
     @cached_property
-    def _begun(self) -> list[int]:
+    def epochs_begun(self) -> list[int]:
+        """The numbers of the micro-batches in the offset log."""
         return self._numbers("offsets")
 
     @cached_property

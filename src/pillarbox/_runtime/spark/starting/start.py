@@ -22,6 +22,7 @@ from pillarbox._errors import CheckpointMismatchError, ProgramError, describe
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.damage import check_logs
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.configuration import Configuration, configuration_of
 from pillarbox._runtime.spark.facts import check_facts, is_classic
@@ -199,6 +200,8 @@ class _Starting:
     def _made_ready(self, checkpoint: Checkpoint) -> Checkpoint:
         """Refuse, note and complete what is in the checkpoint; return it as it is then."""
         start, programs = self._start, self._programs
+        if is_classic(self._spark):
+            check_logs(self._spark, checkpoint)
         if any(one.parallelism for one in programs):
             checkpoint.check_state_format()
         self._layouts = self._layouts_in(checkpoint)

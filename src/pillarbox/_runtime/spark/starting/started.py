@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._runtime.spark.checkpoint.damage import damage_in
+from pillarbox._runtime.spark.failures import end_with_sentence
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -59,6 +62,7 @@ class StartedQuery:
         self._holding = 0
         # The query's own, which does not wait for those who are busy with it.
         self.await_end: Any = getattr(query, "awaitTermination", None)
+        self._failure: Any = getattr(query, "exception", lambda: None)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -97,6 +101,9 @@ class StartedQuery:
     def hold_its_end(self, closing: Callable[[], None] = lambda: None) -> None:
         """Let ``awaitTermination()`` of the query return when nobody is busy with it any more.
 
+        The text of a failure that it raises, or that ``exception()`` returns, ends with the sentence of the task's
+        error.
+
         A program usually ends, and Spark with it, when that returns; but a query that is stopped with a savepoint
         still has to be read then, and the functions of any query have to be closed.
 
@@ -111,15 +118,35 @@ class StartedQuery:
                     self.wait_while_held()
                 else:
                     ended = self.has_ended(timeout)
-            except Exception:
+            except Exception as error:
                 if not self.is_running:
                     closing()
+                self._explain(error)
                 raise
             if ended is not False:
                 closing()
             return ended
 
+        def failure() -> Exception | None:
+            error: Exception | None = self._failure()
+            if error is not None:
+                self._explain(error)
+            return error
+
         self.query.awaitTermination = held_termination  # type: ignore[method-assign]
+        self.query.exception = failure  # type: ignore[method-assign,assignment]
+
+    def _explain(self, error: Exception) -> None:
+        damage = damage_in(_texts_of(error), self.checkpoint)
+        end_with_sentence(error, None if damage is None else f"pillarbox.CheckpointMismatchError: {damage}")
+
+
+def _texts_of(error: Exception) -> Iterator[str]:
+    """Return the texts of a failure, and of its causes in Java."""
+    yield str(error)
+    stack = getattr(error, "_stackTrace", None)
+    if isinstance(stack, str):
+        yield stack
 
 
 _lock = threading.Lock()
@@ -134,6 +161,7 @@ def remember(started: StartedQuery) -> list[StartedQuery]:
     """
     query: Any = started.query
     query._pillarbox_started = started
+    started.hold_its_end()
     with _lock:
         ended = [other for number, other in _queries.items() if not other.is_running]
         before = _queries.get(str(started.query.id))

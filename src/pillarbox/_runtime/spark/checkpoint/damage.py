@@ -1,0 +1,124 @@
+"""Damaged and missing files of a checkpoint: which file it is, and the way out."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import TYPE_CHECKING
+
+from pillarbox._errors import CheckpointMismatchError, describe, shorten
+from pillarbox._graph.description import json_object
+from pillarbox._runtime.spark.files import read_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import SparkSession
+
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+
+_COPY = (
+    "restore it from a copy, or restore an older copy of the whole checkpoint; without a copy, start a new checkpoint"
+    " from a savepoint, with env.from_savepoint()"
+)
+_VERSION = re.compile(r"v\d+")
+
+
+def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
+    """Check the files that Spark reads when it starts a query.
+
+    Args:
+        spark: a classic session.
+
+    Raises:
+        CheckpointMismatchError: such a file is damaged or missing.
+    """
+    begun, committed = checkpoint.epochs_begun, checkpoint.last_committed
+    if not begun and committed < 0:
+        return
+    files = _Files(spark, checkpoint)
+    wrong = files.wrong_metadata()
+    if wrong is not None:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint}: its file metadata {wrong}: restore it from a copy, or write"
+            f' {{"id":"{uuid.uuid4()}"}} into it, as Spark takes any UUID, and remove .metadata.crc'
+        )
+    last = max([*begun, committed])
+    for epoch in range(max(0, last - 1), last + 1):
+        wrong = "is missing" if epoch not in begun else files.wrong_entry("offsets", epoch)
+        if wrong is not None:
+            raise CheckpointMismatchError(f"checkpoint {checkpoint}: its file offsets/{epoch} {wrong}: {_COPY}")
+    wrong = None if committed < 0 else files.wrong_entry("commits", committed)
+    if wrong is not None:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint}: its file commits/{committed} {wrong}: restore it from a copy, or remove it: then"
+            f" epoch {committed} runs again"
+        )
+
+
+class _Files:
+    def __init__(self, spark: SparkSession, checkpoint: Checkpoint) -> None:
+        self._spark = spark
+        self._folder = str(checkpoint)
+
+    def wrong_metadata(self) -> str | None:
+        lines, unread = self._lines("", "metadata")
+        # (Spark ignores its checksum, which is wrong once somebody has repaired the file.)
+        if unread is not None or any("id" in json_object(line) for line in lines):
+            return None
+        return "is damaged: it has no id" if lines else "is missing or empty"
+
+    def wrong_entry(self, log: str, epoch: int) -> str | None:
+        """Return why an entry of a log cannot be read, or None."""
+        lines, wrong = self._lines(f"/{log}", str(epoch))
+        if wrong is not None:
+            return wrong
+        if not lines:
+            return "is empty"
+        if not _VERSION.fullmatch(lines[0]):
+            return f"is damaged: it begins with {shorten(lines[0])}, not with a version"
+        if len(lines) < (3 if log == "offsets" else 2):
+            return f"is damaged: it ends after line {len(lines)}"
+        # (Sources write their offsets as they like.)
+        cut = [number for number, line in enumerate(lines, 1) if line.startswith("{") and not _is_json(line)]
+        return f"is damaged: line {cut[0]} is no JSON" if cut else None
+
+    def _lines(self, folder: str, name: str) -> tuple[list[str], str | None]:
+        try:
+            return [line for _, line in read_lines(self._spark, self._folder + folder, [name])], None
+        except Exception as error:  # as with a wrong checksum
+            java = getattr(error, "java_exception", None)
+            return [], f"cannot be read: {describe(error) if java is None else java.toString().splitlines()[0]}"
+
+
+def _is_json(line: str) -> bool:
+    return line == "{}" or bool(json_object(line))
+
+
+# A file of the state, or of a source's own log, in Spark's errors.
+_STATE_FILE = re.compile(r"\S*(/state/\d+(?:/[\w.-]+)*)")
+_STATE_ERRORS = (
+    "CANNOT_LOAD_STATE_STORE",
+    "STDS_FAILED_TO_READ_OPERATOR_METADATA",
+    "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+)
+_SOURCE_ENTRY = re.compile(r"batch (\d+) doesn't exist")
+
+
+def damage_in(texts: Iterable[str], checkpoint: str | None) -> str | None:
+    """Return a sentence about the damaged file of a checkpoint that failed a query, or None.
+
+    Args:
+        texts: the error's, and those of its causes.
+    """
+    where = "the query's checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
+    for text in texts:
+        kind = next((each for each in _STATE_ERRORS if each in text), None)
+        if kind is not None:
+            found = _STATE_FILE.search(text[text.index(kind) :].split("\n", 1)[0])
+            file = f"its file {found[1][1:]}" if found else "a file in its folder state"
+            return f"{where}: {file} is damaged or missing: {_COPY}"
+        entry = _SOURCE_ENTRY.search(text)
+        if entry is not None:
+            return f"{where}: the file {entry[1]} of a source in its folder sources is missing: {_COPY}"
+    return None
