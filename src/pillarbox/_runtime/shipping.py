@@ -15,6 +15,7 @@ from pyspark import cloudpickle
 
 from pillarbox._errors import OperatorError, ProgramError, describe
 from pillarbox._operators.frame.captured import Announced, Pickled
+from pillarbox._runtime.unpicklable import can_be_pickled, culprit_in
 from pillarbox._task.vertex import Vertex
 
 _SHIPPED = "__pillarbox_shipped__"
@@ -64,30 +65,35 @@ def ship(vertex: Vertex) -> ShippedVertex:
     try:
         pickled = Pickled(vertex)
     except Exception as error:
-        raise ProgramError(
-            f"{_whose(vertex)} cannot be sent to the workers: {describe(error)}; what cannot be"
-            " pickled (connections, locks, a SparkSession) is made in open(), not kept in the function"
-        ) from error
+        raise ProgramError(f"{_whose(vertex)} cannot be sent to the workers: {_why(vertex, error)}") from error
     classes = main_classes()
     digest = hashlib.sha256(pickled.payload + classes.payload).hexdigest()
     broadcasts = Announced({**pickled.broadcasts, **classes.broadcasts}.values())
     return ShippedVertex(vertex.number, vertex.name, digest, pickled.payload, classes.payload, broadcasts)
 
 
+def _why(vertex: Vertex, error: Exception) -> str:
+    """Return why a vertex cannot be pickled, and what to do."""
+    culprit = culprit_in(next((node.factory for node in vertex.nodes if not can_be_pickled(node.factory)), vertex))
+    if culprit is None:
+        return (
+            f"{describe(error)}; what cannot be pickled (connections, locks) is made in open(), not kept in the function"
+        )
+    named = f"it refers to {culprit.name}, a {type(culprit.value).__name__}"
+    if culprit.is_of_spark:
+        return (
+            f"{named}, which only the driver has: collect() the rows that the function needs in the driver, and let it"
+            " refer to the list or dict of them; or join the DataFrame with Spark before from_dataframe()"
+        )
+    return f"{describe(error)}; {named}, which is made in open(), not kept in the function"
+
+
 def _whose(vertex: Vertex) -> str:
     """Return whose functions cannot be pickled, for people."""
     for node in vertex.nodes:
-        if not _can_be_pickled(node.factory):
+        if not can_be_pickled(node.factory):
             return f"the function of operator {node.name!r}"
     return f"the key function or partitioner after {vertex.name!r}"
-
-
-def _can_be_pickled(value: object) -> bool:
-    try:
-        Pickled(value)
-    except Exception:
-        return False
-    return True
 
 
 def main_classes() -> Pickled:
@@ -96,7 +102,7 @@ def main_classes() -> Pickled:
     found: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():
         is_own = isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == name
-        if is_own and _can_be_pickled(value):
+        if is_own and can_be_pickled(value):
             found[name] = value
     return Pickled(found)
 

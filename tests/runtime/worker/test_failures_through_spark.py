@@ -50,8 +50,9 @@ def test_the_text_of_a_failed_query_ends_with_the_sentence(place, details):
     end_with_sentence(error)
     whole = "pillarbox.OperatorError: " + sentence + place.replace("\n ", "")
     first, *rest = str(error).splitlines()
-    assert first == "[STREAM_FAILED] Query [id = 1] terminated with exception: " + whole.replace(".Op", "._errors.Op")
-    assert rest == ([*details.splitlines()[1:], whole] if details else [])
+    before = "[STREAM_FAILED] Query [id = 1] terminated with exception:"
+    assert first == (f"{before} {whole.replace('.Op', '._errors.Op')}" if details else before)
+    assert rest == [*details.splitlines()[1:], whole]
 
 
 def test_the_text_of_another_failure_stays():

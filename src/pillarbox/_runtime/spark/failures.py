@@ -110,9 +110,11 @@ def _with_sentence_last(text: str, otherwise: str | None) -> str:
     sentence, *details = without_line(found[2]).rstrip().splitlines()
     if details and _PLACE.fullmatch(details[0]):
         sentence += f" {details.pop(0).strip()}"
-    told = text[: found.start(2)] + sentence
+    last = f"pillarbox.{found[1]}: {sentence}"
+    if not details:
+        return f"{text[: found.start()].rstrip()}\n{last}"
     # After the user's frames once more: a terminal shows the last line.
-    return "\n".join([told, *details, f"pillarbox.{found[1]}: {sentence}"]) if details else told
+    return "\n".join([text[: found.start(2)] + sentence, *details, last])
 
 
 # Before Spark's description of a query that has failed.

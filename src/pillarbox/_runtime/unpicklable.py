@@ -1,0 +1,127 @@
+"""The variable or attribute because of which a function cannot be pickled."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from pillarbox._operators.frame.captured import Pickled
+
+_DEPTH = 24
+# The elements of a container that are looked at.
+_ELEMENTS = 1000
+
+
+class Culprit(NamedTuple):
+    """An object that cannot be pickled.
+
+    Attributes:
+        name: the variable that holds it, as in ``client.lock``, or "".
+        value: the object.
+    """
+
+    name: str
+    value: Any
+
+    @property
+    def is_of_spark(self) -> bool:
+        """Whether it belongs to Spark's driver, as a session, a context and a DataFrame do."""
+        return type(self.value).__module__.split(".")[0] in ("pyspark", "py4j")
+
+
+def can_be_pickled(value: object) -> bool:
+    """Return whether a value can be sent to another process."""
+    try:
+        Pickled(value)
+    except Exception:
+        return False
+    return True
+
+
+def culprit_in(value: object) -> Culprit | None:
+    """Return the innermost object with a name because of which a value cannot be pickled, or None."""
+    name, seen = "", {id(value)}
+    for _ in range(_DEPTH):
+        if Culprit(name, value).is_of_spark:
+            break
+        part = next((each for each in _parts(value, name) if id(each.value) not in seen and _is_bad(each.value)), None)
+        if part is None:
+            break
+        name, value = part
+        seen.add(id(value))
+    found = Culprit(name, value)
+    return found if found.name and not isinstance(found.value, (FunctionType, type)) else None
+
+
+def _is_bad(value: object) -> bool:
+    return not isinstance(value, (str, bytes, int, float, ModuleType, BuiltinFunctionType)) and not can_be_pickled(value)
+
+
+def _parts(value: Any, name: str) -> Iterator[Culprit]:
+    """Yield the objects that a value refers to, each with its name for people."""
+    if isinstance(value, FunctionType):
+        yield from _variables(value)
+    elif isinstance(value, MethodType):
+        yield Culprit(name, value.__self__)
+        yield Culprit(name, value.__func__)
+    elif isinstance(value, functools.partial):
+        for part in (value.func, *value.args, *value.keywords.values()):
+            yield Culprit(name, part)
+    elif isinstance(value, Mapping):
+        for key, part in [*value.items()][:_ELEMENTS]:
+            yield Culprit(f"{name}[{key!r}]" if name else "", part)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for part in [*value][:_ELEMENTS]:
+            yield Culprit(name, part)
+    elif isinstance(value, type):
+        for part in vars(value).values():
+            yield Culprit(name, getattr(part, "__func__", part))
+    else:
+        yield from _attributes(value, name)
+        if not _is_ours(type(value)):
+            yield Culprit(name, type(value))
+
+
+def _attributes(value: Any, name: str) -> Iterator[Culprit]:
+    slots = [slot for kind in type(value).__mro__ for slot in _slots(kind)]
+    for attribute in [*getattr(value, "__dict__", ()), *slots]:
+        try:
+            part = inspect.getattr_static(value, attribute) if attribute not in slots else getattr(value, attribute)
+        except AttributeError:
+            continue
+        yield Culprit(name if _is_ours(type(value)) else f"{name or 'self'}.{attribute}", part)
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.split(".")[0] == "pillarbox"
+
+
+def _variables(function: FunctionType) -> Iterator[Culprit]:
+    """Yield what a function refers to: variables around it, global variables, and its defaults."""
+    ours = function.__module__ is not None and function.__module__.split(".")[0] == "pillarbox"
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            yield Culprit("" if ours else name, cell.cell_contents)
+        except ValueError:  # not assigned yet
+            continue
+    for name in _global_names(function.__code__):
+        if name in function.__globals__:
+            yield Culprit("" if ours else name, function.__globals__[name])
+    for part in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        yield Culprit("", part)
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    yield from (each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)
