@@ -35,7 +35,7 @@ def of_a_variable(held: Any) -> Callable[[Any], Any]:
 
 def of_a_helper(held: Any) -> Callable[[Any], Any]:
     inner = of_a_variable(held)
-    return lambda record: inner(record)
+    return lambda record: [inner(record)]
 
 
 def of_a_list(held: Any) -> Callable[[Any], Any]:
@@ -78,14 +78,18 @@ def run(function: Callable[[Any], Any]) -> None:
     ],
 )
 def test_a_session_is_named(made: Callable[[Any], Callable[[Any], Any]], name: str) -> None:
-    with pytest.raises(ProgramError, match=rf"operator 'op' cannot be .*: it refers to {name}, a SparkSession, .*collect\(\)"):
+    with pytest.raises(
+        ProgramError, match=rf"operator 'op' cannot be .*: it refers to {name}, a SparkSession, .*collect\(\)"
+    ):
         run(made(Session()))
 
 
 def test_a_connection_is_named_with_the_attribute_that_cannot_travel() -> None:
     client = Client()
     for function in (client.ask, lambda record: client):
-        with pytest.raises(ProgramError, match=r"cannot pickle.*refers to (self|client)\.ready, a lock, which is made in open\(\)"):
+        with pytest.raises(
+            ProgramError, match=r"cannot pickle.*refers to (self|client)\.ready, a lock, which is made in open\(\)"
+        ):
             run(function)
 
 
@@ -105,7 +109,7 @@ def test_a_key_function() -> None:
     session = Session()
     env = StreamExecutionEnvironment.get_execution_environment()
     keyed = env.from_collection([1]).key_by(lambda value: session)
-    with pytest.raises(ProgramError, match="key function .*it refers to session, a SparkSession"):
+    with pytest.raises(ProgramError, match=r"key function .*it refers to session, a SparkSession"):
         keyed.map(lambda value: value).execute_and_collect()
 
 

@@ -76,9 +76,8 @@ def _why(vertex: Vertex, error: Exception) -> str:
     """Return why a vertex cannot be pickled, and what to do."""
     culprit = culprit_in(next((node.factory for node in vertex.nodes if not can_be_pickled(node.factory)), vertex))
     if culprit is None:
-        return (
-            f"{describe(error)}; what cannot be pickled (connections, locks) is made in open(), not kept in the function"
-        )
+        why = "what cannot be pickled (connections, locks) is made in open(), not kept in the function"
+        return f"{describe(error)}; {why}"
     named = f"it refers to {culprit.name}, a {type(culprit.value).__name__}"
     if culprit.is_of_spark:
         return (

@@ -58,7 +58,9 @@ def culprit_in(value: object) -> Culprit | None:
 
 
 def _is_bad(value: object) -> bool:
-    return not isinstance(value, (str, bytes, int, float, ModuleType, BuiltinFunctionType)) and not can_be_pickled(value)
+    return not isinstance(value, (str, bytes, int, float, ModuleType, BuiltinFunctionType)) and not can_be_pickled(
+        value
+    )
 
 
 def _parts(value: Any, name: str) -> Iterator[Culprit]:

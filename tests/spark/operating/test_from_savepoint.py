@@ -9,12 +9,47 @@ import pytest
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment
+from pillarbox._runtime.spark.starting.first_epoch import restored
+from pillarbox._runtime.spark.starting.source_positions import PlannedSource, SeenFiles
 
 pytestmark = pytest.mark.spark
 
 # Names that mean something in paths with wildcards, and what the source is told.
 FOLDER = "in [1], {a}"
 _ANY = str.maketrans("[]{}", "????")
+
+
+def test_what_was_restored_is_listed() -> None:
+    sources = [PlannedSource("FileSource[in]", 0, known_as="read"), PlannedSource("rate", 1), PlannedSource("kafka", 2)]
+    positions = [SeenFiles(["a", "b"]), '{"offset":7}', None]
+    assert restored({"sum": 1204, "spent": 1}, {"spent": "spent per card"}, sources, positions) == (
+        "operator 'sum' (1,204 rows); operator 'spent' as 'spent per card' (1 row); source read resumes after 2 files;"
+        " source rate resumes at '{\"offset\":7}'; source kafka begins as its own options say"
+    )
+
+
+def test_a_start_prints_what_it_restores(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"value": 1}\n{"value": 2}\n')
+
+    def run(checkpoint: str, uid: str, savepoint: bool = False) -> None:
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1).set_max_parallelism(1)
+        if savepoint:
+            env.from_savepoint(str(tmp_path / "savepoint"), renamed={"sum": uid})
+        rows = env.from_dataframe(spark.readStream.schema("value LONG").json(str(tmp_path / "in")), "read")
+        sums = rows.key_by("value").sum("value").uid(uid).to_dataframe("value LONG")
+        writer = sums.writeStream.format("noop").option("checkpointLocation", str(tmp_path / checkpoint))
+        pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
+
+    run("first", "sum")
+    pillarbox.savepoint(spark, str(tmp_path / "first"), str(tmp_path / "savepoint"))
+    capsys.readouterr()
+    run("second", "total", savepoint=True)
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "begins with the state of savepoint" in line]
+    assert (
+        f"checkpoint {tmp_path / 'second'} begins with the state of savepoint {tmp_path / 'savepoint'}, epoch 0" in line
+    )
+    assert "operator 'sum' as 'total' (2 rows); source read resumes after 1 file" in line
 
 
 @pytest.mark.long("it runs a query for its words; tests/faults/test_from_savepoint.py starts from savepoints as well")

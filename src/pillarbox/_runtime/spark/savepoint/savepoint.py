@@ -373,6 +373,11 @@ class OpenSavepoint:
         self._prove(table_folder(uid))
         return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
 
+    def rows(self, uid: str) -> int:
+        """Return the number of rows of an operator's table. It is not checked."""
+        read = reader(self._spark).schema(spark_schema(self.table(uid).schema))
+        return unless_missing(lambda: read.parquet(f"{self.directory}/{table_folder(uid)}").count(), 0)
+
     def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]]:
         """Return the files of an operator's table, each a row with ``path`` and ``content``, and their digests by name.
 

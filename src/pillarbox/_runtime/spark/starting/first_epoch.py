@@ -9,13 +9,13 @@ not: a note in ``pillarbox/`` of the checkpoint then lets nothing but the same s
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._elements import dumps
-from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, SavepointError
+from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, SavepointError, shorten
 from pillarbox._graph.description import Comparison, compare_sources, describe_programs
 from pillarbox._graph.program import Program
 from pillarbox._graph.savepoint_start import RestorePlan, SavepointStart, plan_restore
@@ -36,11 +36,13 @@ from pillarbox._runtime.spark.starting.sink_log import SinkLog
 from pillarbox._runtime.spark.starting.source_positions import (
     FoundPositions,
     PlannedSource,
+    SeenFiles,
     find_positions,
     planned_sources,
     stand_ins,
     stateful_steps,
 )
+from pillarbox._runtime.spark.telling import tell
 from pillarbox._runtime.spark.worker.restore_host import COMMON, LAST, STATE_SCHEMA, Router
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.slots import LIST
@@ -166,9 +168,10 @@ class _Beginning:
             checkpoint.note_savepoint(asked.directory)
         checkpoint.check([self._program], [self._program.layout])
         self._run(first)
-        _log.info(
-            "checkpoint %s begins with the state of savepoint %s, epoch %d",
-            *(checkpoint, asked.directory, opened.manifest.epoch),
+        rows = {uid: opened.rows(uid) for uid in plan.vertices}
+        tell(
+            f"checkpoint {checkpoint} begins with the state of savepoint {asked.directory}, epoch"
+            f" {opened.manifest.epoch}: {restored(rows, asked.renamed, sources, found.positions)}"
         )
 
     def _check_interrupted(self) -> None:
@@ -278,6 +281,31 @@ class _Beginning:
                 f"checkpoint {self._checkpoint}: the query was stopped before it had the state of the savepoint"
                 f" {self._asked.directory}: start the same program again to complete that, or take a new checkpoint"
             )
+
+
+def restored(
+    rows: Mapping[str, int], renamed: Mapping[str, str], sources: Sequence[PlannedSource], positions: Sequence[Any]
+) -> str:
+    """Return which operators and positions were restored, for people.
+
+    Args:
+        rows: of the operators' tables, by the uid in the savepoint.
+        renamed: the new uids by those in the savepoint.
+        positions: of the sources; see ``FoundPositions``.
+    """
+    parts = [
+        f"operator {uid!r}{f' as {renamed[uid]!r}' if uid in renamed else ''} ({number:,} row{'s' * (number != 1)})"
+        for uid, number in rows.items()
+    ]
+    for source, position in zip(sources, positions):
+        name = f"source {source.known_as or source.title or source.name!s}"
+        if position is None:
+            parts.append(f"{name} begins as its own options say")
+        elif isinstance(position, SeenFiles):
+            parts.append(f"{name} resumes after {len(position.paths):,} file{'s' * (len(position.paths) != 1)}")
+        else:
+            parts.append(f"{name} resumes at {shorten(position, 200)}")
+    return "; ".join(parts) or "it has no state and no positions"
 
 
 def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple[list[int], int, bytes]]:
