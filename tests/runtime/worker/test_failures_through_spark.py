@@ -45,7 +45,8 @@ def test_the_text_of_a_failed_query_ends_with_the_sentence(place, details):
     told = f'{sentence}{place}{details}\nfailure: {{"error": "OperatorError", "record": "(1,)"}}\n'
     error = _Classic(
         "[STREAM_FAILED] Query [id = 1] terminated with exception: pillarbox._errors.OperatorError:"
-        f" {told} SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 1]\n\nLogical Plan:\n~Project [k#1]\n+- ~Filter\n"
+        f" {told} SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\n"
+        "Identifier: [id = 1]\n\nLogical Plan:\n~Project [k#1]\n+- ~Filter\n"
     )
     end_with_sentence(error)
     whole = "pillarbox.OperatorError: " + sentence + place.replace("\n ", "")

@@ -58,7 +58,8 @@ def test_a_damaged_file_is_named(
     if (file, damage) == ("commits/2", gone):  # the epoch was interrupted
         check_logs(spark, Checkpoint(spark, str(checkpoint)))
         return
-    way_out = {"metadata": "write {", "offsets": r"env\.from_savepoint\(\)", "commits": "remove it"}[file.partition("/")[0]]
+    ways_out = {"metadata": "write {", "offsets": r"env\.from_savepoint\(\)", "commits": "remove it"}
+    way_out = ways_out[file.partition("/")[0]]
     with pytest.raises(
         CheckpointMismatchError, match=rf"its file {file} (is|cannot) .*: restore it from a copy, .*{way_out}"
     ):

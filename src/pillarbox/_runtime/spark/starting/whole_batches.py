@@ -60,8 +60,8 @@ class WholeBatches:
         name = getattr(self._function, "__name__", type(self._function).__name__)
         _log.warning(
             "the foreachBatch function %s() has read only a part of batch %d, which is computed once more, and the"
-            " query persists its batches from now on: env.for_each_batch() computes each batch once, whatever the function"
-            " reads",
+            " query persists its batches from now on: env.for_each_batch() computes each batch once, whatever the"
+            " function reads",
             *(name, batch_id),
         )
         _compute(batch)
