@@ -344,7 +344,8 @@ def _object_copy(kind: type, slots: tuple[str, ...]) -> _CopyFunction:
     # A frozen dataclass is as fixed as the values of its fields.
     params = getattr(kind, "__dataclass_params__", None)
     frozen = dataclasses.is_dataclass(kind) and params is not None and bool(params.frozen)
-    sets_itself = kind.__setattr__ is not object.__setattr__
+    set_attribute: Any = kind.__setattr__
+    sets_itself = set_attribute is not object.__setattr__
 
     def copy_plain(value: Any, known: dict[int, Any] | None = None, unshared: bool = False, /) -> Any:
         attributes = value.__dict__
