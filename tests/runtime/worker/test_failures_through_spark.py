@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pillarbox import OperatorError
-from pillarbox._runtime.spark.failures import end_with_sentence, unwrapped_failures
+from pillarbox._runtime.spark.failures import end_with_message, unwrapped_failures
 
 BEFORE = "Job aborted due to stage failure: Task 0 failed 4 times: org.apache.spark.api.python.PythonException: "
 MESSAGE = "operator 'map: ask' failed at the record (1,): DatabaseError: no such table SQLSTATE: 42P01 (subtask 0)"
@@ -48,7 +48,7 @@ def test_the_text_of_a_failed_query_ends_with_the_sentence(place, details):
         f" {told} SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\n"
         "Identifier: [id = 1]\n\nLogical Plan:\n~Project [k#1]\n+- ~Filter\n"
     )
-    end_with_sentence(error)
+    end_with_message(error)
     whole = "pillarbox.OperatorError: " + sentence + place.replace("\n ", "")
     first, *rest = str(error).splitlines()
     before = "[STREAM_FAILED] Query [id = 1] terminated with exception:"
@@ -58,7 +58,7 @@ def test_the_text_of_a_failed_query_ends_with_the_sentence(place, details):
 
 def test_the_text_of_another_failure_stays():
     error = _Classic("[STREAM_FAILED] the disk is full\n=== Streaming Query ===")
-    end_with_sentence(error)
+    end_with_message(error)
     assert str(error) == "[STREAM_FAILED] the disk is full\n=== Streaming Query ==="
-    end_with_sentence(error, "pillarbox.CheckpointMismatchError: a file is gone")
+    end_with_message(error, "pillarbox.CheckpointMismatchError: a file is gone")
     assert str(error) == "[STREAM_FAILED] the disk is full\npillarbox.CheckpointMismatchError: a file is gone"

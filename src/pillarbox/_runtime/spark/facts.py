@@ -168,28 +168,36 @@ def execution_of(query: Any) -> Any:
     return query._jsq.streamingQuery()
 
 
-def all_state_is_committed(query: Any, batch: int) -> bool:
-    """Return whether each partition of a batch of a classic query with ``foreachBatch`` has committed its state.
+class StateCommits:
+    """Whether the partitions of a classic query with ``foreachBatch`` have committed their state.
 
-    Spark checks that after the batch, and not a second time: this takes the place of its check. If it goes, a query
-    ends if its function reads only a part of a batch.
+    Spark checks that after a batch, and not a second time: this takes the place of its check. If it goes, a query
+    ends if its function reads only a part of a batch. The Java objects live as long as the run: each batch makes three
+    calls to Java.
     """
-    from py4j.protocol import Py4JError
 
-    execution = execution_of(query)
-    try:
-        unchecked = execution.progressReporter().shouldValidateStateStoreCommit()
-        if not unchecked.get():  # it has no state
+    def __init__(self, query: Any) -> None:
+        from py4j.protocol import Py4JError
+
+        execution = execution_of(query)
+        self._unchecked: Any = None
+        try:
+            states = execution.sparkSession().streams().stateStoreCoordinator()
+            self._validate, self._run = states.validateStateStoreCommitForBatch, execution.runId()
+            self._unchecked = execution.progressReporter().shouldValidateStateStoreCommit()
+        except Py4JError:
+            pass
+
+    def are_complete(self, batch: int) -> bool:
+        """Return whether each partition of a batch has committed."""
+        if self._unchecked is None or not self._unchecked.get():  # it has no state
             return True
-        states = execution.sparkSession().streams().stateStoreCoordinator()
-    except Py4JError:
+        self._unchecked.set(False)
+        try:
+            self._validate(self._run, batch)
+        except Exception:
+            return False
         return True
-    unchecked.set(False)
-    try:
-        states.validateStateStoreCommitForBatch(execution.runId(), batch)
-    except Exception:
-        return False
-    return True
 
 
 def running_jobs(spark: Any, group: str) -> list[int]:

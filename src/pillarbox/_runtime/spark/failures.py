@@ -59,13 +59,13 @@ def _told(error: BaseException, task: str, subtask: int, line: str | None = None
         line: its last line; None: it has none of its own.
     """
     _hide_traceback()
-    sentence = str(error)
+    message = str(error)
     kind = _kinds().get(type(error).__name__, OperatorError)
     if not isinstance(error, PillarboxError):
-        interrupted = OperatorError(sentence or f"the task of {task!r} was left by {type(error).__name__}")
+        interrupted = OperatorError(message or f"the task of {task!r} was left by {type(error).__name__}")
         interrupted.at(subtask=subtask)
-        sentence = str(interrupted)
-    told = [sentence, user_traceback(error), *getattr(error, "__notes__", ()), line]
+        message = str(interrupted)
+    told = [message, user_traceback(error), *getattr(error, "__notes__", ()), line]
     return kind("\n".join(filter(None, told)))
 
 
@@ -89,37 +89,37 @@ def unwrapped_failures() -> Iterator[None]:
         raise kind(without_line(found[2]).rstrip()) from None
 
 
-def end_with_sentence(error: Exception, sentence: str | None = None) -> None:
-    """Let the text of a query's failure end with the sentence of the error that a task raised.
+def end_with_message(error: Exception, message: str | None = None) -> None:
+    """Let the text of a query's failure end with the message of the error that a task raised.
 
-    Spark's plan of the query and the line of data after the sentence are dropped.
+    Spark's plan of the query and the line of data after the message are dropped.
 
     Args:
-        sentence: for an error that no task of pillarbox raised, or None.
+        message: for an error that no task of pillarbox raised, or None.
     """
     for field in ("_desc", "_message"):  # of a classic session, and of Spark Connect
         text = getattr(error, field, None)
         if isinstance(text, str):
-            setattr(error, field, _with_sentence_last(text, sentence))
+            setattr(error, field, _with_message_last(text, message))
 
 
-def _with_sentence_last(text: str, otherwise: str | None) -> str:
+def _with_message_last(text: str, otherwise: str | None) -> str:
     found = _MESSAGE.search(text)
     if found is None or found[1] not in _kinds():
         return text if otherwise is None else f"{text.partition(_PLAN)[0].rstrip()}\n{otherwise}"
-    sentence, *details = without_line(found[2]).rstrip().splitlines()
+    message, *details = without_line(found[2]).rstrip().splitlines()
     if details and _PLACE.fullmatch(details[0]):
-        sentence += f" {details.pop(0).strip()}"
-    last = f"pillarbox.{found[1]}: {sentence}"
+        message += f" {details.pop(0).strip()}"
+    last = f"pillarbox.{found[1]}: {message}"
     if not details:
         return f"{text[: found.start()].rstrip()}\n{last}"
     # After the user's frames once more: a terminal shows the last line.
-    return "\n".join([text[: found.start(2)] + sentence, *details, last])
+    return "\n".join([text[: found.start(2)] + message, *details, last])
 
 
 # Before Spark's description of a query that has failed.
 _PLAN = "\n=== Streaming Query ==="
-# Subtask, key and record, in a line of their own after the sentence.
+# Subtask, key and record, in a line of their own after the message.
 _PLACE = re.compile(r"  \(.*\)")
 
 # An exception as Python prints it, up to Spark's own text: its code of the error, and what may follow that. A user's

@@ -106,7 +106,7 @@ _SOURCE_ENTRY = re.compile(r"batch (\d+) doesn't exist")
 
 
 def damage_in(texts: Iterable[str], checkpoint: str | None) -> str | None:
-    """Return a sentence about the damaged file of a checkpoint that failed a query, or None.
+    """Return a message about the damaged file of a checkpoint that failed a query, or None.
 
     Args:
         texts: the error's, and those of its causes.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._runtime.spark.checkpoint.damage import damage_in
-from pillarbox._runtime.spark.failures import end_with_sentence
+from pillarbox._runtime.spark.failures import end_with_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +101,7 @@ class StartedQuery:
     def hold_its_end(self, closing: Callable[[], None] = lambda: None) -> None:
         """Let ``awaitTermination()`` of the query return when nobody is busy with it any more.
 
-        The text of a failure that it raises, or that ``exception()`` returns, ends with the sentence of the task's
+        The text of a failure that it raises, or that ``exception()`` returns, ends with the message of the task's
         error.
 
         A program usually ends, and Spark with it, when that returns; but a query that is stopped with a savepoint
@@ -138,7 +138,7 @@ class StartedQuery:
 
     def _explain(self, error: Exception) -> None:
         damage = damage_in(_texts_of(error), self.checkpoint)
-        end_with_sentence(error, None if damage is None else f"pillarbox.CheckpointMismatchError: {damage}")
+        end_with_message(error, None if damage is None else f"pillarbox.CheckpointMismatchError: {damage}")
 
 
 def _texts_of(error: Exception) -> Iterator[str]:

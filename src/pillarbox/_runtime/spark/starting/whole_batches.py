@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._runtime.spark.facts import all_state_is_committed, is_classic
+from pillarbox._runtime.spark.facts import StateCommits, is_classic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,12 +39,12 @@ class WholeBatches:
         self._function = function
         self._interrupted = interrupted
         self._persists = False
-        self._query: StreamingQuery | None = None
+        self._commits: StateCommits | None = None
         self._started = threading.Event()
 
     def belong_to(self, query: StreamingQuery) -> None:
         """Set the query, which may have begun its first batch."""
-        self._query = query
+        self._commits = StateCommits(query)
         self._started.set()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -54,7 +54,8 @@ class WholeBatches:
             return
         self._function(batch, batch_id)
         self._started.wait()
-        if all_state_is_committed(self._query, batch_id):
+        assert self._commits is not None
+        if self._commits.are_complete(batch_id):
             return
         self._persists = True
         name = getattr(self._function, "__name__", type(self._function).__name__)
