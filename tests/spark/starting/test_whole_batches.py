@@ -92,6 +92,7 @@ def expected(epoch: int) -> list[tuple[int, int]]:
     return [(key, epoch + 1) for key in range(_KEYS)]
 
 
+@pytest.mark.slow("a query and a restart, with five functions")
 def test_a_function_may_read_a_part_of_its_batch(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     """Each batch is computed, and after the first such batch once, over a failure and a restart."""
     seen: dict[int, list[tuple[int, int]]] = {}

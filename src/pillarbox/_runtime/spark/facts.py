@@ -168,6 +168,9 @@ def execution_of(query: Any) -> Any:
     return query._jsq.streamingQuery()
 
 
+_NOT_COMMITTED = "STATE_STORE_COMMIT_VALIDATION_FAILED"
+
+
 class StateCommits:
     """Whether the partitions of a classic query with ``foreachBatch`` have committed their state.
 
@@ -195,7 +198,9 @@ class StateCommits:
         self._unchecked.set(False)
         try:
             self._validate(self._run, batch)
-        except Exception:
+        except Exception as error:
+            if _NOT_COMMITTED not in str(error):
+                raise  # the query is being stopped, for instance
             return False
         return True
 
