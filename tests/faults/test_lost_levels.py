@@ -31,7 +31,7 @@ def test_what_an_attempt_emits_comes_once(spark: SparkSession, tmp_path: Path, k
     levels = LostLevels(spark, tmp_path / "query", kind, lose_files(Path(local)))
     levels.round()
     assert levels.stop() == {"lost": [], "doubled": []}
-    assert levels.failures == []  # the level has run again, and the query goes on
+    assert levels.failures == []  # the level has run again, and the query continues
 
 
 @pytest.mark.long("some minutes, with sessions of their own")

@@ -54,8 +54,8 @@ class Misfit(TypeError):
         self.path = step + self.path
         return self
 
-    def sentence(self, lead: str, whole: str, other: str) -> str:
-        """Return the message.
+    def message(self, lead: str, whole: str, other: str) -> str:
+        """Return the error message.
 
         Args:
             lead: operator and origin of the value.
@@ -92,7 +92,7 @@ def value_converter(declared: TypeInformation, where: str) -> Callable[..., Any]
         except Misfit as misfit:
             lead = where if position is None else f"{where} {position}"
             whole = f": {shorten(value)} does not fit {misfit.declared}"
-            raise TypeMismatchError(misfit.sentence(lead, whole, "another type")) from None
+            raise TypeMismatchError(misfit.message(lead, whole, "another type")) from None
 
     return checked
 

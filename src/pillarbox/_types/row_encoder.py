@@ -108,7 +108,7 @@ class RowEncoder:
                 self._to_row((value,) if self._single and self._is_bare(type(value)) else value)
             except Misfit as misfit:
                 whole = f": the record {shorten_record(value)} does not fit the declared columns"
-                mismatch = TypeMismatchError(misfit.sentence(lead, whole, "other columns"))
+                mismatch = TypeMismatchError(misfit.message(lead, whole, "other columns"))
                 if misfit.path:
                     mismatch.at(record=value)
                 return mismatch

@@ -46,7 +46,7 @@ def map_key(key: Any) -> Any:
 
 
 def with_map_keys(entries: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a new dict with the keys that a map holds for those of a mapping."""
+    """Return a new dict: a mapping whose keys are replaced by the keys that a map holds."""
     if WITHOUT_NAN.issuperset(map(type, entries)):
         return dict(entries)
     return {map_key(key): value for key, value in entries.items()}

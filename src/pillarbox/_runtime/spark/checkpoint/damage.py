@@ -109,7 +109,7 @@ def damage_in(texts: Iterable[str], checkpoint: str | None) -> str | None:
     """Return a message about the damaged file of a checkpoint that failed a query, or None.
 
     Args:
-        texts: the error's, and those of its causes.
+        texts: the messages of the error and of its causes.
     """
     where = "the query's checkpoint" if checkpoint is None else f"checkpoint {checkpoint}"
     for text in texts:
