@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from hypothesis import example, given
@@ -129,9 +129,10 @@ def test_nan_is_greater_than_all_numbers(records):
     def rank(record):
         return (1, 0) if math.isnan(record[0]) else (0, record[0])
 
-    for method, best in (("min", min), ("max", max)):
+    methods: list[Any] = [("min", min), ("max", max)]
+    for method, best in methods:
         expected = best(records, key=rank)
-        aggregation = FieldAggregation(f"{method}_by", 0)
+        aggregation = FieldAggregation(cast("Any", f"{method}_by"), 0)
         assert reduce(aggregation.reduce, records) is expected
         assert reduce(FieldAggregation(method, 0).reduce, records) == (expected[0], records[0][1])
 

@@ -13,6 +13,7 @@ from pillarbox._operators.frame.pure_functions import is_pure
 LIMIT = 5
 NAMES = ("a", ("b", 2))
 CACHE: list[Any] = [0]
+REMEMBERED: list[Any]
 
 
 class Pair(NamedTuple):
@@ -46,7 +47,7 @@ def default(value, cache=[]):  # noqa: B006
     return cache
 
 
-PURE = [
+PURE: list[Any] = [
     lambda value: value,
     lambda value: (value.one, int(value.other * 100), "x"),
     lambda value: [value, {"value": value}],
@@ -55,7 +56,7 @@ PURE = [
     lambda value: value._replace(one=1),
     lambda value: f"{value} {LIMIT}" if isinstance(value, str) else None,
 ]
-IMPURE = [
+IMPURE: list[Any] = [
     lambda value: CACHE,
     lambda value: Pair(1, CACHE),
     lambda value: {each: len(value) for each in CACHE},

@@ -94,7 +94,7 @@ def test_a_connection_is_named_with_the_attribute_that_cannot_travel() -> None:
 
 
 def test_a_keyed_function_and_its_class_attributes() -> None:
-    session = Session()
+    session: Any = Session()
 
     class Look(KeyedProcessFunction):
         def process_element(self, value: Any, ctx: Any) -> Any:

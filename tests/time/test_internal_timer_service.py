@@ -119,7 +119,7 @@ class TimerServiceMachine(RuleBasedStateMachine):
     @rule(step=st.integers(0, 5))
     def clock(self, step):
         self.timers.clock.advance(step)
-        due = set()
+        due: set[tuple[int, str]] = set()
         for timer in sorted(self.set["processing"] - self.waiting, key=str):
             if timer[0] <= self.timers.clock.current_processing_time():
                 busy = {waiting[1] for waiting in self.waiting}

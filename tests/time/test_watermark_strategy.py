@@ -305,7 +305,7 @@ class TestTimeZones:
         ],
     )
     def test_clocks_that_are_set(self, wall, utc):
-        moment, expected = datetime.datetime(*wall), datetime.datetime(*utc, tzinfo=UTC)
+        moment, expected = datetime.datetime(*wall), datetime.datetime(*utc).replace(tzinfo=UTC)
         assert to_timestamp(moment, ZoneInfo("America/New_York")) == to_timestamp(expected)
 
     @given(

@@ -303,7 +303,7 @@ def test_an_object_with_a_weak_reference_is_copied():
 
 @pytest.mark.parametrize(
     "make, inner",
-    [(threading.Lock, "lock"), (lambda: (n for n in ()), "generator"), (socket.socket, "socket")],
+    [(threading.Lock, "lock"), (lambda: (n for n in ""), "generator"), (socket.socket, "socket")],
 )
 def test_what_cannot_be_copied(make, inner):
     class Client:

@@ -8,6 +8,7 @@ import re
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -92,12 +93,12 @@ def record(kind: str, names: list[str], values: list[Any]) -> Any:
     if kind == "dataclass":
         return dataclasses.make_dataclass("Record", list(by_name))(*by_name.values())
     if kind == "named tuple":
-        return namedtuple("Record", by_name)(*by_name.values())  # type: ignore[misc]
+        return namedtuple("Record", by_name)(*by_name.values())
     if kind == "row":
         return Row.of(**by_name)
     if kind == "spark":
         return SparkRow(**by_name)
-    return Row(*values) if kind == "row of none" else SparkRow(*values)  # type: ignore[call-overload]
+    return Row(*values) if kind == "row of none" else SparkRow(*values)
 
 
 KINDS = [
@@ -196,11 +197,15 @@ def places(declared: TypeInformation[Any]) -> dict[str, Callable[[Any], Any]]:
         "named": (row, lambda v: {"x": v}, lambda v: v[0]),
     }
     found: dict[str, Callable[[Any], Any]] = {}
-    for name, (of, put, take) in typed.items():
+
+    def add(name: str, of: Any, put: Any, take: Any) -> None:
         convert = value_converter(of, "op")
-        found[name] = lambda v, convert=convert, put=put, take=take: plain(take(convert(put(v))), declared)
-        found[f"column: {name}"] = lambda v, of=of, put=put, take=take: take(column(of, put(v)))
-        found[f"both: {name}"] = lambda v, of=of, put=put, take=take, convert=convert: take(column(of, convert(put(v))))
+        found[name] = lambda v: plain(take(convert(put(v))), declared)
+        found[f"column: {name}"] = lambda v: take(column(of, put(v)))
+        found[f"both: {name}"] = lambda v: take(column(of, convert(put(v))))
+
+    for name, (of, put, take) in typed.items():
+        add(name, of, put, take)
 
     def collected(value: Any) -> Any:
         (element,) = StreamExecutionEnvironment().from_collection([value], declared).execute_and_collect()
@@ -214,7 +219,7 @@ def places(declared: TypeInformation[Any]) -> dict[str, Callable[[Any], Any]]:
 def test_a_type_takes_the_same_values_everywhere(data: st.DataObject) -> None:
     declared = data.draw(types())
     value = data.draw(values_of(declared))
-    found = {name: outcome(lambda at=at: at(value)) for name, at in places(declared).items()}
+    found = {name: outcome(partial(at, value)) for name, at in places(declared).items()}
     if value is None and declared.names:  # a record is never None
         found = {name: each for name, each in found.items() if name not in ("column: map", "both: map")}
     first = next(iter(found.values()))
@@ -259,5 +264,5 @@ PAYMENT = Types.ROW_NAMED(["card", "amount"], [Types.STRING(), Types.LONG()])
 )
 def test_shapes_of_values(declared: TypeInformation[Any], value: Any, expected: Any) -> None:
     for name, at in places(declared).items():
-        found = outcome(lambda at=at: at(value))[1]
+        found = outcome(partial(at, value))[1]
         assert found == expected if not isinstance(expected, str) else expected in found, name

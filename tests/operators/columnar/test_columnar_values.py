@@ -69,16 +69,19 @@ class Joined(AggregateFunction):
         return accumulator
 
 
+TYPES_AND_KEYS: list[Any] = [
+    ([Types.DOUBLE()], [(0.0,), (-0.0,), (1.0,)]),
+    ([Types.FLOAT()], [(0.0,), (-0.0,), (1.0,)]),
+    ([Types.DOUBLE(), Types.STRING()], [(0.0, "k"), (-0.0, "k"), (0.0, None)]),
+    ([Types.LONG()], [(0,), (1,), (None,)]),
+    ([Types.STRING()], [("",), ("k",), (None,)]),
+]
+
+
 @given(
-    st.sampled_from(
-        [
-            ([Types.DOUBLE()], [(0.0,), (-0.0,), (1.0,)]),
-            ([Types.FLOAT()], [(0.0,), (-0.0,), (1.0,)]),
-            ([Types.DOUBLE(), Types.STRING()], [(0.0, "k"), (-0.0, "k"), (0.0, None)]),
-            ([Types.LONG()], [(0,), (1,), (None,)]),
-            ([Types.STRING()], [("",), ("k",), (None,)]),
-        ]
-    ).flatmap(lambda kind: st.tuples(st.just(kind[0]), st.lists(st.sampled_from(kind[1]), max_size=8)))
+    st.sampled_from(TYPES_AND_KEYS).flatmap(
+        lambda kind: st.tuples(st.just(kind[0]), st.lists(st.sampled_from(kind[1]), max_size=8))
+    )
 )
 @example(([Types.DOUBLE()], [(0.0,), (-0.0,), (0.0,)]))
 def test_sessions_fold_equal_keys_in_the_order_of_their_records(types_and_keys):

@@ -1,4 +1,4 @@
-"""Keys of map states beside a plain dict: NaN, which equals nothing in Python, is one key, also after a restart."""
+"""Keys of map states compared with a dict: NaN, unequal to itself in Python, is one key, also after a restart."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def test_a_map_is_equal_to_a_dict_with_one_nan(timed, guarded, operations, large
             state = task.state
             if declared and drawn not in ("", NAN, "nan of NumPy", "1.5"):
                 continue
-            name, make = SAME.get(drawn, drawn), KEYS.get(drawn)
+            name: Any = SAME.get(drawn, drawn)
+            make: Any = KEYS.get(drawn)
             if task.undo is not None:
                 task.undo.begin()
                 state.put(float("nan"), -1)

@@ -1,4 +1,4 @@
-"""Classes that reach a worker by value, as those of a notebook do: they change as classes of a module do."""
+"""Classes that reach a worker by value, as classes of a notebook do: they change as classes of a module do."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Home:
 
 
 def in_another_process(patch: Any) -> None:
-    """Forget the classes that were pickled here: those that are unpickled next are made anew, as in a worker."""
+    """Forget the classes that were pickled here: those that are unpickled next are made again, as in a worker."""
     patch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", WeakKeyDictionary())
     patch.setattr(cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", WeakValueDictionary())
 
@@ -143,7 +143,7 @@ def test_a_class_that_another_pickler_copied_has_the_same_defaults() -> None:
     for each in dataclasses.fields(made):
         if each.default is dataclasses.MISSING:
             each.default = missing
-        each.default_factory = missing  # type: ignore[assignment]
+        each.default_factory = missing
     assert records.optional_fields(made) == {"f"}
 
 
