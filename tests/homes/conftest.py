@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -61,7 +60,7 @@ def forks() -> Iterator[Forks]:
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch, forks: Forks) -> Iterator[Executor]:
     executor = Executor()
-    monkeypatch.setattr(keeper, "subprocess", SimpleNamespace(Popen=forks.popen, DEVNULL=subprocess.DEVNULL))
+    monkeypatch.setattr(keeper, "start_python", forks.start_python)
     for module in (keeper, relay):
         monkeypatch.setattr(module, "of_this_worker", lambda: executor.keeper)
     yield executor

@@ -1,7 +1,7 @@
 """Starters that start at once: forked from a process that has imported what each of them imports.
 
-``Forks`` stands for ``subprocess.Popen`` in the keeper. The process that it runs is given the socket on which a starter
-is to listen, and forks it; starters of production import everything themselves, which takes seconds.
+``Forks.start_python`` stands for that function of the keeper. The process that it runs is given the lock on a starter's
+name, and forks the starter; starters of production import everything themselves, which takes seconds.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import socket
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pillarbox._runtime.spark.homes import starter
+from pillarbox._runtime.spark.homes.imports import import_and_freeze
 
 
 class Forks:
@@ -27,12 +28,10 @@ class Forks:
         with answers:
             self._process = subprocess.Popen([sys.executable, "-c", code], stdin=answers.fileno())
 
-    def popen(self, command: list[str], *, stdin: int, pass_fds: tuple[int]) -> SimpleNamespace:
-        """Start what a command of the keeper's starts: ``starter.main``. It is a child of the process."""
-        [code, told] = command[2:]
-        _, listening, executor = json.loads(told)
-        assert code.endswith("starter.main(*told[1:])") and (stdin, pass_fds) == (subprocess.DEVNULL, (listening,))
-        socket.send_fds(self._asks, [str(executor).encode()], [listening])
+    def start_python(self, function: str, told: list[Any], files: list[int]) -> SimpleNamespace:
+        """Start a process as the keeper does. It is a child of this one."""
+        assert function == "main"
+        socket.send_fds(self._asks, [json.dumps(told).encode()], files)
         return SimpleNamespace(pid=int(self._asks.recv(32)))
 
     def close(self) -> None:
@@ -42,24 +41,25 @@ class Forks:
 
 def serve() -> None:
     """Fork starters, until the tests close the socket."""
-    starter.import_and_freeze()
+    import_and_freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended
     asked = socket.socket(fileno=os.dup(0))
     while True:
-        executor, [*listening], _, _ = socket.recv_fds(asked, 32, 1)
-        if not executor:
+        told, [*files], _, _ = socket.recv_fds(asked, 1 << 12, 1)
+        if not told:
             return
         pid = os.fork()
         if pid == 0:
             asked.close()
-            _become(listening[0], int(executor))
-        os.close(listening[0])
+            _become(json.loads(told), files[0])
+        os.close(files[0])
         asked.send(str(pid).encode())
 
 
-def _become(listening: int, executor: int) -> NoReturn:
+def _become(told: list[Any], lock: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    starter.main(listening, executor)
+    name, _, watched = told
+    starter.main(name, lock, watched)

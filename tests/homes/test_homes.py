@@ -99,7 +99,7 @@ def test_a_subtask_lives_in_one_process(executor: Executor, notes: Path, mode: s
 
 STARTS_HERE = """
 import importlib, sys, zipimport
-from pillarbox._runtime.spark.homes.starter import import_and_freeze
+from pillarbox._runtime.spark.homes.imports import import_and_freeze
 import_and_freeze()
 assert not [each for each in sys.path_importer_cache.values() if isinstance(each, zipimport.zipimporter)]
 before = set(sys.modules)
@@ -159,15 +159,19 @@ def test_a_home_that_hangs_is_replaced(executor: Executor, notes: Path, monkeypa
     wait_until(lambda: before not in executor.processes)
 
 
-def test_a_starter_that_was_killed_has_a_successor(executor: Executor, notes: Path) -> None:
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_starter_that_fails_has_a_successor_that_adopts_its_homes(
+    executor: Executor, notes: Path, fault: signal.Signals
+) -> None:
     query = counting(notes)
     query.run_batch([1, 2])
-    before = executor.processes
-    starter = executor.starter
-    os.kill(starter, signal.SIGKILL)
-    assert sorted(row[2] for row in query.run_batch([1, 2])) == [2, 2]
-    wait_until(lambda: not executor.processes & before)
-    assert {*noted(notes, "close")} == before - {starter}, "homes whose starter has gone end in good order"
+    before, starter = executor.homes, executor.starter
+    os.kill(starter, fault)
+    assert sorted(row[1:3] for row in query.run_batch([1, 2])) == [(2, 2), (2, 2)], "homes live on"
+    executor.keeper.ask("over", runs=[])
+    assert executor.starter != starter and executor.homes == before
+    assert executor.keeper.ask("end", run="run", secrets=[], within=30.0) == {"ended": 2}
+    assert sorted(noted(notes, "close")) == sorted(before)
 
 
 def test_an_executors_end_is_that_of_its_processes(executor: Executor, notes: Path) -> None:
@@ -197,19 +201,6 @@ def test_a_newer_run_of_a_query_ends_the_homes_of_the_older_one(executor: Execut
     query.settings["spark.jobGroup.id"] = "next run"
     assert sorted(row[1:3] for row in query.run_batch([1, 2])) == [(1, 2), (1, 2)]
     wait_until(lambda: not executor.homes & before)
-
-
-def test_a_home_of_a_partition_that_has_moved_away_ends(executor: Executor) -> None:
-    request: dict[str, Any] = {"run": "run", "query": "query", "secret": "s", "mode": "fork", "most": 9, "idle": 99.0}
-
-    def home_at(epoch: int, place: str) -> int:
-        found: int = executor.keeper.ask("home", place=place, epoch=epoch, without=0, **request)["pid"]
-        return found
-
-    moves, stays = home_at(7, "moves"), home_at(7, "stays")
-    assert home_at(17, "stays") == stays and executor.homes == {moves, stays}, "it may still come back"
-    assert home_at(18, "stays") == stays
-    wait_until(lambda: executor.homes == {stays})
 
 
 def test_a_home_that_is_idle_ends(executor: Executor, notes: Path) -> None:

@@ -2,8 +2,9 @@
 
 | thread                 | what it does                                                                              |
 | ---------------------- | ----------------------------------------------------------------------------------------- |
-| main, or a guest's own | runs the tasks of one guest (a level's tasks of one state partition), and nothing else    |
-| ``door``               | lets relays in, cuts off old ones, cancels epochs that nobody waits for, ends the process |
+| main, or a guest's own | serves the relay of one guest (a level's tasks of one state partition), and nothing else  |
+| ``door``               | lets relays and starters in, cuts off old relays, cancels epochs that nobody waits for,   |
+|                        | ends the process                                                                          |
 
 A home has one guest, whose thread is the main one. More share it where an executor may have no more homes.
 """
@@ -11,65 +12,64 @@ A home has one guest, whose thread is the main one. More share it where an execu
 from __future__ import annotations
 
 import hmac
+import json
 import logging
 import os
 import pickle
 import select
 import signal
 import socket
-import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, NoReturn
+from contextlib import suppress
+from typing import NoReturn
 
 from pillarbox._elements import Buffer
-from pillarbox._runtime.spark.homes import surroundings
-from pillarbox._runtime.spark.homes.sockets import listen, peer_pid
-from pillarbox._runtime.spark.homes.wire import Kind, Visit
+from pillarbox._runtime.spark.homes import sockets, surroundings
+from pillarbox._runtime.spark.homes.processes import Process, leave
+from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts, Kind, Visit
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
+from pillarbox._state.chunks.head import META
 
-#: How long a home may take to close its functions when it has to end.
-LEAVE_SECONDS = 5.0
+# How long a home may take to close its functions when it has to end.
+_LEAVE_SECONDS = 5.0
 # How long a guest may take to leave the epoch of an attempt that is over. Then the process ends: user code hangs.
 _CUT_OFF_SECONDS = 5.0
-# How long a relay may take to say who it is.
-_HELLO_SECONDS = 5.0
-_SECRET_BYTES = 64
+# How long who connects may take to say who it is.
+_HELLO_SECONDS = 2.0
+_HELLO_BYTES = 4096
+# The door looks at the clock so often (milliseconds).
+_TICK_MS = 500
 _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
 
 _log = logging.getLogger("pillarbox")
 
 
-class HomeFacts(NamedTuple):
-    """What a home is told when it begins.
+class _Chunks:
+    """A subtask's chunks in Spark's state, which only the relay reaches.
 
-    Attributes:
-        name: the name of its socket.
-        secret: what relays have to know.
-        idle: for how long it lives without a relay (seconds).
+    Args:
+        head: the log's head, if the relay has read it already.
     """
 
-    name: str
-    secret: str
-    idle: float
-
-
-class _Chunks:
-    """A subtask's chunks in Spark's state, which only the relay reaches."""
-
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, head: bytes | None) -> None:
         self._channel = channel
+        self._head = head
         self.is_new = True
 
     def get(self, number: int) -> bytes | None:
+        if number == META and self._head is not None:
+            return self._head
         found: bytes | None = self._channel.ask(Kind.GET, number, self.is_new)
         return found
 
     def put(self, number: int, value: bytes) -> None:
+        self._head = None
         self._channel.send((Kind.PUT, number, value))
 
     def remove(self, number: int) -> None:
@@ -82,11 +82,13 @@ class _Guest:
     Args:
         clock: seconds, from any start.
         idle: how long a task stays that nobody asks for (seconds).
+        let_go: takes the connection of a relay whose visit has ended, from the guest's thread.
     """
 
-    def __init__(self, clock: Callable[[], float], idle: float) -> None:
+    def __init__(self, clock: Callable[[], float], idle: float, let_go: Callable[[Channel, _Guest], None]) -> None:
         self._clock = clock
         self._residency = Residency(clock, idle=idle, stay=True)
+        self._let_go = let_go
         self._tasks: LevelTasks | None = None
         # Guards what follows; the guest's thread waits for it.
         self._changed = threading.Condition()
@@ -94,9 +96,12 @@ class _Guest:
         self._present: Channel | None = None
         self._newest = -1
         self._is_over = False
-        self.last_used = clock()
+        self._last_used = clock()
         # Since when a relay waits for an attempt that was cut off to leave; None: none does.
         self.waits_since: float | None = None
+        # The number of the first of Spark's tasks that came, and the last epoch.
+        self.since: int | None = None
+        self.epoch = 0
 
     # -- the door's thread --
 
@@ -112,6 +117,8 @@ class _Guest:
             if visit.attempt < self._newest:
                 return False
             self._newest = visit.attempt
+            self.since = visit.attempt if self.since is None else self.since
+            self.epoch = max(self.epoch, visit.epoch)
             late = self._waiting
             self._waiting = visit, channel
             present = self._present
@@ -121,7 +128,7 @@ class _Guest:
         if present is not None:
             self.cut_off(present)
         if late is not None:
-            refuse(late[1])
+            _refuse(late[1])
         return True
 
     def cut_off(self, channel: Channel) -> None:
@@ -141,9 +148,10 @@ class _Guest:
             self.cut_off(present)
 
     @property
-    def is_asked(self) -> bool:
-        """Whether a relay is here, or waits."""
-        return self._present is not None or self._waiting is not None
+    def unused(self) -> float:
+        """For how long no relay has been here (seconds)."""
+        is_used = self._present is not None or self._waiting is not None
+        return 0.0 if is_used else self._clock() - self._last_used
 
     @property
     def present(self) -> Channel | None:
@@ -156,8 +164,6 @@ class _Guest:
         """Serve one relay after the other, then close the tasks."""
         while True:
             with self._changed:
-                self._present = None
-                self.last_used = self._clock()
                 self._changed.wait_for(lambda: self._is_over or self._waiting is not None)
                 if self._is_over:
                     break
@@ -167,33 +173,43 @@ class _Guest:
             try:
                 self._serve(visit, channel)
             except LostError:
-                pass  # the task of Spark's has ended, or a newer one has come
+                channel.close()  # its worker has ended, or a newer task of Spark's has come
             except BaseException:
                 _log.exception("a home left a relay")
-            finally:
                 channel.close()
+            with self._changed:
+                self._present = None
+                self._last_used = self._clock()
+            if not channel.is_lost:
+                self._let_go(channel, self)
             self._residency.spare_the_collector()  # now nobody waits for it
         self._residency.close_all()
 
     def _serve(self, visit: Visit, channel: Channel) -> None:
-        surroundings.enter(visit.surroundings)
-        channel.send((Kind.WELCOME, self._tasks is not None))
-        if self._tasks is None:
-            self._tasks = LevelTasks(pickle.loads(channel.receive_bytes()), self._residency)
-        while True:
-            epoch = channel.receive()
-            try:
-                wakes_up = self._run_epoch(channel, *epoch)
-            except BaseException as error:
-                if channel.is_lost:
-                    raise LostError from None
-                channel.send((Kind.FAILED, type(error).__name__, str(error), surroundings.taken()))
-            else:
-                channel.send((Kind.DONE, wakes_up, surroundings.taken()))
+        surroundings.enter(visit.surroundings, lambda number: channel.ask_bytes(Kind.VALUE, number))
+        channel.send((Kind.WELCOME,))
+        while (epoch := channel.receive()) is not None:
+            self._serve_epoch(epoch, channel)
 
-    def _run_epoch(self, channel: Channel, place: tuple[int, int], facts: TaskFacts) -> int | None:
+    def _serve_epoch(self, epoch: tuple[tuple[int, int], TaskFacts, bytes | None], channel: Channel) -> None:
+        if self._tasks is None:
+            self._tasks = LevelTasks(pickle.loads(channel.ask_bytes(Kind.LEVEL)), self._residency)
+        try:
+            wakes_up = self._run_epoch(channel, *epoch)
+            taken = surroundings.taken()
+        except BaseException as error:
+            surroundings.drop()
+            if channel.is_lost:
+                raise LostError from None
+            # (A thread that reads input may still wait for it, so this connection is over.)
+            channel.send((Kind.FAILED, type(error).__name__, str(error)))
+            raise LostError from None
+        else:
+            channel.send((Kind.DONE, wakes_up, taken))
+
+    def _run_epoch(self, channel: Channel, place: tuple[int, int], facts: TaskFacts, head: bytes | None) -> int | None:
         assert self._tasks is not None
-        epoch = self._tasks.run_epoch(place, facts, _buffers(channel), _Chunks(channel))
+        epoch = self._tasks.run_epoch(place, facts, _buffers(channel), _Chunks(channel, head))
         while True:
             try:
                 sent = next(epoch)
@@ -213,23 +229,37 @@ def _buffers(channel: Channel) -> Iterator[list[Buffer]]:
         yield found
 
 
-class Home:
-    """The process.
+def run_home(facts: HomeFacts, listening: socket.socket) -> NoReturn:
+    """Be a home, in the main thread; the process ends with it.
 
     Args:
-        lifeline: the reading end of a pipe, whose other end the starter has: when that ends, so does the home.
-        ready: is called when relays may come.
+        listening: under its name.
     """
+    _Home(facts, listening).run()
 
-    def __init__(self, facts: HomeFacts, lifeline: int, ready: Callable[[], None]) -> None:
+
+class _Home:
+    """The process."""
+
+    def __init__(self, facts: HomeFacts, listening: socket.socket) -> None:
         self._facts = facts
-        self._lifeline = lifeline
-        self._ready = ready
+        self._listening = listening
+        # Homes are known by who listens: that is this process from now on, and not the one that made it.
+        listening.listen(socket.SOMAXCONN)
+        self._watched = [Process(*each) for each in facts.watched]
+        self._polled: list[Process] = []
+        # Connections that wait for a message, by number: of starters, and of relays that are not here.
+        self._starters: dict[int, Channel] = {}
+        self._idle: dict[int, tuple[Channel, _Guest]] = {}
+        # Connections of relays that have left; their guests' threads put them here.
+        self._left: deque[tuple[Channel, _Guest]] = deque()
+        self._woken, self._wakes = os.pipe()
         self._guests: dict[str, _Guest] = {}
         self._threads: list[threading.Thread] = []
         # Set when the first guest has come, or none will.
         self._has_begun = threading.Event()
         self._first: _Guest | None = None
+        self._made_at = time.monotonic()
         self._ends_at: float | None = None
 
     def run(self) -> NoReturn:
@@ -237,50 +267,80 @@ class Home:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        woken, wakes = os.pipe()
-        os.set_blocking(wakes, False)
+        os.set_blocking(self._wakes, False)
+        os.set_blocking(self._woken, False)
         signal.signal(signal.SIGTERM, lambda number, frame: None)
-        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-        listening = listen(self._facts.name)
-        door = threading.Thread(target=self._keep_door, args=(listening, woken), name="door", daemon=True)
-        door.start()
-        self._ready()
+        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        threading.Thread(target=self._keep_door, name="door", daemon=True).start()
         self._has_begun.wait()
         if self._first is not None:
             self._first.live()
         for thread in self._threads:
             thread.join()
-        leave(0)
+        self._leave(0)
+
+    def _let_go(self, channel: Channel, guest: _Guest) -> None:
+        """Hand a connection back to the door, from a guest's thread."""
+        self._left.append((channel, guest))
+        with suppress(BlockingIOError):  # it has been woken often enough
+            os.write(self._wakes, b"\0")
+
+    def _leave(self, code: int) -> NoReturn:
+        sockets.remove(self._facts.name)
+        leave(code)
 
     # -- the door's thread --
 
-    def _keep_door(self, listening: socket.socket, woken: int) -> None:
+    def _keep_door(self) -> None:
         try:
+            poll = select.poll()
+            poll.register(self._listening, select.POLLIN)
+            poll.register(self._woken, select.POLLIN)
+            ends = set()
+            for process in self._watched:
+                file = process.watch()
+                if file is None or process.has_ended():
+                    self._polled.append(process)
+                else:
+                    ends.add(file)
+                    poll.register(file, select.POLLIN)
             while True:
-                self._look(listening, woken)
+                self._look(poll, ends)
         except BaseException:
             _log.exception("the door of a home")
-            leave(1)
+            self._leave(1)
 
-    def _look(self, listening: socket.socket, woken: int) -> None:
-        poll = select.poll()
-        poll.register(listening, select.POLLIN)
-        poll.register(woken, select.POLLIN)
-        poll.register(self._lifeline, select.POLLIN)
+    def _look(self, poll: select.poll, ends: set[int]) -> None:
         # (A connection that has just been closed has no number any more; an event of its successor does no harm.)
-        served = {guest.present.fileno(): guest for guest in self._guests.values() if guest.present is not None}
+        present = [(guest, guest.present) for guest in self._guests.values()]
+        served = {channel.fileno(): guest for guest, channel in present if channel is not None and not channel.is_lost}
+        served.pop(-1, None)
         for number in served:
-            if number >= 0:
-                poll.register(number, _GONE)
-        for number, _ in poll.poll(200):
-            if number == listening.fileno():
-                self._let_in(listening)
-            elif number in (woken, self._lifeline):
+            poll.register(number, _GONE)
+        events = poll.poll(_TICK_MS)
+        for number in served:
+            poll.unregister(number)
+        for number, _ in events:
+            if number == self._listening.fileno():
+                self._let_in(poll)
+            elif number == self._woken:
+                if signal.SIGTERM in os.read(self._woken, 4096):
+                    self._end()
+            elif number in ends:
                 self._end()
                 poll.unregister(number)
-                time.sleep(0.05)
+                ends.discard(number)
+            elif number in self._starters:
+                self._answer_starter(number, poll)
+            elif number in self._idle:
+                poll.unregister(number)
+                self._let_in_again(*self._idle.pop(number))
             elif number in served:
                 self._has_gone(served[number], number)
+        while self._left:
+            channel, guest = self._left.popleft()
+            self._idle[channel.fileno()] = channel, guest
+            poll.register(channel, select.POLLIN)
         self._look_at_clock()
 
     def _has_gone(self, guest: _Guest, number: int) -> None:
@@ -294,55 +354,91 @@ class Home:
         now = time.monotonic()
         if self._ends_at is not None:
             if now > self._ends_at:
-                leave(1)
+                self._leave(1)
             return
+        if any(process.has_ended() for process in self._polled):
+            self._end()
         for guest in self._guests.values():
             if guest.waits_since is not None and now - guest.waits_since > _CUT_OFF_SECONDS:
                 _log.warning("a function does not return, although its attempt is over: its process is ended")
-                leave(1)
-        used = [now if each.is_asked else each.last_used for each in self._guests.values()]
-        if used and now - max(used) > self._facts.idle:
+                self._leave(1)
+        if self._unused() > self._facts.idle:
             self._end()
+
+    def _unused(self) -> float:
+        """Return for how long nobody has visited this home (seconds); who never came counts, too."""
+        return min((each.unused for each in self._guests.values()), default=time.monotonic() - self._made_at)
 
     def _end(self) -> None:
         """Let all guests close their tasks and end, and the process with them."""
         if self._ends_at is None:
-            self._ends_at = time.monotonic() + LEAVE_SECONDS
+            self._ends_at = time.monotonic() + _LEAVE_SECONDS
             for guest in self._guests.values():
                 guest.end()
             self._has_begun.set()
 
-    def _let_in(self, listening: socket.socket) -> None:
+    # -- who connects --
+
+    def _let_in(self, poll: select.poll) -> None:
+        channel: Channel | None = None
         try:
-            connected, _ = listening.accept()
-            peer_pid(connected)
-        except OSError as error:
+            channel = Channel(sockets.accept(self._listening, _HELLO_SECONDS))
+            hello = Hello(**json.loads(channel.receive_bytes(_HELLO_BYTES)))
+            if not hello.place:
+                self._starters[channel.fileno()] = channel
+                poll.register(channel, select.POLLIN)
+                self._say_what_it_is(channel)
+                return
+            if not hmac.compare_digest(hello.secret.encode(), self._facts.secret.encode()):
+                raise PermissionError("it does not know the secret of the query's plan")
+        except (OSError, LostError, ValueError, TypeError) as error:
             _log.warning("a process was not let into a home: %s", error)
+            if channel is not None:
+                channel.close()
             return
-        connected.settimeout(_HELLO_SECONDS)
-        channel = Channel(connected)
-        try:
-            told = channel.receive_bytes(_SECRET_BYTES)
-            if not hmac.compare_digest(told, self._facts.secret.encode()):
-                raise LostError("it does not know the secret")
-            visit: Visit = channel.receive()
-        except LostError as error:
-            _log.warning("a process was not let into a home: %s", error)
-            channel.close()
-            return
+        self._let_in_again(channel, self._guest(hello.place))
+
+    def _let_in_again(self, channel: Channel, guest: _Guest) -> None:
+        """Let a relay in that is known."""
         try:
             if self._ends_at is not None:
                 raise LostError
+            channel.set_timeout(_HELLO_SECONDS)
+            visit: Visit = channel.receive()
             channel.set_timeout(None)
-            if not self._guest(visit.place).offer(visit, channel):
-                refuse(channel)
+            if not guest.offer(visit, channel):
+                _refuse(channel)
         except LostError:
+            channel.close()
+
+    def _say_what_it_is(self, starter: Channel) -> None:
+        guests = self._guests.values()
+        firsts = [guest.since for guest in guests if guest.since is not None]
+        facts = self._facts._replace(
+            epoch=max([self._facts.epoch, *(guest.epoch for guest in guests)]),
+            since=min(firsts, default=None),
+            places=[*{*self._facts.places, *self._guests}],
+            unused=self._unused(),
+        )
+        starter.send_bytes(json.dumps(facts._asdict()).encode())
+
+    def _answer_starter(self, number: int, poll: select.poll) -> None:
+        """Say to a starter what this home is, and what it does."""
+        channel = self._starters[number]
+        try:
+            if channel.receive_bytes(len(ASK)) != ASK:
+                raise LostError
+            self._say_what_it_is(channel)
+        except LostError:
+            # It has ended. This home is the next one's.
+            poll.unregister(number)
+            del self._starters[number]
             channel.close()
 
     def _guest(self, place: str) -> _Guest:
         guest = self._guests.get(place)
         if guest is None:
-            guest = self._guests[place] = _Guest(time.monotonic, self._facts.idle)
+            guest = self._guests[place] = _Guest(time.monotonic, self._facts.idle, self._let_go)
             if self._first is None:
                 self._first = guest
                 self._has_begun.set()
@@ -353,20 +449,8 @@ class Home:
         return guest
 
 
-def refuse(channel: Channel) -> None:
+def _refuse(channel: Channel) -> None:
     """Send a relay away, as a newer attempt has come."""
-    try:
-        channel.send((Kind.LATE, False))
-    except LostError:
-        pass
+    with suppress(LostError):
+        channel.send((Kind.LATE,))
     channel.close()
-
-
-def leave(status: int) -> NoReturn:
-    """End the process, without waiting for threads of the user's."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
-    os._exit(status)

@@ -1,25 +1,35 @@
-"""How workers and drivers talk to the starter of an executor, which a worker starts if there is none."""
+"""How workers and drivers talk to the starter of homes, which a worker starts if there is none."""
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, BinaryIO
 
 from pillarbox._runtime.spark.homes import sockets
+from pillarbox._runtime.spark.homes.processes import Process
 
 #: Tells a worker that a run has ended of which it holds tasks. A process that knows nothing of it ignores it.
 SIGNAL = signal.SIGURG
 
-# How long the starter may take for an answer: it may be importing what homes need.
+# A starter that has said nothing for this time hangs (seconds): it is killed, and the next one is started.
+_SILENT_SECONDS = 2.0
+# A starter that does not listen after this time hangs (seconds); it has to load Python before.
+_BEGIN_SECONDS = 10.0
+# How long an answer may take with all of that, and with imports (seconds).
 _ANSWER_SECONDS = 60.0
-_TRIES = 5
+_PAUSE_SECONDS = 0.02
+_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class NoHomesError(Exception):
@@ -27,34 +37,39 @@ class NoHomesError(Exception):
 
 
 class Keeper:
-    """A connection to the starter of an executor. One thread at a time uses it.
+    """A connection to a starter. One thread at a time uses it.
 
     Args:
         executor: the process of the executor.
+        daemon: the daemon that has forked the worker; None: none has.
 
     Attributes:
         is_asked: whether somebody waits for an answer; a signal handler may find that, in the same thread.
+
+    Raises:
+        OSError: there is no such executor or daemon.
     """
 
-    def __init__(self, executor: int) -> None:
-        self._executor = executor
-        self._name = sockets.executor_name(executor)
+    def __init__(self, executor: int, daemon: int | None = None) -> None:
+        self._watched = [Process.of(pid) for pid in (executor, daemon) if pid is not None]
+        self._name = sockets.starter_name(executor, daemon)
         self._connected: socket.socket | None = None
+        self._lines: BinaryIO | None = None
         self._started: list[subprocess.Popen[bytes]] = []
         self._lock = threading.RLock()
         self.is_asked = False
 
     def ask(
-        self, request: str, *, starts: bool = True, timeout: float = _ANSWER_SECONDS, **told: Any
+        self, request: str, *, starts: bool = True, timeout: float = _SILENT_SECONDS, **told: Any
     ) -> dict[str, Any]:
         """Return the starter's answer.
 
         Args:
-            starts: whether to start one if there is none.
-            timeout: how long it may take for it (seconds).
+            starts: whether to start one if there is none, or if the one that there is says nothing.
+            timeout: for how long it may say nothing (seconds).
 
         Raises:
-            NoHomesError: there is none, and none can be started.
+            NoHomesError: there is none, and none can be started; or the request cannot be met.
         """
         with self._lock:
             self.is_asked = True
@@ -64,29 +79,50 @@ class Keeper:
                 self.is_asked = False
 
     def _answer(self, request: dict[str, Any], timeout: float, *, starts: bool) -> dict[str, Any]:
-        why: object = None
-        for _ in range(_TRIES):
+        line = json.dumps(request).encode() + b"\n"
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while True:
             try:
-                connected = self._connection(timeout, starts=starts)
+                connected = self._connection(deadline, starts=starts)
                 connected.settimeout(timeout)
-                connected.sendall(json.dumps(request).encode() + b"\n")
-                answer: dict[str, Any] = json.loads(_line(connected))
+                connected.sendall(line)
+                answer = self._heard(deadline)
             except FileNotFoundError as error:
                 raise NoHomesError(str(error)) from None
             except (OSError, EOFError) as error:
-                why = error
+                if isinstance(error, TimeoutError) and starts:
+                    self._kill_starter()
                 self.disconnect()
+                if not starts or time.monotonic() > deadline:
+                    raise NoHomesError(f"the process that makes homes does not answer: {error}") from None
+                time.sleep(_PAUSE_SECONDS)
                 continue
             if "error" in answer:
                 raise NoHomesError(answer["error"])
             return answer
-        raise NoHomesError(f"the process that makes homes does not answer: {why}")
+
+    def _heard(self, deadline: float) -> dict[str, Any]:
+        assert self._lines is not None
+        while True:
+            line = self._lines.readline()
+            if not line:
+                raise EOFError("it has closed the connection")
+            answer: dict[str, Any] = json.loads(line)
+            if "wait" not in answer:
+                return answer
+            if time.monotonic() > deadline:
+                raise EOFError("it makes everybody wait")
 
     def disconnect(self) -> None:
         """Close the connection; the next request makes another one."""
-        if self._connected is not None:
+        if self._connected is not None and self._lines is not None:
+            self._lines.close()
             self._connected.close()
             self._connected = None
+
+    def _connect(self) -> None:
+        self._connected = sockets.connect(self._name, _SILENT_SECONDS)
+        self._lines = self._connected.makefile("rb")
 
     def prepare(self) -> None:
         """Start the starter if there is none, and do not wait for it: imports take it a second.
@@ -96,58 +132,105 @@ class Keeper:
         """
         with self._lock:
             try:
-                self._connection(_ANSWER_SECONDS, starts=True)
+                if self._connected is None or self._has_gone(self._connected):
+                    self.disconnect()
+                    try:
+                        self._connect()
+                    except (ConnectionRefusedError, FileNotFoundError):
+                        self._start()
             except OSError as error:
                 raise NoHomesError(str(error)) from None
 
-    def _connection(self, timeout: float, *, starts: bool) -> socket.socket:
-        if self._connected is None:
+    def _has_gone(self, connected: socket.socket) -> bool:
+        poll = select.poll()
+        poll.register(connected, _GONE)
+        return bool(poll.poll(0))
+
+    def _connection(self, deadline: float, *, starts: bool) -> socket.socket:
+        """Return the connection, to a starter that is started if need be.
+
+        Raises:
+            FileNotFoundError: there is none, and none is to be started.
+            OSError: no starter listens in time.
+        """
+        began = time.monotonic()
+        while self._connected is None:
             try:
-                self._connected = sockets.connect(self._name, timeout)
+                self._connect()
             except (ConnectionRefusedError, FileNotFoundError):
                 if not starts:
                     raise FileNotFoundError("there are no homes in this executor") from None
-                self._start()
-                self._connected = sockets.connect(self._name, timeout)
+                if time.monotonic() > deadline:
+                    raise
+                if not self._start() and time.monotonic() - began > _BEGIN_SECONDS:
+                    began = time.monotonic()
+                    self._kill_starter()  # it hangs, and has not begun to listen
+                time.sleep(_PAUSE_SECONDS)
         return self._connected
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Start the starter, unless somebody has; return whether this process has."""
+        lock = sockets.lock(self._name)
+        if lock is None:
+            return False
         try:
-            listening = sockets.listen(self._name)
-        except OSError:
-            return  # another worker was faster
-        with listening:
-            self._started.append(
-                subprocess.Popen(
-                    python_command("main", listening.fileno(), self._executor),
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=(listening.fileno(),),
-                )
-            )
+            process = start_python("main", [self._name, lock, self._watched], [lock])
+            self._started.append(process)
+            sockets.write_holder(lock, Process.of(process.pid))
+        finally:
+            os.close(lock)  # the starter has a copy, which holds it
+        return True
+
+    def _kill_starter(self) -> None:
+        """Kill a starter that hangs. Its homes live on."""
+        holder = sockets.holder(self._name)
+        if holder is None:
+            return
+        if self._connected is not None and sockets.peer_pid(self._connected) not in (0, holder.pid):
+            return  # there is another one by now
+        holder.kill(signal.SIGKILL)
 
 
-def python_command(function: str, *told: Any) -> list[str]:
-    """Return the command of a process that finds modules as this one does, and calls a function of the starter's."""
-    code = "import json, sys; told = json.loads(sys.argv[1]); sys.path[:] = told[0]"
+def start_python(function: str, told: Sequence[Any], files: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start a process that finds modules as this one does, and calls a function of the starter's.
+
+    What it is told is no argument of the command, since all users of the machine can read that.
+
+    Args:
+        told: the function's arguments, as JSON.
+        files: numbers of open files that it gets.
+    """
+    with tempfile.TemporaryFile() as file:
+        file.write(json.dumps([sys.path, *told]).encode())
+        file.flush()
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
+        command = python_command(function, file.fileno())
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(file.fileno(), *files))
+
+
+def python_command(function: str, told: int) -> list[str]:
+    """Return the command of such a process.
+
+    Args:
+        told: the number of the file with what it is told.
+    """
+    code = "import json, sys; told = json.load(open(int(sys.argv[1]))); sys.path[:] = told[0]"
     code += f"; from pillarbox._runtime.spark.homes import starter; starter.{function}(*told[1:])"
-    return [sys.executable, "-c", code, json.dumps([sys.path, *told])]
-
-
-def _line(connected: socket.socket) -> bytes:
-    found = b""
-    while not found.endswith(b"\n"):
-        more = connected.recv(1 << 16)
-        if not more:
-            raise EOFError("it has closed the connection")
-        found += more
-    return found
+    return [sys.executable, "-c", code, str(told)]
 
 
 def of_this_worker() -> Keeper:
-    """Return the connection of this worker; of a process that it has forked, another one."""
-    return _of_process(os.getpid())
+    """Return the connection of this worker; of a process that it has forked, another one.
+
+    Raises:
+        NoHomesError: this is no worker, or its daemon has ended.
+    """
+    try:
+        return _of_process(os.getpid())
+    except OSError as error:
+        raise NoHomesError(f"the executor of this worker is not to be found: {error}") from None
 
 
 @cache
 def _of_process(pid: int) -> Keeper:
-    return Keeper(sockets.executor_pid())
+    return Keeper(sockets.executor_pid(), sockets.daemon_pid())

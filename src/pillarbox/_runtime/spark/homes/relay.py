@@ -1,16 +1,19 @@
 """A worker's side of a home: it brings one task of Spark's to the home of its state partition, epoch by epoch.
 
-A relay lives as long as the task of Spark's. All that needs Spark happens here: it takes buffers from Spark, gives
-output back, and reads and writes the log for the home, which has neither. It runs in the worker's main thread.
+A relay lives as long as the task of Spark's; its connection with the home stays for the next one. All that needs Spark
+happens here: it takes buffers from Spark, gives output back, and reads and writes the log for the home, which has
+neither. It runs in the worker's main thread.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
+import select
 import time
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pillarbox._elements import Buffer, TaskReport, decode, encode
@@ -23,13 +26,14 @@ from pillarbox._runtime.spark.homes import surroundings
 from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_worker
 from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.homes.sockets import connect
-from pillarbox._runtime.spark.homes.wire import Kind, Visit
+from pillarbox._runtime.spark.homes.wire import Hello, Kind, Visit
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 from pillarbox._runtime.spark.tasks.level_tasks import SparkChunks
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
+from pillarbox._state.chunks.head import META
 from pillarbox._task.vertex import REPORT_TARGET
 
-# How long a home may take to begin with an attempt: it may be searching its memory for garbage. Then another home is
+# How long a home may take to let a relay in (seconds): it may be searching its memory for garbage. Then another home is
 # asked for, so many times.
 _DOOR_SECONDS = 60.0
 _TRIES = 3
@@ -58,9 +62,17 @@ class Homes:
     def place(self, run: str, layout: Layout, partitions: int, code: int) -> str:
         """Return what a home is known by: a level of a run, and the state partition that a subtask's code lies in.
 
-        It does not depend on the number of Spark's task, which is another one where a plan unites two outputs.
+        It does not depend on the number of Spark's task, which is another one where a plan unites two outputs. Where
+        Spark does not tell the run, the secret tells queries apart.
         """
-        identity = [run, self.level, *map(str, layout), str(partitions), str(spark_hash(code) % partitions)]
+        identity = [
+            run,
+            self.secret,
+            self.level,
+            *map(str, layout),
+            str(partitions),
+            str(spark_hash(code) % partitions),
+        ]
         return hashlib.sha256("\0".join(identity).encode()).hexdigest()
 
     def relay(self, vertices: dict[int, ShippedVertex], facts: TaskFacts, code: int) -> Relay | None:
@@ -85,6 +97,32 @@ class Homes:
         return Relay(of_this_worker(), vertices, request, facts.task)
 
 
+@dataclass
+class _Connection:
+    """A connection with a home.
+
+    Attributes:
+        pid: the home's process.
+        process: what the home was told of this worker's process, pickled.
+        subtasks: that have run an epoch through it: their logs exist.
+    """
+
+    channel: Channel
+    pid: int
+    process: bytes | None = None
+    subtasks: set[tuple[int, int]] = field(default_factory=set)
+
+    def is_open(self) -> bool:
+        """Tell whether the home has kept its end."""
+        poll = select.poll()
+        poll.register(self.channel, select.POLLIN)
+        return not poll.poll(0)
+
+
+# Of this worker, whose tasks run one after the other: connections that no task uses, by place.
+_kept: dict[str, _Connection] = {}
+
+
 class Relay:
     """Brings epochs to a home.
 
@@ -95,39 +133,84 @@ class Relay:
 
     Raises:
         NoHomesError: there is no home to be had.
+        OperatorError: the task is late: a newer attempt of it or a newer run of its query has begun.
     """
 
     def __init__(
         self, keeper: Keeper, vertices: dict[int, ShippedVertex], request: dict[str, Any], attempt: int
     ) -> None:
         self._vertices = vertices
+        self._request = request
+        self._attempt = attempt
+        self._keeper = keeper
+        self._origin: str = "known"
+        if not self._enter_kept():
+            self._enter_home()
+
+    @property
+    def _channel(self) -> Channel:
+        return self._home.channel
+
+    @property
+    def _pid(self) -> int:
+        return self._home.pid
+
+    def _enter_kept(self) -> bool:
+        """Enter the home that this worker is connected with, if it is, and if that lives."""
+        home = _kept.pop(self._request["place"], None)
+        if home is None:
+            return False
+        if not self._visits(home):
+            home.channel.close()
+            return False
+        self._keeper.prepare()  # homes live on without a starter, but others may need one
+        return True
+
+    def _enter_home(self) -> None:
+        """Ask the starter for the home, and enter it."""
+        for place in [place for place, home in _kept.items() if not home.is_open()]:
+            _kept.pop(place).channel.close()
         without = 0
         for _ in range(_TRIES):
-            found = keeper.ask("home", **request, without=without)
-            self._pid = without = int(found["pid"])
+            found = self._keeper.ask("home", **self._request, attempt=self._attempt, without=without)
+            if "refused" in found:
+                raise OperatorError(found["refused"])
+            without = int(found["pid"])
             try:
                 channel = Channel(connect(found["home"], _DOOR_SECONDS))
             except OSError:  # it has just ended
                 continue
+            home = _Connection(channel, without)
             try:
-                self._enter(channel, Visit(request["place"], attempt, surroundings.here()), request["secret"])
-            except LostError:  # it ends, or hangs
-                channel.close()
-                continue
-            self._channel = channel
-            return
+                hello = Hello(self._request["place"], self._request["secret"])
+                channel.send_bytes(json.dumps(hello._asdict()).encode())
+            except LostError:
+                pass
+            if self._visits(home):
+                self._origin = found["origin"]
+                return
+            channel.close()  # it ends, or hangs
         raise NoHomesError("homes end before they answer")
 
-    def _enter(self, channel: Channel, visit: Visit, secret: str) -> None:
-        channel.send_bytes(secret.encode())
-        channel.send(visit)
-        kind, has_level = channel.receive()
+    def _visits(self, home: _Connection) -> bool:
+        """Begin a visit; return whether the home has let this relay in."""
+        found = surroundings.here(home.process)
+        try:
+            home.channel.set_timeout(_DOOR_SECONDS)
+            home.channel.send(Visit(self._attempt, self._request["epoch"], found))
+            kind, *told = home.channel.receive()
+            while kind is Kind.VALUE:
+                home.channel.send_bytes(surroundings.value(*told))
+                kind, *told = home.channel.receive()
+            home.channel.set_timeout(None)
+        except LostError:
+            return False
         if kind is Kind.LATE:
-            channel.close()
+            home.channel.close()
             raise OperatorError("a newer attempt of this task of Spark's has reached the home of its state partition")
-        if not has_level:
-            channel.send(self._vertices)
-        channel.set_timeout(None)
+        home.process = found.process or home.process
+        self._home = home
+        return True
 
     def run_epoch(
         self,
@@ -142,24 +225,37 @@ class Relay:
             PillarboxError: it failed there, or the home has ended.
         """
         try:
-            return (yield from self._relayed((place, facts), buffers, chunks))
+            return (yield from self._relayed(place, facts, buffers, chunks))
         except LostError as error:
             number, subtask = place
             raise OperatorError(
                 f"{self._vertices[number].name!r}, subtask {subtask}: the process that its task lives in (its home,"
-                f" process {self._pid}) has ended in the middle of an epoch, or has a newer attempt of it: {error}; if"
-                " the executor has too little memory, the system kills such processes"
+                f" process {self._pid}) has ended in the middle of an epoch, or has a newer attempt of it:"
+                f" {self._fate() or error}"
             ) from None
         except BaseException:
             # Whatever the home is at, nobody wants it; the next epoch proves what version it is at.
-            self.close()
+            self._channel.close()
             raise
 
+    def _fate(self) -> str | None:
+        """Return how the home has ended; None: it has not, or nobody knows."""
+        try:
+            fate: str | None = self._keeper.ask("fate", starts=False, pid=self._pid)["fate"]
+        except NoHomesError:
+            return None
+        if fate == "signal SIGKILL":
+            fate += "; if the executor has too little memory, the system kills such processes"
+        return fate
+
     def _relayed(
-        self, request: tuple[Any, ...], buffers: Iterable[list[Buffer]], chunks: SparkChunks
+        self, place: tuple[int, int], facts: TaskFacts, buffers: Iterable[list[Buffer]], chunks: SparkChunks
     ) -> Generator[list[Buffer], None, int | None]:
         began, taking = time.monotonic(), 0.0
-        self._channel.send(request)
+        # The home asks for the head first. (Spark logs a warning for what it does not have.)
+        chunks.is_new = place not in self._home.subtasks
+        head = None if chunks.is_new else chunks.get(META)
+        self._channel.send((place, facts, head))
         answers = _Answers(buffers)
         while True:
             kind, *told = self._channel.receive()
@@ -178,18 +274,24 @@ class Relay:
                 handed_on = time.monotonic()
                 yield out
                 taking += time.monotonic() - handed_on
+            elif kind is Kind.LEVEL:
+                self._channel.send(self._vertices)
             elif kind is Kind.DONE:
                 wakes_up, added = told
                 surroundings.add(added)
+                self._home.subtasks.add(place)
                 return wakes_up  # type: ignore[no-any-return]
             else:
-                name, text, added = told
-                surroundings.add(added)
-                raise told_elsewhere(name, text)
+                raise told_elsewhere(*told)
 
     def close(self) -> None:
-        """Let the home go; it keeps its tasks."""
-        self._channel.close()
+        """End the visit; the connection stays, if it is of use."""
+        try:
+            if not self._channel.is_lost:
+                self._channel.send(None)
+                _kept[self._request["place"]] = self._home
+        except LostError:
+            self._channel.close()
 
 
 def _with_time_here(buffers: list[Buffer], elapsed: float, taking: float) -> list[Buffer]:

@@ -1,87 +1,84 @@
-"""The starter: one process of an executor that makes homes, knows them all, and ends them.
+"""The starter: one process for the workers of a daemon, which makes their homes, knows them all, and ends them.
 
-It imports what homes need and forks it: nothing that it forks has run a function of the user's. It has one thread. A
-request is a line of JSON, and so is its answer; workers keep their connections to it.
+It imports what homes need and forks it: nothing that it forks has run a function of the user's. Nothing that it does
+takes long, so who gets no answer in two seconds kills it and starts the next one, which adopts its homes. Workers keep
+their connections to it. A connection begins with the secret of the executor's workers; then a request is a line of
+JSON, and so is its answer.
 
-| request                                          | answer                                             |
-| ------------------------------------------------ | -------------------------------------------------- |
-| ``home``: a place; who asks, and its settings    | name and process of the place's home               |
-| ``end``: a run of a query                        | how many homes it had, when they have ended        |
-| ``holds``: a run that a worker holds tasks of    | nothing; the worker is told when the run ends      |
-| ``over``: runs                                   | those that have ended                              |
-| ``closed``: a run, by a worker                   | nothing                                            |
+| request                                          | answer                                              |
+| ------------------------------------------------ | --------------------------------------------------- |
+| ``home``: see :class:`HomeRequest`               | name and process of the place's home, and how it    |
+|                                                  | was had; ``refused``: why the run gets none         |
+| ``fate``: a process                              | how that home ended, if it has                      |
+| ``end``: a run of a query                        | how many homes it had, when they have ended         |
+| ``holds``: a run that a worker holds tasks of    | nothing; the worker is told when the run ends       |
+| ``over``: runs                                   | those that have ended                               |
+| ``closed``: a run, by a worker                   | nothing                                             |
 
-Homes of a run end with it; with a newer run of the same query; when ten epochs have passed without them; when they have
-been idle for long; and with the starter, which ends with its executor.
+An answer ``wait`` means that another one follows, and ``error`` that the request cannot be met. ``end`` needs no
+secret: a driver does not know it, and nothing but its own run ends.
+
+A home ends with its run; with a newer run of the same query; when its partition has been elsewhere for some time; when
+it has been idle for long; and with the executor or its daemon. So does the starter.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
-import select
 import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 import warnings
-import zipimport
-from dataclasses import dataclass, field
-from importlib import import_module
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from pillarbox._runtime.spark.homes.home import LEAVE_SECONDS, Home, HomeFacts, leave
-from pillarbox._runtime.spark.homes.keeper import SIGNAL, python_command
-from pillarbox._runtime.spark.homes.sockets import peer_pid
+from pillarbox._runtime.spark.homes import sockets
+from pillarbox._runtime.spark.homes.greeter import TICK_SECONDS, WAIT, Greeter, send
+from pillarbox._runtime.spark.homes.home_channel import HomeChannel, readable
+from pillarbox._runtime.spark.homes.keeper import SIGNAL, start_python
+from pillarbox._runtime.spark.homes.processes import Process, leave
+from pillarbox._runtime.spark.homes.table import (
+    BadRequestError,
+    HomeEntry,
+    HomeRequest,
+    RefusedError,
+    Table,
+    number_of,
+    text_of,
+    texts_of,
+)
+from pillarbox._runtime.spark.homes.wire import HomeFacts
+from pillarbox._runtime.spark.tasks.channel import LostError
 
-# A home that no epoch has asked for in this many epochs of its query ends: its partition has moved away.
-_EPOCHS_AWAY = 10
+# A home that does not end by itself is killed a little later than it would end by itself.
+_KILL_SECONDS = 6.0
 # Without homes, the starter ends after this time (seconds).
 _IDLE_SECONDS = 600.0
-# A home that does not end by itself is killed a little later than it would end by itself.
-_KILL_SECONDS = LEAVE_SECONDS + 1.0
+# So often homes are asked for their visits, which the starter does not see (seconds).
+_ASK_SECONDS = 30.0
+# How long the homes of an earlier starter have to say what they are. What does not answer hangs, and is killed.
+_ADOPTION_SECONDS = 5.0
 _LINE_BYTES = 1 << 16
-# Processes share the modules that are imported before a fork; each further import costs each process memory and time.
-_NEEDED = (
-    "pandas",
-    "pyarrow.compute",
-    "pyarrow.pandas_compat",
-    "pyspark.worker",
-    "pyspark.sql.streaming.stateful_processor_util",
-    "pyspark.sql.streaming.proto.StateMessage_pb2",
-    "pillarbox._api",  # functions of the user's refer to it
-    "pillarbox.functions",
-    "pillarbox.async_retry_predicates",
-    "pillarbox._runtime.spark.worker.source_host",
-    "pillarbox._runtime.spark.worker.task_host",
-)
+# Of so many homes it is known how they ended.
+_MOST_FATES = 64
 
 _log = logging.getLogger("pillarbox")
 
 
 @dataclass
-class _HomeProcess:
-    """A home, as the starter knows it.
+class _Client:
+    """A connection of a worker or a driver, and what has come of its next line."""
 
-    Attributes:
-        secret: what relays have to know.
-        places: those that are in it.
-        epoch: the last one that asked for it.
-        kill_at: when it is killed, if it has not ended by then.
-    """
-
-    pid: int
-    name: str
-    run: str
-    query: str
-    secret: str
-    epoch: int
-    places: set[str] = field(default_factory=set)
-    kill_at: float | None = None
+    connected: socket.socket
+    line: bytes = b""
+    has_begun: bool = False
+    knows_secret: bool = False
 
 
 @dataclass
@@ -89,7 +86,7 @@ class _Ending:
     """Somebody who waits for the end of a run."""
 
     run: str
-    asked_by: socket.socket
+    client: _Client
     until: float
     homes: set[int]
 
@@ -98,29 +95,43 @@ class _Starter:
     """The process.
 
     Args:
-        listening: under the executor's name.
-        executor: its process.
+        name: its own.
+        lock: the file that holds the lock on the name.
+        watched: the executor and its daemon, with whose end it ends.
     """
 
-    def __init__(self, listening: socket.socket, executor: int) -> None:
-        self._executor = executor
+    def __init__(self, name: str, listening: socket.socket, lock: int, watched: list[Process]) -> None:
+        self._name = name
         self._listening = listening
+        self._lock = lock
+        self._watched = watched
         self._selector = selectors.DefaultSelector()
-        self._lines: dict[socket.socket, bytes] = {}
-        self._homes: dict[int, _HomeProcess] = {}
-        self._by_place: dict[str, _HomeProcess] = {}
+        self._clients: dict[socket.socket, _Client] = {}
+        self._table = Table(time.monotonic, self._end_home)
+        self._channels: dict[int, HomeChannel] = {}
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
-        self._made = 0
-        # Runs that have ended; workers that hold tasks of a run.
-        self._over: dict[str, None] = {}
+        self._fates: deque[tuple[int, str]] = deque(maxlen=_MOST_FATES)
+        # Workers that hold tasks of a run, and those who wait for its end.
         self._holders: dict[str, set[int]] = {}
         self._endings: list[_Ending] = []
-        self._lifeline, self._life = os.pipe()
-        self._last_asked = time.monotonic()
-        self._is_ending = False
+        self._last_asked = self._homes_asked_at = self._told_at = time.monotonic()
+        # The processes whose end cannot be waited for.
+        self._polled: list[Process] = []
+        self._requests = {
+            "home": self._home,
+            "fate": self._fate_of,
+            "holds": self._holds,
+            "over": self._over,
+            "closed": self._closed,
+            "end": self._end_run,
+        }
 
-    def run(self) -> NoReturn:
-        """Serve requests until the executor ends."""
+    def run(self, clients: list[socket.socket]) -> NoReturn:
+        """Serve requests until the executor ends.
+
+        Args:
+            clients: who has connected already.
+        """
         woken, wakes = os.pipe()
         os.set_blocking(wakes, False)
         os.set_blocking(woken, False)
@@ -130,13 +141,18 @@ class _Starter:
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
         self._selector.register(woken, selectors.EVENT_READ, lambda: self._wake(woken))
-        watched = _watch(self._executor)
-        if watched is not None:
-            self._selector.register(watched, selectors.EVENT_READ, self._end_all)
-        while not (self._is_ending and not self._homes):
-            for key, _ in self._selector.select(0.5):
+        for process in self._watched:
+            file = process.watch()
+            if file is None or process.has_ended():
+                self._polled.append(process)
+            else:
+                self._selector.register(file, selectors.EVENT_READ, self._end_all)
+        for connected in clients:
+            self._take(connected)
+        while not (self._table.is_ending and not self._table.homes):
+            for key, _ in self._selector.select(TICK_SECONDS):
                 key.data()
-            self._look_at_clock(is_watched=watched is not None)
+            self._look_at_clock()
         leave(0)
 
     def _wake(self, woken: int) -> None:
@@ -146,192 +162,206 @@ class _Starter:
                 self._end_all()
         self._reap()
 
-    def _look_at_clock(self, *, is_watched: bool) -> None:
+    def _look_at_clock(self) -> None:
         now = time.monotonic()
-        if not is_watched and not _exists(self._executor):
+        if any(process.has_ended() for process in self._polled):
             self._end_all()
         self._reap()
-        for home in list(self._homes.values()):
+        for home in self._table.homes.values():
             if home.kill_at is not None and now > home.kill_at:
-                _kill(home.pid, signal.SIGKILL)
+                home.process.kill(signal.SIGKILL)
+        if now - self._homes_asked_at > _ASK_SECONDS:
+            self._homes_asked_at = now
+            self._table.end_those_away()
+            for channel in self._channels.values():
+                channel.ask()
         self._answer_endings(now)
-        if self._homes:
+        if self._table.homes:
             self._last_asked = now
         elif now - self._last_asked > _IDLE_SECONDS:
-            self._is_ending = True
+            self._end_all()
 
     def _end_all(self) -> None:
-        if not self._is_ending:
-            self._is_ending = True
-            for home in self._homes.values():
-                self._end(home)
+        """End all homes, and this process when they have ended: the executor has, or its daemon."""
+        if self._table.is_ending:
+            return
+        self._table.end_all()
+        # Who comes from now on needs another starter.
+        for key in list(self._selector.get_map().values()):
+            if key.data in (self._end_all, self._accept):  # what has ended would stay readable
+                self._selector.unregister(key.fileobj)
+        sockets.remove(self._name)
+        self._listening.close()
+        for connected in list(self._clients):
+            self._close(connected)
 
-    def _end(self, home: _HomeProcess) -> None:
-        """Let a home end; from now on it is nobody's."""
-        if home.kill_at is None:
-            home.kill_at = time.monotonic() + _KILL_SECONDS
-            self._forget(home)
-            _kill(home.pid, signal.SIGTERM)
-
-    def _forget(self, home: _HomeProcess) -> None:
-        for place in home.places:
-            if self._by_place.get(place) is home:
-                del self._by_place[place]
+    def _end_home(self, home: HomeEntry) -> None:
+        """Let a home end."""
+        home.kill_at = time.monotonic() + _KILL_SECONDS
+        home.process.kill(signal.SIGTERM)
 
     def _reap(self) -> None:
-        for pid in list(self._homes):
-            spawned = self._spawned.get(pid)
-            if spawned is not None:
-                has_ended = spawned.poll() is not None
-            else:
-                has_ended = os.waitpid(pid, os.WNOHANG)[0] == pid
-            if has_ended:
-                self._forget(self._homes.pop(pid))
-                self._spawned.pop(pid, None)
+        for pid, home in list(self._table.homes.items()):
+            fate = self._fate(home)
+            if fate is None:
+                continue
+            self._table.remove(home)
+            self._fates.append((pid, fate))
+            self._spawned.pop(pid, None)
+            channel = self._channels.pop(pid, None)
+            if channel is not None:
+                self._forget_channel(channel)
+            sockets.remove(home.name)
 
-    # -- requests --
+    def _fate(self, home: HomeEntry) -> str | None:
+        """Return how the process of a home has ended; None: it lives."""
+        pid = home.process.pid
+        spawned = self._spawned.get(pid)
+        if spawned is not None:
+            code = spawned.poll()
+        elif home.is_adopted:
+            return "how is not known" if home.process.has_ended() else None
+        else:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            code = os.waitstatus_to_exitcode(status) if ended else None
+        if code is None:
+            return None
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    # -- connections --
 
     def _accept(self) -> None:
         try:
             connected, _ = self._listening.accept()
-            peer_pid(connected)
         except OSError as error:
             _log.warning("a process was refused homes: %s", error)
             return
+        self._take(connected)
+
+    def _take(self, connected: socket.socket) -> None:
+        try:
+            sockets.peer_pid(connected)
+        except OSError as error:
+            _log.warning("a process was refused homes: %s", error)
+            connected.close()
+            return
         connected.setblocking(False)
-        self._lines[connected] = b""
+        self._clients[connected] = _Client(connected)
         self._selector.register(connected, selectors.EVENT_READ, lambda: self._read(connected))
 
     def _read(self, connected: socket.socket) -> None:
+        client = self._clients.get(connected)
+        if client is None:
+            return  # it was closed after this event
         try:
             found = connected.recv(_LINE_BYTES)
         except BlockingIOError:
             return
         except OSError:
             found = b""
-        if not found or len(self._lines[connected]) > _LINE_BYTES:
+        if not found or len(client.line) > _LINE_BYTES:
             self._close(connected)
             return
-        *lines, self._lines[connected] = (self._lines[connected] + found).split(b"\n")
+        *lines, client.line = (client.line + found).split(b"\n")
         for line in lines:
-            answer = self._answered(json.loads(line), connected)
+            if not client.has_begun:
+                client.has_begun, client.knows_secret = True, sockets.is_secret(line)
+                continue
+            answer = self._answered(line, client)
             if answer is not None:
-                self._send(connected, answer)
+                send(connected, answer)
 
     def _close(self, connected: socket.socket) -> None:
         self._selector.unregister(connected)
-        del self._lines[connected]
+        del self._clients[connected]
         connected.close()
-        self._endings = [each for each in self._endings if each.asked_by is not connected]
+        self._endings = [each for each in self._endings if each.client.connected is not connected]
 
-    def _send(self, connected: socket.socket, answer: dict[str, Any]) -> None:
-        try:
-            connected.sendall(json.dumps(answer).encode() + b"\n")
-        except OSError:
-            pass  # who asked has gone
+    # -- requests --
 
-    def _answered(self, request: dict[str, Any], asked_by: socket.socket) -> dict[str, Any] | None:
+    def _answered(self, line: bytes, client: _Client) -> dict[str, Any] | None:
         """Return the answer; None: it comes later."""
         self._last_asked = time.monotonic()
-        kind = request["request"]
-        if kind == "home":
-            try:
-                home = self._home(request)
-            except OSError as error:
-                return {"error": str(error)}
-            return {"home": home.name, "pid": home.pid}
-        if kind == "holds":
-            self._holders.setdefault(request["run"], set()).add(request["pid"])
-        elif kind == "over":
-            return {"over": [run for run in request["runs"] if run in self._over]}
-        elif kind == "closed":
-            self._holders.get(request["run"], set()).discard(request["pid"])
-        elif kind == "end":
-            ended = self._end_run(request["run"], request["secrets"])
-            until = time.monotonic() + request["within"]
-            self._endings.append(_Ending(request["run"], asked_by, until, ended))
-            self._answer_endings(time.monotonic())
-            return None
+        try:
+            told = json.loads(line)
+            kind = text_of(told, "request")
+            answers = self._requests.get(kind)
+            if answers is None:
+                raise BadRequestError("there is no such request")
+            if kind != "end" and not client.knows_secret:
+                raise BadRequestError("who asks does not know the secret of this executor's workers")
+            return answers(told, client)
+        except RefusedError as error:
+            return {"home": "", "pid": 0, "refused": str(error)}
+        except (BadRequestError, ValueError) as error:
+            return {"error": f"the process that makes homes does not understand a request: {error}"}
+        except OSError as error:
+            return {"error": f"no home can be made: {error}"}
+
+    def _holds(self, told: dict[str, Any], client: _Client) -> dict[str, Any]:
+        self._holders.setdefault(text_of(told, "run"), set()).add(int(number_of(told, "pid")))
         return {}
 
-    def _end_run(self, run: str, secrets: list[str]) -> set[int]:
-        """Let all homes of a run end, and workers close what they hold of it; return the homes' processes."""
-        self._over[run] = None
-        while len(self._over) > 1024:
-            del self._over[next(iter(self._over))]
+    def _over(self, told: dict[str, Any], client: _Client) -> dict[str, Any]:
+        return {"over": [run for run in texts_of(told, "runs") if self._table.is_over(run)]}
+
+    def _closed(self, told: dict[str, Any], client: _Client) -> dict[str, Any]:
+        self._holders.get(text_of(told, "run"), set()).discard(int(number_of(told, "pid")))
+        return {}
+
+    def _fate_of(self, told: dict[str, Any], client: _Client) -> dict[str, Any]:
+        pid = int(number_of(told, "pid"))
+        self._reap()
+        return {"fate": next((fate for each, fate in reversed(self._fates) if each == pid), None)}
+
+    def _end_run(self, told: dict[str, Any], client: _Client) -> None:
+        """Let all homes of a run end, and workers close what they hold of it."""
+        run, secrets, within = text_of(told, "run"), texts_of(told, "secrets"), number_of(told, "within")
+        homes = self._table.end_run(run, secrets)
         for pid in self._holders.get(run, ()):
-            _kill(pid, SIGNAL)
-        # A home does not know its run where Spark does not tell its tasks (`foreachBatch` under Spark Connect).
-        homes = [each for each in self._homes.values() if each.run == run or (not each.run and each.secret in secrets)]
-        for home in homes:
-            self._end(home)
-        return {home.pid for home in homes}
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, SIGNAL)
+        pids = {home.process.pid for home in homes}
+        self._endings.append(_Ending(run, client, time.monotonic() + within, pids))
+        self._answer_endings(time.monotonic())
 
     def _answer_endings(self, now: float) -> None:
         """Answer those who wait for the end of a run that is complete, or for which there is no time left."""
+        tells = now - self._told_at > TICK_SECONDS
+        if tells:
+            self._told_at = now
         for ending in list(self._endings):
             holders = self._holders.get(ending.run, set())
             holders &= {pid for pid in holders if _exists(pid)}
-            if now < ending.until and (holders or ending.homes & self._homes.keys()):
+            if now < ending.until and (holders or ending.homes & self._table.homes.keys()):
+                if tells:
+                    send(ending.client.connected, WAIT)
                 continue
             self._holders.pop(ending.run, None)
             self._endings.remove(ending)
-            self._send(ending.asked_by, {"ended": len(ending.homes)})
+            send(ending.client.connected, {"ended": len(ending.homes)})
 
     # -- homes --
 
-    def _home(self, request: dict[str, Any]) -> _HomeProcess:
-        """Return the home of a place.
-
-        Raises:
-            OSError: there is none, and none can be made.
-        """
-        run, query, epoch, place = request["run"], request["query"], request["epoch"], request["place"]
+    def _home(self, told: dict[str, Any], client: _Client) -> dict[str, Any]:
         self._reap()
-        for home in list(self._homes.values()):
-            if query and home.query == query and home.run != run:
-                self._end(home)
-        known = self._by_place.get(place)
-        if known is not None and known.pid == request["without"]:
-            self._end(known)  # it ends by itself, or hangs
-            known = None
-        home = self._new_home(request) if known is None else known
-        self._by_place[place] = home
-        home.places.add(place)
-        if epoch > home.epoch:
-            home.epoch = epoch
-            for other in list(self._homes.values()):
-                if other.run == run and other.epoch < epoch - _EPOCHS_AWAY:
-                    self._end(other)
-        return home
+        home, origin = self._table.home(HomeRequest.of(told), self._new_home)
+        return {"home": home.name, "pid": home.process.pid, "origin": origin}
 
-    def _new_home(self, request: dict[str, Any]) -> _HomeProcess:
-        """Return a home that has room for one more place: a new one, unless there are as many as there may be."""
-        alive = [home for home in self._homes.values() if home.kill_at is None]
-        if len(alive) >= request["most"]:
-            shared = [home for home in alive if (home.run, home.secret) == (request["run"], request["secret"])]
-            if shared:
-                return min(shared, key=lambda home: len(home.places))
-        self._made += 1
-        name = f"{os.getpid()}-{self._made}-{os.urandom(8).hex()}"
-        facts = HomeFacts(name, request["secret"], request["idle"])
-        ready, tells = os.pipe()
-        try:
-            pid = self._forked(facts, tells) if request["mode"] == "fork" else self._spawn(facts, tells)
-            os.close(tells)
-            tells = -1
-            home = _HomeProcess(pid, name, *(request[what] for what in ("run", "query", "secret", "epoch")))
-            self._homes[pid] = home
-            if not select.select([ready], [], [], 30.0)[0] or not os.read(ready, 1):
-                _kill(pid, signal.SIGKILL)
-                raise OSError("a new home has ended, or does not answer")
-            return home
-        finally:
-            os.close(ready)
-            if tells >= 0:
-                os.close(tells)
+    def _new_home(self, request: HomeRequest) -> HomeEntry:
+        name = f"{self._name}.{os.urandom(8).hex()}"
+        watched = [[*process] for process in self._watched]
+        facts = HomeFacts(
+            name, request.run, request.query, request.secret, request.idle, watched, request.epoch, [request.place]
+        )
+        with sockets.listen(name) as listening:  # who comes before the home has begun waits
+            pid = self._forked(facts, listening) if request.mode == "fork" else self._spawn(facts, listening)
+            self._watch_channel(HomeChannel(name), pid)
+        return HomeEntry(Process.of(pid), name, request.run, request.query, request.secret)
 
-    def _forked(self, facts: HomeFacts, tells: int) -> int:
+    def _forked(self, facts: HomeFacts, listening: socket.socket) -> int:
+        from pillarbox._runtime.spark.homes.home import run_home
+
         with warnings.catch_warnings():
             # The threads besides this one are numpy's and Arrow's, which make new ones after a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -340,66 +370,74 @@ class _Starter:
             return pid
         try:
             signal.set_wakeup_fd(-1)
-            self._selector.close()
+            os.close(self._lock)
             self._listening.close()
-            for connected in self._lines:
+            self._selector.close()
+            for connected in self._clients:
                 connected.close()
-            os.close(self._life)
-            run_home(facts, self._lifeline, tells)
+            for channel in self._channels.values():
+                channel.close()
+            run_home(facts, listening)
         except BaseException:
             _log.exception("a home could not begin")
         finally:
             leave(1)
 
-    def _spawn(self, facts: HomeFacts, tells: int) -> int:
-        command = python_command("run_spawned", facts, self._lifeline, tells)
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(self._lifeline, tells))
+    def _spawn(self, facts: HomeFacts, listening: socket.socket) -> int:
+        process = start_python("run_spawned", [facts, listening.fileno()], [listening.fileno()])
         self._spawned[process.pid] = process
         return process.pid
 
+    def adopt(self) -> None:
+        """Take the homes of earlier starters of this name; end those that do not say what they are."""
+        asked = {}
+        for name in sockets.homes_of(self._name):
+            try:
+                channel = HomeChannel(name)
+            except (OSError, LostError):
+                sockets.remove(name)
+                continue
+            asked[channel] = name
+        deadline = time.monotonic() + _ADOPTION_SECONDS
+        while asked and time.monotonic() < deadline:
+            for channel in readable([*asked], deadline - time.monotonic()):
+                del asked[channel]
+                try:
+                    self._adopt(channel, channel.facts())
+                except (OSError, LostError):
+                    channel.close()  # it has just ended
+        for channel, name in asked.items():
+            with suppress(OSError):
+                Process.of(channel.pid).kill(signal.SIGKILL)
+            channel.close()
+            sockets.remove(name)
 
-def run_home(facts: HomeFacts, lifeline: int, tells: int) -> NoReturn:
-    """Be a home; say so through a pipe."""
+    def _adopt(self, channel: HomeChannel, facts: HomeFacts) -> None:
+        home = HomeEntry(Process.of(channel.pid), facts.name, facts.run, facts.query, facts.secret, is_adopted=True)
+        home.places.update(facts.places)
+        self._table.adopt(home, facts.since)
+        self._table.has_said(home, facts.epoch, facts.unused)
+        self._watch_channel(channel, channel.pid)
 
-    def ready() -> None:
-        os.write(tells, b"1")
-        os.close(tells)
+    def _watch_channel(self, channel: HomeChannel, pid: int) -> None:
+        self._channels[pid] = channel
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._hear(channel, pid))
 
-    Home(facts, lifeline, ready).run()
+    def _hear(self, channel: HomeChannel, pid: int) -> None:
+        home = self._table.homes.get(pid)
+        if home is None or self._channels.get(pid) is not channel:
+            return
+        try:
+            facts = channel.facts()
+        except LostError:
+            del self._channels[pid]
+            self._forget_channel(channel)
+        else:
+            self._table.has_said(home, facts.epoch, facts.unused)
 
-
-def run_spawned(facts: list[Any], lifeline: int, tells: int) -> NoReturn:
-    """Be a home that is a process of its own from the start."""
-    import_all()
-    run_home(HomeFacts(*facts), lifeline, tells)
-
-
-def import_all() -> None:
-    """Import what homes and workers need."""
-    for name in _NEEDED:
-        import_module(name)
-
-
-def import_and_freeze() -> None:
-    """Import what homes and workers need, so that processes forked from this one share it."""
-    import_all()
-    # Else each process reads the directories of PySpark's archives again when Spark tells it of new files: a fifth of a
-    # second, and 20 MB. (Python finds them again, already read, when it next imports something.)
-    for path, finder in list(sys.path_importer_cache.items()):
-        if isinstance(finder, zipimport.zipimporter):
-            del sys.path_importer_cache[path]
-    gc.collect()
-    gc.freeze()  # no collection is to touch what was here before the fork
-
-
-def _watch(pid: int) -> int | None:
-    """Return a file that can be read when a process has ended; None where there is no such thing."""
-    if not hasattr(os, "pidfd_open"):
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
+    def _forget_channel(self, channel: HomeChannel) -> None:
+        self._selector.unregister(channel)
+        channel.close()
 
 
 def _exists(pid: int) -> bool:
@@ -412,22 +450,30 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _kill(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
+def run_spawned(facts: list[Any], listening: int) -> NoReturn:
+    """Be a home that is a process of its own from the start."""
+    from pillarbox._runtime.spark.homes.imports import import_all
+
+    import_all()
+    from pillarbox._runtime.spark.homes.home import run_home
+
+    run_home(HomeFacts(*facts), socket.socket(fileno=listening))
 
 
-def main(listening: int, executor: int) -> NoReturn:
+def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
     """Be the starter.
 
     Args:
-        listening: the number of a socket that listens under the executor's name.
-        executor: its process.
+        lock: the number of the file that holds the lock on its name.
+        watched: number and start of the executor and of its daemon.
     """
     os.setpgid(0, 0)  # signals that are for the worker, or for PySpark's daemon, are not for this process
-    listener = socket.socket(fileno=listening)
-    listener.listen(socket.SOMAXCONN)  # from now on it is this process that listens, as far as the others see
+    listening = sockets.listen(name)
+    greeter = Greeter(listening)
+    from pillarbox._runtime.spark.homes.imports import import_and_freeze
+
     import_and_freeze()
-    _Starter(listener, executor).run()
+    sockets.sweep()
+    starter = _Starter(name, listening, lock, [Process(*each) for each in watched])
+    starter.adopt()
+    starter.run(greeter.end())

@@ -1,30 +1,39 @@
-"""Messages between a relay and a home: tuples, of which the first element says what they are.
+"""Messages between a relay and a home.
 
-A home asks for everything, and a relay sends nothing that was not asked for: so neither waits for the other to read
-while that one writes. The exception is how an epoch begins.
+A worker stays connected with a home from epoch to epoch, since Spark will give it the state partition again. A home asks
+for everything, and a relay sends nothing that was not asked for: so neither waits for the other to read while that one
+writes. The exceptions are how a connection, a visit and an epoch begin.
 
-| from  | message                                     | means                                                        |
-| ----- | ------------------------------------------- | ------------------------------------------------------------ |
-| relay | ``secret`` (bytes, not pickled)             | it may talk to the home                                      |
-| relay | ``Visit``                                   | who comes                                                    |
-| home  | ``WELCOME``, whether it has the level       | it comes in, and sends the level if it is asked for          |
-| home  | ``LATE``                                    | it does not: a newer attempt has been here                   |
-| relay | subtask, ``TaskFacts``                      | run an epoch                                                 |
-| home  | ``MORE``                                    | give the next buffers; the answer is a list, or None at last |
-| home  | ``GET``, chunk, whether it may be missing   | read from Spark's state; the answer is bytes, or None        |
-| home  | ``PUT``, chunk, bytes                       | write to Spark's state                                       |
-| home  | ``REMOVE``, chunk                           | remove from Spark's state                                    |
-| home  | ``OUT``, buffers                            | emit them                                                    |
-| home  | ``DONE``, next wake-up, accumulators        | the epoch's end                                              |
-| home  | ``FAILED``, kind, text, accumulators        | the epoch's other end                                        |
+| from    | message                                     | means                                                      |
+| ------- | ------------------------------------------- | ---------------------------------------------------------- |
+| relay   | the executor's secret, a line               | it is one of the executor's processes                      |
+| relay   | ``Hello``, as JSON                          | which place it comes for, and that it knows the plan       |
+| relay   | ``Visit``                                   | a task of Spark's comes                                    |
+| home    | ``VALUE``, number                           | give the value of a broadcast variable                     |
+| home    | ``WELCOME``                                 | it may send epochs                                         |
+| home    | ``LATE``                                    | it may not: a newer attempt has been here                  |
+| relay   | subtask, ``TaskFacts``, the log's head      | run an epoch                                               |
+| home    | ``LEVEL``                                   | give the vertices of the level                             |
+| home    | ``MORE``                                    | give the next buffers; the answer is a list; None: no more |
+| home    | ``GET``, chunk, whether it may be missing   | read from Spark's state; the answer is bytes, or None      |
+| home    | ``PUT``, chunk, bytes                       | write to Spark's state                                     |
+| home    | ``REMOVE``, chunk                           | remove from Spark's state                                  |
+| home    | ``OUT``, buffers                            | emit them                                                  |
+| home    | ``DONE``, next wake-up, accumulators        | the epoch's end                                            |
+| home    | ``FAILED``, kind, text                      | the epoch's other end, and the connection's                |
+| relay   | None                                        | the visit ends; the connection stays                       |
+
+The starter connects as well: its ``Hello`` has no place. That and each ``ASK`` is answered by the home's ``HomeFacts``,
+as JSON.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pillarbox._runtime.spark.homes.surroundings import Surroundings
+if TYPE_CHECKING:
+    from pillarbox._runtime.spark.homes.surroundings import Surroundings
 
 
 class Kind(IntEnum):
@@ -39,17 +48,61 @@ class Kind(IntEnum):
     FAILED = 6
     WELCOME = 7
     LATE = 8
+    LEVEL = 9
+    VALUE = 10
 
 
-class Visit(NamedTuple):
-    """A caller that comes to a home.
+#: What a starter sends to a home.
+ASK = b"?"
+
+
+class Hello(NamedTuple):
+    """Who connects to a home.
 
     Attributes:
-        place: the level and state partition whose tasks are asked for, with the digest of the level's host.
-        attempt: the task of Spark's; later ones have higher numbers.
-        surroundings: of its worker.
+        place: the level and state partition whose tasks are asked for; empty: it is the starter.
+        secret: of the plan; empty: it is the starter.
     """
 
     place: str
+    secret: str
+
+
+class Visit(NamedTuple):
+    """A task of Spark's that comes to a home.
+
+    Attributes:
+        attempt: its number; later tasks have higher ones.
+        epoch: of its query.
+        surroundings: of its worker.
+    """
+
     attempt: int
+    epoch: int
     surroundings: Surroundings
+
+
+class HomeFacts(NamedTuple):
+    """What a home is told when it begins, and what it says of itself.
+
+    Attributes:
+        name: the name of its socket.
+        secret: of the plan.
+        idle: for how long it lives without an epoch (seconds).
+        watched: number and start of the processes with whose end it ends.
+        epoch: the last one that visited it.
+        places: whose tasks live in it.
+        since: the number of the first of Spark's tasks that visited it; None: none has.
+        unused: for how long nobody has visited it (seconds).
+    """
+
+    name: str
+    run: str
+    query: str
+    secret: str
+    idle: float
+    watched: list[list[int]]
+    epoch: int
+    places: list[str]
+    since: int | None = None
+    unused: float = 0.0

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 from pillarbox._errors import ConfigurationError, describe
 from pillarbox._runtime.spark.facts import is_classic, java_class
 from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_worker
+from pillarbox._runtime.spark.homes.sockets import daemons_of
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.settings.session import task_slots
 
@@ -81,7 +83,9 @@ def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     request = {"run": run, "secrets": list(secrets)}
     executor = _executor_here(spark)
     if executor is not None:
-        _end(Keeper(executor), request)
+        for daemon in daemons_of(executor):
+            with suppress(OSError):  # the daemon has ended, and its homes with it
+                _end(Keeper(executor, daemon), request)
         return
     try:
         tasks = 2 * task_slots(spark)

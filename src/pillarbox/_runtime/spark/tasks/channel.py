@@ -28,7 +28,6 @@ class Channel:
     def __init__(self, connected: socket.socket) -> None:
         self.is_lost = False
         self._socket = connected
-        self._input = connected.makefile("rb", buffering=1 << 16)
         self._writing = threading.Lock()
         self._asking = threading.Lock()
 
@@ -41,6 +40,12 @@ class Channel:
         with self._asking:
             self.send(message)
             return self.receive()
+
+    def ask_bytes(self, *message: Any) -> bytes:
+        """Send a message, and return the answer as it is; raises as :meth:`ask`."""
+        with self._asking:
+            self.send(message)
+            return self.receive_bytes()
 
     def send(self, message: Any) -> None:
         """Send a message.
@@ -87,20 +92,25 @@ class Channel:
         return self._read(length)
 
     def _read(self, size: int) -> bytes:
+        """Read so many bytes and no more: whoever polls the connection is to see what follows."""
+        read = bytearray(size)
+        rest = memoryview(read)
         try:
-            found: bytes | None = self._input.read(size)
+            while rest:
+                count = self._socket.recv_into(rest)
+                if not count:
+                    raise self._lost("it has closed the connection")
+                rest = rest[count:]
         except (OSError, ValueError) as error:
             raise self._lost(error) from None
-        if found is None or len(found) < size:
-            raise self._lost("it has closed the connection")
-        return found
+        return bytes(read)
 
     def _lost(self, why: object) -> LostError:
         self.is_lost = True
         return LostError(f"the other end has gone: {why}")
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Let reading and writing take this long; None: any time."""
+        """Let reading and writing take this long (seconds); None: any time."""
         self._socket.settimeout(seconds)
 
     def cut(self) -> None:
@@ -113,7 +123,6 @@ class Channel:
     def close(self) -> None:
         """Close this end."""
         self.is_lost = True
-        self._input.close()
         self._socket.close()
 
     def fileno(self) -> int:

@@ -1,0 +1,89 @@
+"""Processes by number and start time: the kernel gives numbers of ended processes to new ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import NamedTuple, NoReturn
+
+from pillarbox._runtime.spark.tasks.leaving import run_exit_handlers
+
+
+class Process(NamedTuple):
+    """A process of this machine.
+
+    Attributes:
+        start: when it started (clock ticks since boot); 0 where the system does not tell.
+    """
+
+    pid: int
+    start: int
+
+    @staticmethod
+    def of(pid: int) -> Process:
+        """Return the process that has this number now.
+
+        Raises:
+            OSError: none has.
+        """
+        if sys.platform == "linux":
+            return Process(pid, int(status(pid)[19]))
+        os.kill(pid, 0)
+        return Process(pid, 0)
+
+    def has_ended(self) -> bool:
+        """Tell whether it has ended; its parent need not have noticed."""
+        try:
+            if sys.platform != "linux":
+                os.kill(self.pid, 0)
+                return False
+            fields = status(self.pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        except PermissionError:
+            return False
+        return fields[0] in "ZX" or int(fields[19]) != self.start
+
+    def kill(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        watched = self.watch()
+        try:
+            if self.has_ended():
+                return
+            if watched is not None and hasattr(signal, "pidfd_send_signal"):
+                signal.pidfd_send_signal(watched, number)
+            else:
+                os.kill(self.pid, number)
+        except ProcessLookupError:
+            pass
+        finally:
+            if watched is not None:
+                os.close(watched)
+
+    def watch(self) -> int | None:
+        """Return a file that is readable when the process has ended; None: there is no such file, so ask again."""
+        if not hasattr(os, "pidfd_open"):
+            return None
+        try:
+            return os.pidfd_open(self.pid)
+        except OSError:
+            return None
+
+
+def status(pid: int) -> list[str]:
+    """Return the fields of a process after its name: state, parent, and so on (``man proc_pid_stat``)."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+def leave(code: int) -> NoReturn:
+    """End this process, in good order if the code is 0, without waiting for threads of the user's."""
+    if code == 0:
+        run_exit_handlers()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(code)
