@@ -39,6 +39,7 @@ CASES = {
     "replay": "state.replay",
     "mailbox": "parts.mailbox",
     "timers": "parts.timers",
+    "visit": "parts.visit",
     "against": "against",
 }
 """The module of each case."""

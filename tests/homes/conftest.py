@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pillarbox._runtime.spark.homes import keeper, relay
+from pillarbox._runtime.spark.homes import keeper, relay, sockets
 from pillarbox._runtime.spark.homes.keeper import Keeper
-from tests.homes.forks import Forks
+from tests.homes.forks import SECRET, Forks
 
 
 class Executor:
@@ -45,6 +46,11 @@ class Executor:
     def homes(self) -> set[int]:
         return self.processes - {each.pid for each in self.keeper._started}
 
+    def home(self, place: str = "a", run: str = "run", **told: Any) -> dict[str, Any]:
+        """Ask for a home as a relay does."""
+        given = {"query": "query", "secret": "s", "epoch": 0, "mode": "fork", "most": 9, "idle": 99.0, "without": 0}
+        return self.keeper.ask("home", place=place, run=run, **{**given, **told})
+
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -60,6 +66,7 @@ def forks() -> Iterator[Forks]:
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch, forks: Forks) -> Iterator[Executor]:
     executor = Executor()
+    monkeypatch.setattr(sockets, "secret", SECRET.encode)
     monkeypatch.setattr(keeper, "start_python", forks.start_python)
     for module in (keeper, relay):
         monkeypatch.setattr(module, "of_this_worker", lambda: executor.keeper)

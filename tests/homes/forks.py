@@ -18,6 +18,9 @@ from typing import Any, NoReturn
 from pillarbox._runtime.spark.homes import starter
 from pillarbox._runtime.spark.homes.imports import import_and_freeze
 
+#: What the workers of all executors know.
+SECRET = "of the tests"
+
 
 class Forks:
     """The process."""
@@ -25,8 +28,9 @@ class Forks:
     def __init__(self) -> None:
         self._asks, answers = socket.socketpair()
         code = "from tests.homes.forks import serve; serve()"
+        environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": SECRET}
         with answers:
-            self._process = subprocess.Popen([sys.executable, "-c", code], stdin=answers.fileno())
+            self._process = subprocess.Popen([sys.executable, "-c", code], stdin=answers.fileno(), env=environment)
 
     def start_python(self, function: str, told: list[Any], files: list[int]) -> SimpleNamespace:
         """Start a process as the keeper does. It is a child of this one."""

@@ -93,7 +93,7 @@ class StreamTask(ABC):
         self.metrics: TaskMetrics = TaskMetrics()
         self.life: TaskLife = TaskLife(vertex.name)
         self._threaded_input = threaded_input or any(node.factory.wakes_up for node in vertex.nodes)
-        mailbox = TaskMailbox()
+        mailbox = TaskMailbox(resting=vertex.shared.resting) if vertex.shared else TaskMailbox()
         self.mailbox_metrics: MailboxMetrics = self._new_mailbox_metrics()
         self.processor: MailboxProcessor = MailboxProcessor(self.process_input, mailbox, self.mailbox_metrics)
         inner = clock or SystemProcessingTimeService(self.handle_async_exception)

@@ -6,6 +6,7 @@ import enum
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat, starmap
 from typing import TypeVar, final
 
@@ -91,6 +92,7 @@ class TaskMailbox:
 
     Args:
         thread: the mailbox thread; by default the thread that creates the mailbox.
+        resting: returns a context in which the mailbox thread waits, as one that gives away a lock.
     """
 
     __slots__ = (
@@ -99,6 +101,7 @@ class TaskMailbox:
         "_lock",
         "_may_have_new_mail",
         "_queue",
+        "_resting",
         "_state",
         "_thread",
         "_urgent",
@@ -106,7 +109,13 @@ class TaskMailbox:
         "_wakeup",
     )
 
-    def __init__(self, thread: threading.Thread | None = None) -> None:
+    def __init__(
+        self,
+        thread: threading.Thread | None = None,
+        *,
+        resting: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._resting = resting
         self._thread = threading.current_thread() if thread is None else thread
         # Held to put, and to change _state, _thread and _in_use. Taking needs no lock: only the
         # mailbox thread takes, and each step of a deque is atomic by itself.
@@ -409,7 +418,8 @@ class TaskMailbox:
                 mail = self._try_take(fits)
                 if mail is not None:
                     return mail
-                self._wakeup.acquire(True, _LONGEST_WAIT)
+                with self._resting():
+                    self._wakeup.acquire(True, _LONGEST_WAIT)
             finally:
                 self._waiting = False
 
@@ -418,7 +428,8 @@ class TaskMailbox:
         try:
             self._announce_wait()
             if not (self._batch or self._queue or self._urgent or is_over()):
-                self._wakeup.acquire(True, _LONGEST_WAIT)
+                with self._resting():
+                    self._wakeup.acquire(True, _LONGEST_WAIT)
         finally:
             self._waiting = False
 

@@ -7,6 +7,7 @@ process and run one after another: there they share what Flink's subtask has.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
 
@@ -31,10 +32,14 @@ class SharedResources:
 
     Attributes:
         stay: whether the tasks live here from epoch to epoch; else other processes may run epochs of theirs in between.
+        resting: returns a context in which their mailbox thread waits, so that others run functions meanwhile.
     """
 
-    def __init__(self, *, stay: bool = True) -> None:
+    def __init__(
+        self, *, stay: bool = True, resting: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> None:
         self.stay = stay
+        self.resting = resting
         self._held: dict[Any, _Held] = {}
 
     def lease(self, name: Any, make: Callable[[], R]) -> Lease[R]:

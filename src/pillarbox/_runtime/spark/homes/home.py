@@ -23,12 +23,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import NoReturn
 
 from pillarbox._elements import Buffer
 from pillarbox._runtime.spark.homes import sockets, surroundings
 from pillarbox._runtime.spark.homes.processes import Process, leave
+from pillarbox._runtime.spark.homes.turn import Turn
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts, Kind, Visit
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
@@ -47,6 +48,7 @@ _HELLO_BYTES = 4096
 _TICK_MS = 500
 _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
 
+Resting = Callable[[], AbstractContextManager[None]]
 _log = logging.getLogger("pillarbox")
 
 
@@ -55,17 +57,20 @@ class _Chunks:
 
     Args:
         head: the log's head, if the relay has read it already.
+        rest: returns a context for waiting.
     """
 
-    def __init__(self, channel: Channel, head: bytes | None) -> None:
+    def __init__(self, channel: Channel, head: bytes | None, rest: Resting) -> None:
         self._channel = channel
+        self._rest = rest
         self._head = head
         self.is_new = True
 
     def get(self, number: int) -> bytes | None:
         if number == META and self._head is not None:
             return self._head
-        found: bytes | None = self._channel.ask(Kind.GET, number, self.is_new)
+        with self._rest():
+            found: bytes | None = self._channel.ask(Kind.GET, number, self.is_new)
         return found
 
     def put(self, number: int, value: bytes) -> None:
@@ -82,12 +87,16 @@ class _Guest:
     Args:
         clock: seconds, from any start.
         idle: how long a task stays that nobody asks for (seconds).
+        turn: the right to run functions in this process.
         let_go: takes the connection of a relay whose visit has ended, from the guest's thread.
     """
 
-    def __init__(self, clock: Callable[[], float], idle: float, let_go: Callable[[Channel, _Guest], None]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], idle: float, turn: Turn, let_go: Callable[[Channel, _Guest], None]
+    ) -> None:
         self._clock = clock
-        self._residency = Residency(clock, idle=idle, stay=True)
+        self._residency = Residency(clock, idle=idle, stay=True, resting=turn.resting)
+        self._turn = turn
         self._let_go = let_go
         self._tasks: LevelTasks | None = None
         # Guards what follows; the guest's thread waits for it.
@@ -98,7 +107,8 @@ class _Guest:
         self._is_over = False
         self._last_used = clock()
         # Since when a relay waits for an attempt that was cut off to leave; None: none does.
-        self.waits_since: float | None = None
+        self._waits_since: float | None = None
+        self._thread: int | None = None
         # The number of the first of Spark's tasks that came, and the last epoch.
         self.since: int | None = None
         self.epoch = 0
@@ -122,8 +132,8 @@ class _Guest:
             late = self._waiting
             self._waiting = visit, channel
             present = self._present
-            if present is not None and self.waits_since is None:
-                self.waits_since = self._clock()
+            if present is not None and self._waits_since is None:
+                self._waits_since = self._clock()
             self._changed.notify_all()
         if present is not None:
             self.cut_off(present)
@@ -147,6 +157,14 @@ class _Guest:
         if present is not None:
             self.cut_off(present)
 
+    def seconds_overdue(self) -> float:
+        """For how long an attempt that was cut off has been running functions."""
+        now = self._clock()
+        with self._changed:
+            if self._waits_since is not None and self._thread in self._turn.in_line:
+                self._waits_since = now  # others run functions, and it waits for its turn
+            return 0.0 if self._waits_since is None else now - self._waits_since
+
     @property
     def unused(self) -> float:
         """For how long no relay has been here (seconds)."""
@@ -162,6 +180,7 @@ class _Guest:
 
     def live(self) -> None:
         """Serve one relay after the other, then close the tasks."""
+        self._thread = threading.get_ident()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_over or self._waiting is not None)
@@ -169,7 +188,7 @@ class _Guest:
                     break
                 assert self._waiting is not None
                 visit, channel = self._waiting
-                self._waiting, self._present, self.waits_since = None, channel, None
+                self._waiting, self._present, self._waits_since = None, channel, None
             try:
                 self._serve(visit, channel)
             except LostError:
@@ -183,13 +202,15 @@ class _Guest:
             if not channel.is_lost:
                 self._let_go(channel, self)
             self._residency.spare_the_collector()  # now nobody waits for it
-        self._residency.close_all()
+        with self._turn.taken():
+            self._residency.close_all()
 
     def _serve(self, visit: Visit, channel: Channel) -> None:
         surroundings.enter(visit.surroundings, lambda number: channel.ask_bytes(Kind.VALUE, number))
         channel.send((Kind.WELCOME,))
         while (epoch := channel.receive()) is not None:
-            self._serve_epoch(epoch, channel)
+            with self._turn.taken():
+                self._serve_epoch(epoch, channel)
 
     def _serve_epoch(self, epoch: tuple[tuple[int, int], TaskFacts, bytes | None], channel: Channel) -> None:
         if self._tasks is None:
@@ -209,7 +230,8 @@ class _Guest:
 
     def _run_epoch(self, channel: Channel, place: tuple[int, int], facts: TaskFacts, head: bytes | None) -> int | None:
         assert self._tasks is not None
-        epoch = self._tasks.run_epoch(place, facts, _buffers(channel), _Chunks(channel, head))
+        rest = self._turn.resting
+        epoch = self._tasks.run_epoch(place, facts, _buffers(channel, rest), _Chunks(channel, head, rest))
         while True:
             try:
                 sent = next(epoch)
@@ -217,15 +239,20 @@ class _Guest:
                 wakes_up: int | None = end.value
                 return wakes_up
             try:
-                channel.send((Kind.OUT, sent))
+                with rest():
+                    channel.send((Kind.OUT, sent))
             except LostError:
                 epoch.close()
                 raise
 
 
-def _buffers(channel: Channel) -> Iterator[list[Buffer]]:
+def _buffers(channel: Channel, rest: Resting) -> Iterator[list[Buffer]]:
     """Return the buffers that a relay has, each when it is asked for."""
-    while (found := channel.ask(Kind.MORE)) is not None:
+    while True:
+        with rest():
+            found: list[Buffer] | None = channel.ask(Kind.MORE)
+        if found is None:
+            return
         yield found
 
 
@@ -255,6 +282,7 @@ class _Home:
         self._left: deque[tuple[Channel, _Guest]] = deque()
         self._woken, self._wakes = os.pipe()
         self._guests: dict[str, _Guest] = {}
+        self._turn = Turn()
         self._threads: list[threading.Thread] = []
         # Set when the first guest has come, or none will.
         self._has_begun = threading.Event()
@@ -359,7 +387,7 @@ class _Home:
         if any(process.has_ended() for process in self._polled):
             self._end()
         for guest in self._guests.values():
-            if guest.waits_since is not None and now - guest.waits_since > _CUT_OFF_SECONDS:
+            if guest.seconds_overdue() > _CUT_OFF_SECONDS:
                 _log.warning("a function does not return, although its attempt is over: its process is ended")
                 self._leave(1)
         if self._unused() > self._facts.idle:
@@ -416,6 +444,7 @@ class _Home:
         firsts = [guest.since for guest in guests if guest.since is not None]
         facts = self._facts._replace(
             epoch=max([self._facts.epoch, *(guest.epoch for guest in guests)]),
+            pid=os.getpid(),
             since=min(firsts, default=None),
             places=[*{*self._facts.places, *self._guests}],
             unused=self._unused(),
@@ -438,7 +467,7 @@ class _Home:
     def _guest(self, place: str) -> _Guest:
         guest = self._guests.get(place)
         if guest is None:
-            guest = self._guests[place] = _Guest(time.monotonic, self._facts.idle, self._let_go)
+            guest = self._guests[place] = _Guest(time.monotonic, self._facts.idle, self._turn, self._let_go)
             if self._first is None:
                 self._first = guest
                 self._has_begun.set()

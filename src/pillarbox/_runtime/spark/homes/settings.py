@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from pillarbox._errors import ConfigurationError, shorten
 from pillarbox._time.duration import positive_millis
@@ -14,14 +16,11 @@ MODE = "spark.pillarbox.homes"
 """How homes are made: ``fork``, ``spawn``, or ``off``: there are none, and tasks live in Spark's workers."""
 
 MOST = "spark.pillarbox.homes.max"
-"""How many homes an executor may have; more state partitions share them."""
+"""How many homes a query may have on an executor; more state partitions share them."""
 
 IDLE = "spark.pillarbox.homes.idle"
 """How long a home lives without an epoch."""
 
-# Each home takes some megabytes, and no more of them work at a time than there are task slots: a few for each processor
-# are enough to keep those that do from sharing one, which would be sharing its interpreter.
-_MOST = min(32, max(8, 4 * (os.cpu_count() or 1)))
 _IDLE = "2 hours"
 _MODES = ("fork", "spawn", "off")
 
@@ -32,7 +31,7 @@ class HomeSettings:
 
     Attributes:
         mode: ``fork`` or ``spawn``.
-        most: how many homes an executor may have.
+        most: how many homes the query may have on an executor.
         idle: how long a home lives without an epoch (seconds).
     """
 
@@ -56,10 +55,38 @@ def settings_of(setting: Callable[[str], str | None]) -> HomeSettings | None:
         raise ConfigurationError(f"{MODE} is 'fork', 'spawn' or 'off', not {shorten(mode)}")
     if mode == "off":
         return None
-    most = (setting(MOST) or str(_MOST)).strip()
+    most = (setting(MOST) or str(_default_most())).strip()
     if not most.isdigit() or int(most) < 1:
         raise ConfigurationError(f"{MOST} is a whole number from 1, not {shorten(most)}")
     return HomeSettings(mode, int(most), positive_millis(setting(IDLE) or _IDLE, IDLE) / 1000)
+
+
+@cache
+def _default_most() -> int:
+    # Each home takes some megabytes, and no more of them work at a time than there are task slots: a few for each
+    # processor are enough to keep those that do from sharing one, which would be sharing its interpreter.
+    return min(32, max(8, round(4 * processors())))
+
+
+def processors(root: str = "/sys/fs/cgroup") -> float:
+    """Return how many processors this process may use: of the machine, of those it is bound to, or of its container.
+
+    Args:
+        root: where control groups are, of version 2 or 1.
+    """
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _numbers(f"{root}/cpu.max") or [
+        *_numbers(f"{root}/cpu/cpu.cfs_quota_us"),
+        *_numbers(f"{root}/cpu/cpu.cfs_period_us"),
+    ]
+    return min(bound, quota[0] / quota[1]) if len(quota) == 2 and min(quota) > 0 else bound
+
+
+def _numbers(file: str) -> list[int]:
+    try:
+        return [int(word) for word in Path(file).read_text().split()]
+    except (OSError, ValueError):  # "max": there is no limit
+        return []
 
 
 def _default_mode() -> str:

@@ -102,7 +102,7 @@ def _names() -> list[str]:
     return [name for name in os.listdir(_folder()) if not name.endswith(_LOCK)]
 
 
-def path_of(name: str) -> str:
+def _address(name: str) -> str:
     """Return the file of a socket."""
     return os.path.join(_folder(), name)
 
@@ -116,7 +116,7 @@ def lock(name: str) -> int | None:
     """Return an open file that holds the lock on a name, until all copies of it are closed; None: somebody has it."""
     import fcntl
 
-    path = path_of(name) + _LOCK
+    path = _address(name) + _LOCK
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -140,7 +140,7 @@ def write_holder(file: int, process: Process) -> None:
 def holder(name: str) -> Process | None:
     """Return who holds the lock on a name; None: nobody has said so."""
     try:
-        with open(path_of(name) + _LOCK, encoding="ascii") as file:
+        with open(_address(name) + _LOCK, encoding="ascii") as file:
             pid, start = map(int, file.read().split())
     except (OSError, ValueError):
         return None
@@ -163,7 +163,7 @@ def is_secret(told: bytes) -> bool:
 
 def listen(name: str) -> socket.socket:
     """Return a socket that listens under a name, which is the caller's own."""
-    path = path_of(name)
+    path = _address(name)
     with suppress(FileNotFoundError):
         os.unlink(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -179,7 +179,7 @@ def listen(name: str) -> socket.socket:
 
 def remove(name: str) -> None:
     """Remove the files of a name."""
-    for path in (path_of(name), path_of(name) + _LOCK):
+    for path in (_address(name), _address(name) + _LOCK):
         with suppress(OSError):
             os.unlink(path)
 
@@ -196,7 +196,7 @@ def connect(name: str, timeout: float) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.settimeout(timeout)
-        connected.connect(path_of(name))
+        connected.connect(_address(name))
         peer_pid(connected)
         connected.sendall(secret() + b"\n")
     except OSError:
@@ -258,7 +258,7 @@ def peer_pid(connected: socket.socket) -> int:
 def sweep() -> None:
     """Remove files that processes left behind which were killed, of any executor."""
     for name in os.listdir(_folder()):
-        path = path_of(name)
+        path = _address(name)
         with suppress(OSError):
             if time.time() - os.stat(path).st_mtime < _LEFT_SECONDS:
                 continue

@@ -413,11 +413,11 @@ class _Starter:
             sockets.remove(name)
 
     def _adopt(self, channel: HomeChannel, facts: HomeFacts) -> None:
-        home = HomeEntry(Process.of(channel.pid), facts.name, facts.run, facts.query, facts.secret, is_adopted=True)
+        home = HomeEntry(Process.of(facts.pid), facts.name, facts.run, facts.query, facts.secret, is_adopted=True)
         home.places.update(facts.places)
         self._table.adopt(home, facts.since)
         self._table.has_said(home, facts.epoch, facts.unused)
-        self._watch_channel(channel, channel.pid)
+        self._watch_channel(channel, facts.pid)
 
     def _watch_channel(self, channel: HomeChannel, pid: int) -> None:
         self._channels[pid] = channel

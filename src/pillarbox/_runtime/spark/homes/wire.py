@@ -1,8 +1,8 @@
 """Messages between a relay and a home.
 
-A worker stays connected with a home from epoch to epoch, since Spark will give it the state partition again. A home asks
-for everything, and a relay sends nothing that was not asked for: so neither waits for the other to read while that one
-writes. The exceptions are how a connection, a visit and an epoch begin.
+A worker stays connected with a home from epoch to epoch, since Spark will give it the state partition again. A home
+asks for everything, and a relay sends nothing that was not asked for: so neither waits for the other to read while that
+one writes. The exceptions are how a connection, a visit and an epoch begin.
 
 | from    | message                                     | means                                                      |
 | ------- | ------------------------------------------- | ---------------------------------------------------------- |
@@ -92,6 +92,7 @@ class HomeFacts(NamedTuple):
         watched: number and start of the processes with whose end it ends.
         epoch: the last one that visited it.
         places: whose tasks live in it.
+        pid: its process.
         since: the number of the first of Spark's tasks that visited it; None: none has.
         unused: for how long nobody has visited it (seconds).
     """
@@ -104,5 +105,6 @@ class HomeFacts(NamedTuple):
     watched: list[list[int]]
     epoch: int
     places: list[str]
+    pid: int = 0
     since: int | None = None
     unused: float = 0.0

@@ -37,15 +37,30 @@ def _end_here(request: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> Ite
     """End a run in the executor where this is called."""
     for _ in batches:
         pass
-    _end(of_this_worker(), request)
+    with suppress(NoHomesError):
+        keeper = of_this_worker()
+        # Homes may have lost their starter: then the next one ends them.
+        _end(keeper, request, starts=keeper.has_homes())
     yield pa.RecordBatch.from_pydict({"ended": [True]})
 
 
-def _end(keeper: Keeper, request: dict[str, Any]) -> None:
-    try:
-        keeper.ask("end", starts=False, timeout=2 * _CLOSE_SECONDS, within=_CLOSE_SECONDS, **request)
-    except (NoHomesError, OSError):
-        pass  # there never were any homes
+def _end(keeper: Keeper, request: dict[str, Any], *, starts: bool) -> None:
+    keeper.ask("end", starts=starts, timeout=2 * _CLOSE_SECONDS, within=_CLOSE_SECONDS, **request)
+
+
+def _end_from_here(executor: int, request: dict[str, Any]) -> bool:
+    """Ask the starters of an executor of this machine, from a driver; return whether all homes have one."""
+    is_complete = True
+    for daemon in daemons_of(executor):
+        try:
+            keeper = Keeper(executor, daemon)
+        except OSError:
+            continue  # the daemon has ended, and its homes with it
+        try:
+            _end(keeper, request, starts=False)
+        except NoHomesError:
+            is_complete = is_complete and not keeper.has_homes()
+    return is_complete
 
 
 def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
@@ -74,7 +89,7 @@ def close_started(started: StartedQuery) -> None:
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     """Close what executors hold of a run that has ended, within five seconds.
 
-    Where the only executor is the driver's own process, its starter is asked. Else a job asks all executors' starters;
+    Where the only executor is the driver's own process, its starters are asked. Else a job asks those of all executors;
     nobody can have Spark run a task in each, so one may be missed if it is busy, and its homes end when they are idle.
 
     Args:
@@ -82,10 +97,7 @@ def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     """
     request = {"run": run, "secrets": list(secrets)}
     executor = _executor_here(spark)
-    if executor is not None:
-        for daemon in daemons_of(executor):
-            with suppress(OSError):  # the daemon has ended, and its homes with it
-                _end(Keeper(executor, daemon), request)
+    if executor is not None and _end_from_here(executor, request):
         return
     try:
         tasks = 2 * task_slots(spark)

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import NoReturn, TypeVar
 from weakref import WeakValueDictionary
@@ -54,6 +55,7 @@ class Residency:
         worked: the processor time of this worker (seconds), from any start.
         idle: how long a resident stays that nobody asks for (seconds).
         stay: whether all epochs of a subtask run here, as in a home; else Spark gives each to any of several workers.
+        resting: returns a context in which a task's thread waits for mail.
 
     Attributes:
         is_busy: whether a task of Spark's uses a resident.
@@ -67,10 +69,12 @@ class Residency:
         *,
         idle: float = _LET_GO_AFTER_SECONDS,
         stay: bool = False,
+        resting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._clock = clock
         self._idle = idle
         self._stay = stay
+        self._resting = resting
         self._worked = worked
         self._residents: dict[_Place, StreamTask] = {}
         # Resources that the tasks of a vertex in one partition share: as long as one of them lives.
@@ -115,7 +119,9 @@ class Residency:
             vertex = loaded(shipped, facts.layout)
             partitions = facts.partitions or vertex.partitions
             vertex.rate_scope = RateScope.of_worker(facts.query or shipped.digest, partitions, facts.partition)
-            vertex.shared = self._shared.setdefault((*place[:-1], facts.partition), SharedResources(stay=self._stay))
+            vertex.shared = self._shared.setdefault(
+                (*place[:-1], facts.partition), SharedResources(stay=self._stay, resting=self._resting)
+            )
             return MultipleInputStreamTask(vertex, subtask, clock=_clock_of(facts))
 
         task = self._resident(place, make)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a visit to a home costs: the processor time of a Spark task that brings four rows to a home, and of one whose
+task lives in the worker.
+
+A keyed program counts four rows per epoch in two state partitions. Spark is made of dictionaries, so nothing else is
+measured. The sides:
+
+  home      each partition has a home; the worker is a relay
+  worker    ``spark.pillarbox.homes=off``: tasks live in the worker
+
+The same number of epochs on each side, in turn, every other round backwards. What counts is the processor time of this
+process, of the homes and of the starter (their user and system time, as the kernel tells it), by visit: that is a
+partition in an epoch. The results are compared.
+
+In the last line ``ratio`` is the processor time of ``worker`` over that of ``home``; ``visit_ms`` is what a visit costs
+more (milliseconds), and ``wall_ms`` how much longer it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks.harness.case import Block, Outcome, Said
+from benchmarks.harness.turns import medians, table, turns
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+
+PARTITIONS = 2
+ROWS = [1, 2, 3, 4]
+SMALL = {"epochs": 100, "rounds": 2}
+BLOCKS: dict[str, Block] = {}
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Count(KeyedProcessFunction):
+    """Counts a key's rows."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        seen = (self.seen.value() or 0) + 1
+        self.seen.update(seen)
+        yield value, seen, os.getpid()
+
+
+def query(mode: str) -> Any:
+    from tests.runtime.spark_of_dicts import Query
+
+    env = StreamExecutionEnvironment().set_parallelism(PARTITIONS).set_max_parallelism(PARTITIONS)
+    rows: Any = env.from_collection([0])  # of which Spark's take the place
+    stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(Count()).uid("count")
+    named = {"spark.jobGroup.id": mode, "sql.streaming.queryId": mode, "spark.pillarbox.homes": mode}
+    return Query(env, stream, **named)
+
+
+def processor_s(pids: set[int]) -> float:
+    """Return the processor time of processes so far, with that of this one (seconds)."""
+    total = 0
+    for pid in {*pids, os.getpid()}:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICK
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--epochs", type=int, default=400, help="of each side in a round")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
+
+
+def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
+    from pillarbox._runtime.spark.homes import relay
+    from pillarbox._runtime.spark.homes.keeper import Keeper
+    from pillarbox._runtime.spark.worker import closing
+
+    # An executor is a process that lives.
+    executor = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    keeper = Keeper(executor.pid)
+    try:
+        with (
+            patch.object(relay, "of_this_worker", lambda: keeper),
+            patch.object(closing, "of_this_worker", lambda: keeper),
+        ):
+            return measured(arguments, keeper)
+    finally:
+        executor.kill()
+        executor.wait()
+
+
+def measured(arguments: argparse.Namespace, keeper: Any) -> Outcome:
+    queries = {"home": query("fork"), "worker": query("off")}
+    epochs = dict.fromkeys(queries, 0)
+    wrong: list[str] = []
+    homes: set[int] = set()
+    processor_ms: dict[str, list[float]] = {side: [] for side in queries}
+    wall_ms: dict[str, list[float]] = {side: [] for side in queries}
+    for number, side in turns(queries, arguments.rounds):
+        pids = homes | {process.pid for process in keeper._started}
+        began, wall = processor_s(pids), time.perf_counter()
+        for _ in range(arguments.epochs):
+            rows = queries[side].run_batch(ROWS)
+            epochs[side] += 1
+            if sorted(row[:2] for row in rows) != [(key, epochs[side]) for key in ROWS]:
+                wrong.append(f"{side}: {rows}")
+        homes |= {row[2] for row in rows} - {os.getpid()}
+        if number >= 0:
+            visits = arguments.epochs * PARTITIONS
+            processor_ms[side].append((processor_s(pids) - began) * 1000 / visits)
+            wall_ms[side].append((time.perf_counter() - wall) * 1000 / visits)
+    cost, took = medians(processor_ms), medians(wall_ms)
+    said = {
+        "visit_ms": round(cost["home"] - cost["worker"], 2),
+        "processor_ms": {side: round(each, 2) for side, each in cost.items()},
+        "wall_ms": round(took["home"] - took["worker"], 2),
+        "epochs": arguments.epochs,
+    }
+    return Outcome("visit", cost["worker"] / cost["home"], said, wrong)
+
+
+def present(said: Said, charts: Path | None) -> str:
+    rows = [[side, f"{ms:.2f}"] for side, ms in said["processor_ms"].items()]
+    return table(["", "processor time per partition and epoch (ms)"], rows)
