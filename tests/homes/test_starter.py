@@ -139,11 +139,19 @@ def test_a_starter_that_ends_takes_its_homes_along_and_has_a_successor(executor:
 
 def test_a_home_that_hangs_is_not_adopted(executor: Executor) -> None:
     hangs, lives = executor.home("hangs")["pid"], executor.home("lives")["pid"]
-    os.kill(hangs, signal.SIGSTOP)
     os.kill(executor.starter, signal.SIGKILL)
+    wait_until(lambda: has_ended(executor.starter))  # the kernel continues what it leaves stopped
+    os.kill(hangs, signal.SIGSTOP)
     assert executor.home("lives") | {"home": ""} == {"home": "", "pid": lives, "origin": "adopted"}
     wait_until(lambda: has_ended(hangs))
     assert executor.home("hangs")["origin"] == "new"
+
+
+def test_a_home_that_was_stopped_when_its_starter_was_killed_lives_on(executor: Executor) -> None:
+    stopped, other = executor.home("stopped")["pid"], executor.home("other")["pid"]
+    os.kill(stopped, signal.SIGSTOP)
+    os.kill(executor.starter, signal.SIGKILL)
+    assert [executor.home(place)["pid"] for place in ("stopped", "other")] == [stopped, other]
 
 
 def test_how_a_home_ended_is_known(executor: Executor) -> None:

@@ -294,7 +294,6 @@ class _Home:
         """Live, in the main thread; the process ends with it."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.set_blocking(self._wakes, False)
         os.set_blocking(self._woken, False)
         signal.signal(signal.SIGTERM, lambda number, frame: None)
@@ -413,9 +412,7 @@ class _Home:
             channel = Channel(sockets.accept(self._listening, _HELLO_SECONDS))
             hello = Hello(**json.loads(channel.receive_bytes(_HELLO_BYTES)))
             if not hello.place:
-                self._starters[channel.fileno()] = channel
-                poll.register(channel, select.POLLIN)
-                self._say_what_it_is(channel)
+                self._let_starter_in(channel, poll)
                 return
             if not hmac.compare_digest(hello.secret.encode(), self._facts.secret.encode()):
                 raise PermissionError("it does not know the secret of the query's plan")
@@ -425,6 +422,12 @@ class _Home:
                 channel.close()
             return
         self._let_in_again(channel, self._guest(hello.place))
+
+    def _let_starter_in(self, channel: Channel, poll: select.poll) -> None:
+        with suppress(LostError):  # it has ended since it came
+            self._say_what_it_is(channel)
+            self._starters[channel.fileno()] = channel
+            poll.register(channel, select.POLLIN)
 
     def _let_in_again(self, channel: Channel, guest: _Guest) -> None:
         """Let a relay in that is known."""

@@ -63,7 +63,7 @@ _IDLE_SECONDS = 600.0
 # So often homes are asked for their visits, which the starter does not see (seconds).
 _ASK_SECONDS = 30.0
 # How long the homes of an earlier starter have to say what they are. What does not answer hangs, and is killed.
-_ADOPTION_SECONDS = 5.0
+_ADOPTION_SECONDS = 2.0
 _LINE_BYTES = 1 << 16
 # Of so many homes it is known how they ended.
 _MOST_FATES = 64
@@ -467,6 +467,8 @@ def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
         lock: the number of the file that holds the lock on its name.
         watched: number and start of the executor and of its daemon.
     """
+    # The kernel sends it to the process group of a starter that is killed, if a home is stopped at that time.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.setpgid(0, 0)  # signals that are for the worker, or for PySpark's daemon, are not for this process
     listening = sockets.listen(name)
     greeter = Greeter(listening)
