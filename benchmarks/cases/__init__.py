@@ -33,6 +33,7 @@ CASES = {
     "dashboard": "epochs.dashboard",
     "state": "state.state",
     "memory": "state.memory",
+    "processes": "state.processes",
     "key-cost": "state.key_cost",
     "recovery": "state.recovery",
     "operate": "state.operate",

@@ -10,7 +10,7 @@ import json
 import pickle
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -244,6 +244,17 @@ class TaskReport:
         key_sample: how many records of the epoch were sampled, and the most frequent keys among them (as text), each
             with the number of its records in the sample. None: it has no keys, or few records.
         versions: of Python and of packages in its process, in the first epoch of the task there; None: in later ones.
+        private_bytes: the memory of its process (Linux) without pages that other processes have, too, such as those
+            that homes share. So a sum over processes counts no page twice.
+        executor: the number of the process of its executor, a JVM; None: it is not known.
+        memory_limit: bytes that all processes of its container may use, in the first epoch of the task there. None: in
+            later ones, or there is no limit.
+        home_restarts: homes that were started for this epoch because the home before ended, hung or was lost.
+        home_cold_starts: homes that had nothing of the run: the task's first epoch in the executor, or the first after
+            its partition has moved there.
+        home_adoptions: homes that a new starter took over from one that had ended.
+        fallback: why the task ran in a Python worker of Spark's although it should have a home; None: it had one, or
+            should have none.
     """
 
     vertex: str
@@ -289,19 +300,30 @@ class TaskReport:
     event_times: list[Any] | None = None
     key_sample: list[Any] | None = None
     versions: dict[str, str] | None = None
+    private_bytes: int | None = None
+    executor: int | None = None
+    memory_limit: int | None = None
+    home_restarts: int = 0
+    home_cold_starts: int = 0
+    home_adoptions: int = 0
+    fallback: str | None = None
 
     def __repr__(self) -> str:
         return told(self, vars(self))
 
 
+# The default of each field; of those without one, an object that no value equals.
+_DEFAULTS = [each.default if each.default_factory is MISSING else each.default_factory() for each in fields(TaskReport)]
+
+
 def text_of_report(report: TaskReport) -> str:
     """Return the values of a report as JSON, in the order of the fields, which gains fields at its end and loses none.
 
-    Spark logs the reports of all tasks with each progress, and keeps a hundred of these for each query, so what follows
-    the last value that is set is left out.
+    Spark logs the reports of all tasks with each progress, and keeps a hundred of these for each query, so defaults
+    at the end are left out.
     """
     values = list(vars(report).values())
-    while values[-1] is None or values[-1] == {}:
+    while values[-1] == _DEFAULTS[len(values) - 1]:
         values.pop()
     return json.dumps(values, separators=(",", ":"))
 

@@ -138,6 +138,32 @@ def test_the_command_ends_with_the_dashboard_or_at_ctrl_c(
     assert capsys.readouterr().out == "http://127.0.0.1:1/\n"
 
 
+def test_the_memory_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = model()
+    homes = [keyed(subtask=each, host="one", executor=7, process=each, private_bytes=30 << 20) for each in (0, 1)]
+    query.progressed(progress(1, *homes))
+    monkeypatch.setattr(stored, "stored_snapshot", lambda spark, checkpoint: query.snapshot())
+    result = called("memory", "/checkpoints/counts")
+    assert result.exit_code == 0
+    for said in ("executor on one, process 7", "2 x 30 MiB", "homes, measured", "60 MiB", "no limit is known"):
+        assert said in result.stdout
+    lines = result.stdout.splitlines()
+    assert lines[-2:] == ["1 executor: 1.7 GiB with their heaps", "spark.executor.memoryOverhead=1100m"]
+    found = json.loads(called("memory", "/checkpoints/counts", "--json").stdout)
+    assert found["settings"] == {"spark.executor.memoryOverhead": "1100m"}
+    [executor] = found["executors"]
+    assert (executor["host"], executor["executor"], executor["home_bytes"]) == ("one", 7, 60 << 20)
+    assert sum(term["bytes"] for term in executor["terms"]) == executor["computed"]
+
+
+def test_a_query_whose_tasks_have_told_nothing_of_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "stored_snapshot", lambda spark, checkpoint: snapshot())
+    result = called("memory", "/checkpoints/counts")
+    assert result.exit_code == 1
+    [line] = result.stderr.splitlines()
+    assert line.startswith("Error: /checkpoints/counts: no task has reported its memory")
+
+
 @pytest.fixture
 def checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint with a history, whose state cannot be read."""

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from pillarbox._dashboard import app
+from pillarbox._dashboard.documents import as_json
 from pillarbox._dashboard.guard import is_loopback
 from pillarbox._dashboard.server import Dashboard, open_dashboard
 from pillarbox._dashboard.shown import StoredQuery
@@ -233,6 +234,21 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
     assert view.keyed == ["count"]
     counts = {each.program: each.operators[0].records_in for each in view.plan.vertices if each.level}
     assert counts == {"pillarbox": 8, "pillarbox 2": 5}
+
+
+def test_homes_and_the_memory_of_executors_are_shown() -> None:
+    query = model()
+    homes = [keyed(subtask=each, host="one", executor=7, process=each, private_bytes=30 << 20) for each in (0, 1)]
+    query.progressed(progress(1, *(replace(each, home_restarts=1) for each in homes)))
+    query.progressed(progress(2, homes[0], replace(homes[1], fallback="no process can be started")))
+    view = json.loads(as_json(view_of(query.snapshot())))
+    assert (view["run"]["home_restarts"], view["run"]["fallbacks"]) == (2, 1)
+    [executor] = view["executors"]
+    assert (executor["host"], executor["executor"], executor["home_bytes"]) == ("one", 7, 30 << 20)
+    assert executor["needed"] < executor["overhead"]
+    [_, vertex] = view["plan"]["vertices"]
+    assert vertex["run"]["fallbacks"] == {"no process can be started": 1}
+    assert {each["fallback"] for each in view["shown"]["tasks"]} == {None, "no process can be started"}
 
 
 def test_a_key_is_asked_for(client: httpx.Client, live: Live) -> None:

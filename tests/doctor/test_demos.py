@@ -25,7 +25,7 @@ DEMOS = {
     "enrichment/demo.py": (["--days", "2", "--batches", "2", "--dead-seconds", "0.5"], ["checkpoint"]),
 }
 # What none of them can tell: they run for less than an hour, without a limit of memory.
-UNKNOWN = {"executor_memory", "memory_runs_out", "endless_state"}
+UNKNOWN = {"executor_memory", "container_memory", "memory_runs_out", "endless_state"}
 
 
 def test_these_are_all_demos() -> None:

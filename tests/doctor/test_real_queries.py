@@ -26,6 +26,7 @@ from pillarbox import (
 )
 from pillarbox._doctor.facts import Facts
 from pillarbox._doctor.rules import RULES, wrong
+from pillarbox._model.executor_memory import executor_memory_of
 from pillarbox._runtime.spark.running.following import watched_query
 from pillarbox._runtime.spark.starting import examination
 from pillarbox._runtime.spark.watching.stored import stored_snapshot
@@ -48,6 +49,9 @@ BROKEN_BY = {
     "retention": STARTED,
     "partitions_and_cores": STARTED,
     "executor_memory": SICK,
+    "container_memory": "no query: its container would have to be small",
+    "tasks_in_workers": "no query: this platform would have to start no processes",
+    "restarting_homes": "no query: its homes would have to end for minutes",
     "memory_runs_out": "no query: memory would have to grow for ten minutes",
     "endless_state": "no query: its state would have to grow for an hour",
     "heavy_keys": SICK,
@@ -133,6 +137,9 @@ def test_a_query_that_is_well_is_left_alone(
     run = watched_query(query, "the test").snapshot().run
     [workers] = run.worker_versions
     assert {name: run.versions[name] for name in workers} == workers
+    # All tasks live in the one executor of this session.
+    [executor] = executor_memory_of(watched_query(query, "the test").snapshot())
+    assert executor.home_bytes is not None and 0 < executor.home_bytes < executor.needed
     # What the command finds is what the driver has written.
     assert wrong(Facts.of(stored_snapshot(spark, str(tmp_path / "checkpoint")))) == []
 

@@ -49,6 +49,9 @@ def query(epochs: int = 12, change: Callable[[int], list[Any]] | None = None, **
                 event_time_timers=50,
                 state_bytes=10_000,
                 process_bytes=1 << 27,
+                host="one",
+                process=9,
+                memory_limit=8 << 30,
             ),
         ]
         made.progressed(progress(number, *(tasks if change is None else change(number)), **progress_values))
@@ -125,6 +128,17 @@ def timers(number: int) -> list[Any]:
     return [source(records_in=9), keyed(records_in=9, keys=100, event_time_timers=50_000, watermark=START + number)]
 
 
+def without_homes(number: int) -> list[Any]:
+    tasks = [keyed(subtask=each, records_in=9, watermark=START + number) for each in (0, 1)]
+    tasks[1] = replace(tasks[1], fallback="the process that makes homes does not answer")
+    return [source(records_in=9), *tasks]
+
+
+def full(number: int) -> list[Any]:
+    told = {"host": "one", "process": 9, "private_bytes": 2 << 30, "memory_limit": 3 << 30}
+    return [source(records_in=9), keyed(records_in=9, keys=9, watermark=START + number, **told)]
+
+
 def copying(number: int) -> list[Any]:
     counters = {"count.copy_ms_Cart": 3000}
     return [source(records_in=9), keyed(records_in=9, busy_ms=8000, counters=counters, watermark=START + number)]
@@ -160,6 +174,23 @@ BROKEN: list[tuple[str, Facts, str]] = [
         "executor_memory",
         facts(growing(lambda n: {"process_bytes": 900 << 20})),
         "88% of its 1024 MiB.*raise spark.executor.pyspark",
+    ),
+    (
+        "container_memory",
+        facts(query(change=full)),
+        r"the executor on one needs 5\.\d GiB of the 3 GiB of its container: heap 1 GiB, .* shared 310 MiB, .*of which"
+        r" its homes have taken 2 GiB; set spark\.executor\.memoryOverhead to \d+00m",
+    ),
+    (
+        "tasks_in_workers",
+        facts(query(change=without_homes)),
+        "10 of 20 tasks of 'count' in the last 10 epochs ran in Python workers, as no home could be had: the process"
+        ' that makes homes does not answer.*may read the whole log of its task, and on_barrier="carry".*as "drain"',
+    ),
+    (
+        "restarting_homes",
+        facts(growing(lambda n: {"home_restarts": 2 * (n % 3 == 0)})),
+        r"8 homes were started again in 4 of the last 60 minutes.*ended them for memory.*os\._exit",
     ),
     (
         "memory_runs_out",
@@ -257,6 +288,16 @@ def test_what_is_not_known_is_said() -> None:
     assert found["java"].message == "the version of Java"
     assert found["heavy_keys"].message == "the query: give a checkpoint"
     assert found["speculation"].status == "fine"
+
+
+def test_homes_that_ended_once_are_left_alone() -> None:
+    """An executor that is lost takes all of its homes with it; and what was an hour ago is over."""
+    assert wrong(facts(growing(lambda n: {"home_restarts": 16 * (n == 29)}))) == []
+    assert wrong(facts(growing(lambda n: {"home_restarts": 1 * (n < 18)}))) == []
+
+
+def test_tasks_that_have_homes_again_are_left_alone() -> None:
+    assert wrong(facts(query(change=lambda n: without_homes(n)[: 3 if n < 2 else 2]))) == []
 
 
 def test_a_query_without_event_time_has_no_stuck_watermark() -> None:

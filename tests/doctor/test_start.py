@@ -102,8 +102,9 @@ def test_rules_of_a_start_know_their_facts_then() -> None:
     assert {each.__name__ for each in RULES if is_known(each, started())} | of_workers == {
         each.__name__ for each in START_RULES
     }
+    told_by_home = {"host": "one", "process": 9, "process_bytes": 1 << 27, "memory_limit": 8 << 30}
     first = model()
-    first.progressed(progress(0, source(records_in=9, versions=VERSIONS), keyed(process_bytes=1 << 27)))
+    first.progressed(progress(0, source(records_in=9, versions=VERSIONS), keyed(**told_by_home)))
     snapshot = first.snapshot()
     told = Facts.of(replace(snapshot, run=replace(snapshot.run, versions=VERSIONS, settings=SETTINGS)))
     assert [each.__name__ for each in FIRST_EPOCH_RULES if not is_known(each, told)] == []

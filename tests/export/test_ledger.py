@@ -216,6 +216,17 @@ def test_sparks_parts_the_commit_the_sink_and_workers() -> None:
     assert value(ledger, m.EPOCH_NUMBER) == 2
 
 
+def test_what_happened_to_homes() -> None:
+    query = model()
+    ledger = Ledger(query)
+    for number in (1, 2):
+        restarted = keyed(home_restarts=2, home_cold_starts=1)
+        query.progressed(progress(number, restarted, keyed(subtask=1, home_adoptions=1, fallback="no home")))
+    found = [value(ledger, each, *COUNT) for each in (m.HOME_RESTARTS, m.HOME_COLD_STARTS, m.HOME_ADOPTIONS)]
+    assert (found, value(ledger, m.FALLBACKS, *COUNT)) == ([4, 2, 2], 2)
+    assert value(ledger, m.HOME_RESTARTS, "payments") is None
+
+
 def test_a_skewed_vertex() -> None:
     query = model()
     ledger = Ledger(query)

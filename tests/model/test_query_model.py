@@ -78,6 +78,8 @@ def test_the_version_grows_with_each_change() -> None:
 def _epoch(number: int, rows: int, at: int) -> EpochRun:
     vertex = VertexRun(
         *("pillarbox", 1, 1, at, at, rows, rows, 0, 3, 0, 1, 0, 0, 3, []),
+        home_restarts=2,
+        fallbacks={"no home": 1, "no process": 2},
         counters={"count.late_records_dropped": 1, "ask.latency_p99_us": number},
         watermark=at - 500,
         keys=number,
@@ -104,5 +106,7 @@ def test_moments_add_up_to_the_epochs_and_are_bounded(given_epochs: list[tuple[i
     assert last.counters["ask.latency_p99_us"] == count
     assert last.lag == 500
     assert found[0].first == 0
+    assert sum(each.home_restarts for each in found) == 2 * len(given_epochs)
+    assert sum(each.fallbacks for each in found) == 3 * len(given_epochs)
     # They follow each other without a gap.
     assert all(other.first == one.last + 1 for one, other in pairwise(found))

@@ -13,7 +13,7 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.types.sizes import largest_rows
-from pillarbox._task.memory import Memory, process_memory, readable
+from pillarbox._task.memory import Memory, PrivateMemory, container_limit, process_memory, readable
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from tests.support.nodes import node
 from tests.task.tasks import report_of, run_shuffled, vertex_of
@@ -167,6 +167,70 @@ def test_the_fullest_of_several_groups_counts(machine):
     machine.group(2, "yarn", 3900 * MIB, 4000 * MIB)
     machine.group(2, "", 5000 * MIB, "max")
     assert machine.memory() == Memory(3900 * MIB, 4000 * MIB, 100 * MIB)
+
+
+def test_the_limit_of_a_container_is_the_smallest_of_its_groups(machine):
+    machine.write(machine.process / "cgroup", "0::/yarn/container_1")
+    assert container_limit(str(machine.root), str(machine.process)) is None
+    other = Machine(machine.root.parent / "other", 100 * MIB)
+    other.write(other.process / "cgroup", "0::/yarn/container_1")
+    other.group(2, "yarn/container_1", 400 * MIB, 1000 * MIB)
+    other.group(2, "yarn", 900 * MIB, 4000 * MIB)
+    other.group(2, "", 5000 * MIB, "max")
+    assert container_limit(str(other.root), str(other.process)) == 1000 * MIB
+    other.group(2, "yarn/container_1", 400 * MIB, "max")
+    assert container_limit(str(other.root), str(other.process)) == 4000 * MIB
+
+
+class Clock:
+    """Seconds; each look at it takes one."""
+
+    now = 0.0
+
+    def __call__(self):
+        self.now += 1
+        return self.now
+
+
+def test_pages_of_several_processes_do_not_count(machine):
+    clock = Clock()
+    memory = PrivateMemory(str(machine.process), clock)
+    machine.write(
+        machine.process / "smaps_rollup", "55-ff ---p\nRss: 102400 kB\nPrivate_Clean: 20480 kB\nPrivate_Dirty: 20480 kB"
+    )
+    assert memory.bytes() == 40 * MIB
+    # What has grown since is its own, until it is due to be measured again.
+    page = os.sysconf("SC_PAGE_SIZE")
+    machine.write(machine.process / "statm", f"0 {150 * MIB // page} 1 1 0 1 0")
+    machine.write(machine.process / "smaps_rollup", "55-ff ---p\nPrivate_Dirty: 143360 kB")
+    assert memory.bytes() == 90 * MIB
+    clock.now += 100
+    assert memory.bytes() == 140 * MIB
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_is_measured_anew(machine):
+    memory = PrivateMemory(str(machine.process), Clock())
+    machine.write(machine.process / "smaps_rollup", "Private_Dirty: 40960 kB")
+    assert memory.bytes() == 40 * MIB
+    machine.write(machine.process / "smaps_rollup", "Private_Dirty: 10240 kB")
+    pid = os.fork()
+    if not pid:
+        os._exit(memory.bytes() != 10 * MIB)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert memory.bytes() == 40 * MIB
+
+
+def test_a_kernel_that_does_not_tell_of_shared_pages(machine):
+    assert PrivateMemory(str(machine.process)).bytes() == 100 * MIB
+    (machine.process / "statm").unlink()
+    assert PrivateMemory(str(machine.process)).bytes() is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux tells")
+def test_the_memory_of_this_process():
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert MIB < PrivateMemory().bytes() < resident
 
 
 @pytest.mark.parametrize("limit", [1 << 63, "max"])

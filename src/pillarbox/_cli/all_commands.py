@@ -6,8 +6,8 @@ import click
 
 from pillarbox._cli.commands import pillarbox
 from pillarbox._cli.recordings import record, replay
-from pillarbox._cli.watching import bundle, dashboard, doctor
+from pillarbox._cli.watching import bundle, dashboard, doctor, memory
 
 commands: click.Group = pillarbox
-for _command in (dashboard, doctor, bundle, record, replay):
+for _command in (dashboard, doctor, memory, bundle, record, replay):
     commands.add_command(_command)

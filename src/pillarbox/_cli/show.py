@@ -287,6 +287,29 @@ def findings(console: Console, found: Sequence[Finding], *, every: bool) -> None
     console.print(f"{counted(len(found), 'rule')}: {wrong} wrong, {fine} fine, {unknown} without facts")
 
 
+def executor_memory(console: Console, found: dict[str, Any]) -> None:
+    """Print the memory of executors: the formula with its terms, and the sum of all executors."""
+    executors = found["executors"]
+    console.print(_text(f"{found['checkpoint']}, as of {time(found['at'])}", "bold"))
+    for each in executors:
+        process = "" if each["executor"] is None else f", process {each['executor']}"
+        console.print(_text(f"executor on {each['host']}{process}"))
+        rows = [[term["name"], readable(term["bytes"]), term["formula"]] for term in each["terms"]]
+        rows.append(["by the formula", readable(each["computed"]), "besides the heap"])
+        if each["home_bytes"] is not None:
+            rows.append(["homes, measured", readable(each["home_bytes"]), "instead of homes and state by the formula"])
+        if each["worker_bytes"] is not None:
+            rows.append(["workers, measured", readable(each["worker_bytes"]), "those that ran sources"])
+        rows.append(["needed", readable(each["needed"]), f"and {readable(each['heap'])} of heap"])
+        limit = "no limit is known" if each["limit"] is None else f"of {readable(each['limit'])} for the container"
+        rows.append(["needed with heap", readable(each["needed"] + each["heap"]), limit])
+        _print(console, ["", "memory", ""], rows, numbers={"memory"})
+    total = sum(each["needed"] + each["heap"] for each in executors)
+    console.print(f"{counted(len(executors), 'executor')}: {readable(total)} with their heaps")
+    for name, value in found["settings"].items():
+        console.print(_text(f"{name}={value}"))
+
+
 def replayed(console: Console, found: dict[str, Any], error: str | None) -> None:
     """Print what a replay did."""
     _task_of_recording(console, found)

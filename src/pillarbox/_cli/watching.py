@@ -1,4 +1,4 @@
-"""The commands that show a query: the dashboard, and a bundle of all that is known."""
+"""The commands that show a query: the dashboard, the doctor, its memory, and a bundle of all that is known."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from pillarbox._cli import show
-from pillarbox._cli.commands import CHECKPOINT, place, say, with_spark
-from pillarbox._errors import PillarboxError, describe
+from pillarbox._cli.commands import CHECKPOINT, place, say, show_found, with_spark
+from pillarbox._errors import ConfigurationError, PillarboxError, describe
 from pillarbox._graph.dashboard_place import DEFAULT_PORT
 
 # How often the command looks whether it is to end (seconds).
@@ -92,6 +92,40 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
         show.findings(show.output(), found, every=every)
     if wrong:
         sys.exit(1)
+
+
+@click.command()
+@CHECKPOINT
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_spark
+def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
+    """Show the memory that each executor of the query of CHECKPOINT needs, and the setting for it.
+
+    It prints the formula of docs/operations.md with the numbers of the query, as the driver has written them into the
+    checkpoint, at most a minute ago if the query runs. Below the formula is the memory of the homes as measured. The
+    last line is the setting to write: what an executor needs besides its heap, and a third.
+    """
+    from dataclasses import asdict
+
+    from pillarbox._model.executor_memory import executor_memory_of
+    from pillarbox._runtime.spark.watching.stored import stored_snapshot
+
+    with open_session(f"Reading {checkpoint}") as spark:
+        snapshot = stored_snapshot(spark, checkpoint)
+    executors = executor_memory_of(snapshot)
+    if not executors:
+        raise ConfigurationError(
+            f"{checkpoint}: no task has reported its memory; the query must have been started with"
+            " pillarbox.start(...), and an epoch must have ended"
+        )
+    overhead = max(each.overhead for each in executors)
+    found = {
+        "checkpoint": checkpoint,
+        "at": snapshot.at,
+        "executors": [asdict(each) for each in executors],
+        "settings": {"spark.executor.memoryOverhead": f"{overhead >> 20}m"},
+    }
+    show_found(found, show.executor_memory, as_json=as_json)
 
 
 @click.command()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pillarbox._doctor.facts import Finding
+from pillarbox._model.executor_memory import ExecutorMemory
 from pillarbox._model.failure import Failure
 from pillarbox._model.growth import Growth, Memory
 from pillarbox._model.held_watermarks import HeldWatermark
@@ -81,6 +82,7 @@ class View(Entry):
     state_sizes: list[StateSize]
     growth: list[Growth]
     memory: Memory
+    executors: list[ExecutorMemory]
     findings: list[Finding]
     missing: list[str]
 
@@ -99,6 +101,8 @@ class RunView:
     rows: int
     epochs: int
     repeated: int
+    home_restarts: int
+    fallbacks: int
 
 
 @dataclass(frozen=True)
@@ -227,6 +231,10 @@ class TaskBar:
     records_in: int
     attempt: int | None
     host: str | None
+    home_restarts: int
+    home_cold_starts: int
+    home_adoptions: int
+    fallback: str | None
 
 
 @dataclass(frozen=True)

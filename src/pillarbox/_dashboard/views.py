@@ -21,6 +21,7 @@ from pillarbox._dashboard.documents import (
 )
 from pillarbox._doctor.facts import Facts
 from pillarbox._doctor.rules import wrong
+from pillarbox._model.executor_memory import executor_memory_of
 from pillarbox._model.growth import growth_of, memory_of
 from pillarbox._model.held_watermarks import held_watermarks
 from pillarbox._model.plan import PlanVertex
@@ -86,6 +87,7 @@ def view_of(snapshot: Snapshot) -> View:
         ],
         growth=growth_of(snapshot),
         memory=memory_of(snapshot),
+        executors=executor_memory_of(snapshot),
         findings=wrong(Facts.of(snapshot)),
         missing=snapshot.missing,
     )
@@ -114,6 +116,8 @@ def _run(run: Run) -> RunView:
         rows=sum(each.rows for each in run.moments),
         epochs=sum(each.epochs for each in run.moments),
         repeated=sum(each.repeated for each in run.moments),
+        home_restarts=sum(each.home_restarts for each in run.moments),
+        fallbacks=sum(each.fallbacks for each in run.moments),
     )
 
 
@@ -230,6 +234,10 @@ def _bar(task: TaskRun, epoch: EpochRun) -> TaskBar:
         records_in=task.records_in,
         attempt=task.attempt,
         host=task.host,
+        home_restarts=task.home_restarts,
+        home_cold_starts=task.home_cold_starts,
+        home_adoptions=task.home_adoptions,
+        fallback=task.fallback,
     )
 
 

@@ -9,15 +9,19 @@ from statistics import median
 from pillarbox._copies import COPY_MS
 from pillarbox._doctor.facts import Facts
 from pillarbox._doctor.unknown import UnknownFactsError, known
+from pillarbox._model.executor_memory import executor_memory_of
 from pillarbox._model.growth import bytes_of, memory_of
 from pillarbox._model.held_watermarks import held_watermarks
 from pillarbox._model.skew import skew_of
 from pillarbox._model.snapshot import EpochRun, Moment, Snapshot, VertexRun
+from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-_DAY = 86_400_000
+_HOUR, _DAY = 3_600_000, 86_400_000
 # Fewer epochs with rows tell nothing.
 _FEW = 10
+# A fault in so many moments is no accident.
+_SOME = 3
 
 
 def _query(facts: Facts) -> Snapshot:
@@ -57,6 +61,24 @@ def executor_memory(facts: Facts) -> str | None:
     return (
         f"a worker process uses {used / limit:.0%} of its {limit >> 20} MiB: raise spark.executor.pyspark.memory, keep"
         " less for each key, or raise the parallelism with pillarbox rescale"
+    )
+
+
+def container_memory(facts: Facts) -> str | None:
+    """Check that each executor needs at most nine tenths of its container."""
+    executors = executor_memory_of(_query(facts))
+    limited = [(each, each.limit) for each in executors if each.limit]
+    if not limited:
+        raise UnknownFactsError("the memory of the containers: no task has read a limit, and no setting has one")
+    fullest, limit = max(limited, key=lambda pair: (pair[0].heap + pair[0].needed) / pair[1])
+    if fullest.heap + fullest.needed <= 0.9 * limit:
+        return None
+    measured = "" if fullest.home_bytes is None else f", of which its homes have taken {readable(fullest.home_bytes)}"
+    return (
+        f"the executor on {fullest.name} needs {readable(fullest.heap + fullest.needed)} of the"
+        f" {readable(limit)} of its container: heap {readable(fullest.heap)},"
+        f" {', '.join(f'{each.name} {readable(each.bytes)}' for each in fullest.terms)}{measured}; set"
+        f" spark.executor.memoryOverhead to {fullest.overhead >> 20}m (see pillarbox memory), or use more executors"
     )
 
 
@@ -186,14 +208,14 @@ def piling_timers(facts: Facts) -> str | None:
 def endless_state(facts: Facts) -> str | None:
     """Check that state does not grow for ever."""
     moments = _moments(facts)
-    if moments[-1].at - moments[0].at < 3_600_000:
+    if moments[-1].at - moments[0].at < _HOUR:
         raise UnknownFactsError("whether state grows for ever: the history is shorter than an hour")
     for uid, keys in moments[-1].keys.items():
         known_keys = [each.keys[uid] for each in moments if uid in each.keys]
         grew = all(one <= other for one, other in pairwise(known_keys))
         middle = known_keys[len(known_keys) // 2]
         if len(known_keys) >= _FEW and grew and keys > 100_000 and keys > 1.2 * middle:
-            hours = (moments[-1].at - moments[0].at) / 3_600_000
+            hours = (moments[-1].at - moments[0].at) / _HOUR
             return (
                 f"the keys of {uid!r} have grown from {known_keys[0]:,} to {keys:,} in {hours:.1f} hours, and never"
                 " became fewer: give its states a time-to-live (StateTtlConfig), or clear them in a timer"
@@ -248,6 +270,40 @@ def repeated_tasks(facts: Facts) -> str | None:
     return (
         f"Spark has repeated {repeated} tasks in {epochs} epochs: look in the log of the executors for what ended the"
         " first attempts, such as a lack of memory"
+    )
+
+
+def tasks_in_workers(facts: Facts) -> str | None:
+    """Check that tasks that should have homes have them."""
+    newest = _query(facts).epochs[-_FEW:]
+    if not newest:
+        raise UnknownFactsError("where tasks run: no epoch has ended yet")
+    for runs in _runs(newest).values():
+        without = sum(sum(each.fallbacks.values()) for each in runs)
+        if without:
+            why = next(reason for each in reversed(runs) for reason in each.fallbacks)
+            return (
+                f"{without:,} of {sum(each.tasks for each in runs):,} tasks of"
+                f" {_name(_query(facts), runs[-1].program, runs[-1].vertex)} in the last {len(newest)} epochs ran in"
+                f" Python workers, as no home could be had: {why}. There, an epoch may read the whole log of its task,"
+                ' and on_barrier="carry" waits for requests as "drain" does: look in the log of the executors, or set'
+                " spark.pillarbox.homes to off if this platform starts no processes"
+            )
+    return None
+
+
+def restarting_homes(facts: Facts) -> str | None:
+    """Check that homes do not end again and again. That all of an executor's end at once is one fault."""
+    moments = _moments(facts)
+    recent = [each for each in moments if each.at > moments[-1].at - _HOUR and each.home_restarts]
+    if len(recent) < _SOME:
+        return None
+    count = sum(each.home_restarts for each in recent)
+    return (
+        f"{count:,} homes were started again in {len(recent)} of the last 60 minutes, each with all of its state to"
+        " read. Likely causes: the system ended them for memory (see pillarbox memory), a function crashes or calls"
+        " os._exit(), or a function does not return within five seconds when its epoch is cancelled. The log of the"
+        " executors tells how each one ended"
     )
 
 
@@ -318,6 +374,7 @@ def slow_copies(facts: Facts) -> str | None:
 
 QUERY_RULES = (
     executor_memory,
+    container_memory,
     memory_runs_out,
     heavy_keys,
     skewed_tasks,
@@ -328,6 +385,8 @@ QUERY_RULES = (
     partitions_and_cores,
     back_pressure,
     repeated_tasks,
+    tasks_in_workers,
+    restarting_homes,
     lost_records,
     dead_letters,
     failing_calls,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from pillarbox._doctor.facts import Facts, Finding
 from pillarbox._doctor.machine_rules import MACHINE_RULES, version_skew, workers_python
-from pillarbox._doctor.query_rules import QUERY_RULES, executor_memory, partitions_and_cores
+from pillarbox._doctor.query_rules import QUERY_RULES, container_memory, executor_memory, partitions_and_cores
 from pillarbox._doctor.unknown import UnknownFactsError
 
 Rule = Callable[[Facts], str | None]
@@ -17,7 +17,7 @@ Rule = Callable[[Facts], str | None]
 RULES: Sequence[Rule] = (*MACHINE_RULES, *QUERY_RULES)
 #: Those that can find something when a query starts, and those whose facts the tasks of its first epoch tell.
 START_RULES: Sequence[Rule] = (*MACHINE_RULES, partitions_and_cores)
-FIRST_EPOCH_RULES: Sequence[Rule] = (workers_python, version_skew, executor_memory)
+FIRST_EPOCH_RULES: Sequence[Rule] = (workers_python, version_skew, executor_memory, container_memory)
 
 
 def examine(facts: Facts, rules: Sequence[Rule] = RULES) -> list[Finding]:

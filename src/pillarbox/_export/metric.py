@@ -96,6 +96,18 @@ BACK_PRESSURED = Metric(
 STATE_TIME = Metric("state.time", "counter", "s", "The time in which tasks loaded and wrote state.", OPERATOR, 1000)
 BUSIEST = Metric("busiest_task.time", "counter", "s", "The busy time of each epoch's busiest task.", OPERATOR, 1000)
 MEAN = Metric("mean_task.time", "counter", "s", "The mean busy time of each epoch's tasks.", OPERATOR, 1000)
+HOME_RESTARTS = Metric(
+    "home.restarts", "counter", "{start}", "Homes started because the one before ended, hung or was lost.", OPERATOR
+)
+HOME_COLD_STARTS = Metric("home.cold_starts", "counter", "{start}", "Homes that had nothing of the run.", OPERATOR)
+HOME_ADOPTIONS = Metric("home.adoptions", "counter", "{home}", "Homes that a new starter took over.", OPERATOR)
+FALLBACKS = Metric(
+    "tasks.fallback",
+    "counter",
+    "{task}",
+    "Tasks that ran in a Python worker although they should have homes.",
+    OPERATOR,
+)
 WATERMARK = Metric("watermark.timestamp", "gauge", "s", "The lowest watermark of a task (Unix time).", OPERATOR, 1000)
 WATERMARK_LAG = Metric(
     "watermark.lag", "gauge", "s", "The end of the newest epoch minus the lowest watermark.", OPERATOR, 1000
@@ -163,6 +175,7 @@ METRICS: tuple[Metric, ...] = (
     *(INFO, UP, STARTS, FAILURES, TRIGGER, EPOCHS, EPOCH_TIME, EPOCH_DURATION, EPOCH_NUMBER, EPOCH_END, SPARK_TIME),
     *(STATE_COMMIT, ROWS_IN, ROWS_OUT, SOURCE_ROWS, SOURCE_BACKLOG, WORKER_MEMORY, LEFT_OUT),
     *(TASKS, REPEATED, UNFINISHED, SENT, BYTES_SENT, BUSY, IDLE, BACK_PRESSURED, STATE_TIME, BUSIEST, MEAN),
+    *(HOME_RESTARTS, HOME_COLD_STARTS, HOME_ADOPTIONS, FALLBACKS),
     *(WATERMARK, WATERMARK_LAG, KEYS, TIMERS, STATE_SIZE, STATE_WRITTEN),
     *(OPERATOR_INFO, RECORDS_IN, RECORDS_OUT, LATE, DEAD_LETTERS, REQUESTS, RETRIED, COMPLETED, FAILED, TIMED_OUT),
     *(DROPPED, CACHE_HITS, IN_FLIGHT, IN_FLIGHT_MAX, LATENCY, RATE_LIMITED, COPIES, USER_COUNT, USER_MIN, USER_MAX),

@@ -29,6 +29,9 @@ _OF_VERTEX = (
     (m.STATE_TIME, "state_ms"),
     (m.BUSIEST, "busiest_ms"),
     (m.STATE_WRITTEN, "state_bytes_written"),
+    (m.HOME_RESTARTS, "home_restarts"),
+    (m.HOME_COLD_STARTS, "home_cold_starts"),
+    (m.HOME_ADOPTIONS, "home_adoptions"),
 )
 
 
@@ -66,6 +69,7 @@ def _of_vertex(vertex: VertexRun, names: Names, end: int) -> Iterator[Reading]:
         value = getattr(vertex, field)
         if value is not None:
             yield metric, head, value
+    yield m.FALLBACKS, head, sum(vertex.fallbacks.values())
     yield m.MEAN, head, vertex.busy_ms / max(1, vertex.tasks)
     watermark = vertex.watermark
     if watermark is not None and abs(watermark) > _ALL_TIME:

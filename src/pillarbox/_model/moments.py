@@ -11,6 +11,7 @@ from pillarbox._model.snapshot import EpochRun, Moment, VertexRun
 _MINUTE = 60_000
 # There are up to this many moments: the last four hours by the minute and, in less detail, all the time before.
 _MOST = 480
+_SUMS = ("epochs", "rows", "duration", "busy_ms", "back_pressured_ms", "repeated", "home_restarts", "fallbacks")
 # Counters whose values at the end are no sums.
 _LARGEST = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms", "in_flight")
 
@@ -65,6 +66,8 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
         counters=counters,
         repeated=sum(each.repeated for each in epoch.vertices),
         process_bytes=max((each.process_bytes for each in epoch.tasks if each.process_bytes), default=None),
+        home_restarts=sum(each.home_restarts for each in epoch.vertices),
+        fallbacks=sum(sum(each.fallbacks.values()) for each in epoch.vertices),
     )
 
 
@@ -82,10 +85,7 @@ def _uid(uids: dict[tuple[str, int], str], vertex: VertexRun) -> str:
 
 def together(one: Moment, other: Moment) -> Moment:
     """Return two moments as one, of which ``other`` is the later."""
-    summed = {
-        name: getattr(one, name) + getattr(other, name)
-        for name in ("epochs", "rows", "duration", "busy_ms", "back_pressured_ms", "repeated")
-    }
+    summed = {name: getattr(one, name) + getattr(other, name) for name in _SUMS}
     # The other fields are as they were at the end. (In an epoch, only those tasks run that have something to do.)
     end = {each.name: getattr(other, each.name) for each in fields(Moment)}
     end |= {"state_bytes": {**one.state_bytes, **other.state_bytes}, "keys": {**one.keys, **other.keys}}

@@ -13,7 +13,10 @@ from pillarbox._elements import TaskReport, told
 LARGEST_COUNTERS = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms")
 
 # How fields of tasks make the fields of their operator.
-_SUMS = ("records_out", "bytes_out", "busy_ms", "idle_ms", "back_pressured_ms", "state_ms")
+_SUMS = (
+    *("records_out", "bytes_out", "busy_ms", "idle_ms", "back_pressured_ms", "state_ms"),
+    *("home_restarts", "home_cold_starts", "home_adoptions"),
+)
 _LOWEST = ("watermark", "next_wake_up", "state_format")
 _LARGEST = ("rate_limited_ms", "alignment_ms", "mailbox_latency_ms")
 
@@ -57,6 +60,10 @@ class OperatorReport:
         state_syncs: how many tasks got to the store's version in which way: ``"in step"``, ``"loaded"``, ...
         state_format: as in a :class:`TaskReport`. If tasks differ, it is a format that says ``"pickle: "``.
         gauges: the lowest and the highest value of each gauge of the user's functions, by ``uid.name``.
+        home_restarts: homes that were started because the home before ended, hung or was lost.
+        home_cold_starts: homes that had nothing of the run.
+        home_adoptions: homes that a new starter took over from one that had ended.
+        fallbacks: how many tasks ran in Python workers of Spark's although they should have homes, by the reason.
     """
 
     vertex: str
@@ -89,6 +96,10 @@ class OperatorReport:
     state_syncs: dict[str, int] = field(default_factory=dict)
     state_format: str | None = None
     gauges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    home_restarts: int = 0
+    home_cold_starts: int = 0
+    home_adoptions: int = 0
+    fallbacks: dict[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return told(self, {each.name: getattr(self, each.name) for each in fields(self)})
@@ -98,8 +109,23 @@ class OperatorReports(list[OperatorReport]):
     """A list of reports, which is a table when it is printed."""
 
     def __str__(self) -> str:
-        head = ("operator", "tasks", "in", "out", "busy ms", "busiest", "state ms", "keys", "state", "limited ms")
+        head: tuple[str, ...] = (
+            "operator",
+            "tasks",
+            "in",
+            "out",
+            "busy ms",
+            "busiest",
+            "state ms",
+            "keys",
+            "state",
+            "limited ms",
+        )
         rows = [head, *map(_row, self)]
+        for name, counts in _of_homes(self).items():
+            if any(counts):
+                rows = [(*row, cell) for row, cell in zip(rows, (name, *map(_shown, counts)))]
+        head = rows[0]
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         lines = (
             [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))] for row in rows
@@ -112,6 +138,16 @@ def _row(report: OperatorReport) -> tuple[str, ...]:
     numbers = (report.tasks, report.records_in, report.records_out, report.busy_ms)
     rest = (report.state_ms, report.keys, report.state_bytes, report.rate_limited_ms)
     return (report.uid or report.vertex, *map(_shown, numbers), busiest, *map(_shown, rest))
+
+
+def _of_homes(reports: Sequence[OperatorReport]) -> dict[str, list[int]]:
+    """Return the columns that a table has only if something has happened."""
+    return {
+        "restarts": [each.home_restarts for each in reports],
+        "cold starts": [each.home_cold_starts for each in reports],
+        "adoptions": [each.home_adoptions for each in reports],
+        "in workers": [sum(each.fallbacks.values()) for each in reports],
+    }
 
 
 def _shown(number: int | None) -> str:
@@ -160,6 +196,7 @@ def _added_up(tasks: Sequence[TaskReport]) -> OperatorReport:
         most_back_pressured_ms=slowed.back_pressured_ms,
         state_syncs=dict(Counter(task.state_sync for task in tasks if task.state_sync is not None)),
         gauges=_gauges(tasks),
+        fallbacks=dict(Counter(task.fallback for task in tasks if task.fallback is not None)),
         **{name: total(name) for name in _SUMS},
         **{name: of_all(name, min) for name in _LOWEST},
         **{name: of_all(name, max) for name in _LARGEST},

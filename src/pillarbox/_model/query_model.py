@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from pillarbox._model.executors import Executors
 from pillarbox._model.failure import Failure, message_of
 from pillarbox._model.moments import Moments
 from pillarbox._model.plan import Plan
@@ -71,6 +72,7 @@ class QueryModel:
         self._clock = clock
         self._epochs: deque[EpochRun] = deque(maxlen=EPOCHS)
         self._moments = Moments()
+        self._executors = Executors()
         self._followers: list[Follower] = []
         self._feeding = threading.Lock()  # guards all of these
         self._version = 0
@@ -89,6 +91,7 @@ class QueryModel:
             if len(self._epochs) > _WITH_TASKS:
                 self._epochs[-1 - _WITH_TASKS] = replace(self._epochs[-1 - _WITH_TASKS], tasks=[])
             self._moments.add(epoch, self._plan)
+            self._executors.add(epoch)
             self._take_versions(epoch)
             self._version += 1
             for follower in self._followers:
@@ -152,7 +155,7 @@ class QueryModel:
     def snapshot(self) -> Snapshot:
         """Return what is known now."""
         with self._feeding:
-            run = replace(self._run, moments=self._moments.all())
+            run = replace(self._run, moments=self._moments.all(), executors=self._executors.all())
             return Snapshot(
                 id=self.id,
                 name=self._name,

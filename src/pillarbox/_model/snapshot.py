@@ -70,6 +70,18 @@ class TaskRun:
     process_tasks: int | None = None
     attempt: int | None = None
     versions: dict[str, str] | None = None
+    private_bytes: int | None = None
+    executor: int | None = None
+    memory_limit: int | None = None
+    home_restarts: int = 0
+    home_cold_starts: int = 0
+    home_adoptions: int = 0
+    fallback: str | None = None
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it is a task before the first shuffle, which has neither state nor timers."""
+        return self.timers is None
 
     @property
     def total_ms(self) -> int:
@@ -113,6 +125,10 @@ class VertexRun:
     state_bytes_written: int | None = None
     rate_limited_ms: int | None = None
     repeated: int = 0
+    home_restarts: int = 0
+    home_cold_starts: int = 0
+    home_adoptions: int = 0
+    fallbacks: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -167,6 +183,8 @@ class Moment:
         state_bytes: the size of the state of each vertex at the end, by uid, and ``keys``: its keys.
         lag: the time of the newest epoch minus the lowest watermark.
         process_bytes: the resident memory of the fullest worker process.
+        home_restarts: homes that were started again.
+        fallbacks: how many tasks ran in Python workers of Spark's although they should have homes.
     """
 
     at: int
@@ -185,6 +203,31 @@ class Moment:
     counters: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
     process_bytes: int | None = None
+    home_restarts: int = 0
+    fallbacks: int = 0
+
+
+@dataclass(frozen=True)
+class ExecutorRun:
+    """The tasks of a query in one executor, as they reported last.
+
+    Attributes:
+        executor: the process of its JVM; None: it is not known.
+        homes: how many processes are homes, and ``workers``: in how many Python workers of Spark's tasks ran.
+        home_bytes: the memory of its homes together, without what they share, and ``worker_bytes``: of these workers.
+        state_bytes: the approximate size of the state when it is written, and ``keys``: its keys.
+        limit: bytes that all processes of its container may use; None: there is no limit, or it is not known.
+    """
+
+    host: str
+    executor: int | None
+    homes: int
+    workers: int
+    home_bytes: int | None
+    worker_bytes: int | None
+    state_bytes: int
+    keys: int
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +240,7 @@ class Run:
         status: ``running``, ``stopped`` or ``failed``.
         settings: what was set for it, with secrets masked; ``versions``: of Python, Spark and the like in the driver.
         worker_versions: of Python and packages in workers: each combination that tasks have told, up to a few.
+        executors: those in which tasks of it live.
         moments: its epochs, added up by the minute.
         failures: why it ended, if it failed, and what else went wrong.
     """
@@ -208,6 +252,7 @@ class Run:
     settings: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     worker_versions: list[dict[str, str]] = field(default_factory=list)
+    executors: list[ExecutorRun] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 

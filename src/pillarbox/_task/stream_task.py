@@ -24,7 +24,7 @@ from pillarbox._operators.frame.rates import RATE_LIMITED
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._task.collector import rare_collections
 from pillarbox._task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
-from pillarbox._task.memory import resident_bytes
+from pillarbox._task.memory import container_limit, private_memory, resident_bytes
 from pillarbox._task.metrics import TaskMetrics
 from pillarbox._task.network.record_writer import RecordWriter
 from pillarbox._task.network.task_input import (
@@ -76,6 +76,8 @@ class StreamTask(ABC):
         life: its state, and who may work in it.
         latest_completed: the checkpoint that operators heard of last.
         attempt: which attempt of Spark's task runs the epoch, from 0; None where none does.
+        versions: of packages, in the first epoch of the task in this process.
+        executor: the process of the executor; None: it is not known.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class StreamTask(ABC):
         self.attempt: int | None = None
         self.process_tasks: int | None = None
         self.versions: dict[str, str] | None = None
+        self.executor: int | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
         """Return the mailbox's metrics; where the program asks for it, with probes by the task's clock."""
@@ -466,9 +469,12 @@ class StreamTask(ABC):
             attempt=self.attempt,
             process_tasks=self.process_tasks,
             process_bytes=resident_bytes(),
+            private_bytes=private_memory.bytes(),
             number=self.vertex.number,
             started=self.metrics.started,
             operators=self.chain.take_counts(self.metrics.records_in),
             event_times=self.chain.take_event_times(),
             versions=self.versions,
+            executor=self.executor,
+            memory_limit=None if self.versions is None else container_limit(),
         )

@@ -53,3 +53,15 @@ def test_only_settings_that_matter_are_told(monkeypatch: pytest.MonkeyPatch, cla
         "spark.pillarbox.service": f"https://{_HIDDEN}@example.org/path",
         "spark.executor.memory": "2g",
     }
+
+
+def test_settings_that_a_session_has_of_its_own_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuration, "is_classic", lambda spark: True)
+    of_session = {"spark.pillarbox.homes": "off", "spark.sql.session.timeZone": "UTC", "spark.other": "1"}
+    context = SimpleNamespace(
+        getConf=lambda: SimpleNamespace(toDebugString=lambda: "spark.pillarbox.homes=fork"), defaultParallelism=4
+    )
+    session: Any = SimpleNamespace(sparkContext=context, conf=SimpleNamespace(get=of_session.get))
+    found = settings_of(session)
+    assert (found["spark.pillarbox.homes"], found["spark.sql.session.timeZone"]) == ("off", "UTC")
+    assert "spark.other" not in found

@@ -15,7 +15,7 @@ from pillarbox._elements import report_of_text, text_of_report
 
 REPORT = TaskReport(
     **{name: number for number, name in enumerate(TaskReport.__annotations__)}  # type: ignore[arg-type]
-    | {"uid": "count", "counters": {"late": 3}, "gauges": {"size": 0.5}}
+    | {"uid": "count", "counters": {"late": 3}, "gauges": {"size": 0.5}, "fallback": "no home"}
 )
 TASK = text_of_report(REPORT)
 
@@ -58,5 +58,30 @@ def test_a_report_is_a_text_without_names():
         assert report_of_text(text_of_report(report)) == report
     assert text_of_report(plain) == '["a -> b","count",1,3,41,10,10,500,2,5,1,0,3,0,{},null,1795291200000]'
     assert report_of_text(text_of_report(plain)[:-1] + ",7]") == replace(plain, keys=7)
+    of_home = replace(plain, home_restarts=2, fallback="no process can be started")
+    assert report_of_text(text_of_report(of_home)) == of_home
+    assert report_of_text(text_of_report(replace(plain, home_restarts=1))).home_restarts == 1
     assert report_of_text(TASK[:-1] + ',"of a later version"]') == REPORT
     assert 3 * len(text_of_report(plain)) < len(json.dumps(vars(plain)))
+
+
+def observed(*tasks: TaskReport) -> dict[str, Any]:
+    return {"observedMetrics": {"pillarbox": {"tasks": [text_of_report(each) for each in tasks]}}}
+
+
+def test_what_happened_to_homes_is_added_up_and_shown_if_there_is_something():
+    plain = TaskReport("count", "count", 1, 0, 41, 10, 10, 500, 2, 5, 1, 0, 3, 0)
+    quiet = metrics(observed(plain), by="operator")
+    assert "restarts" not in str(quiet) and "in workers" not in str(quiet)
+    tasks = [
+        replace(plain, home_restarts=1, home_cold_starts=1),
+        replace(plain, subtask=1, home_restarts=2, home_adoptions=1),
+        replace(plain, subtask=2, fallback="no process can be started"),
+        replace(plain, subtask=3, fallback="no process can be started"),
+    ]
+    [found] = reports = metrics(observed(*tasks), by="operator")
+    assert (found.home_restarts, found.home_cold_starts, found.home_adoptions) == (3, 1, 1)
+    assert found.fallbacks == {"no process can be started": 2}
+    head, row = str(reports).splitlines()
+    assert head.split("  ")[-1] == "in workers" and "cold starts" in head
+    assert row.split()[-4:] == ["3", "1", "1", "2"]

@@ -155,7 +155,9 @@ function drawVertex(vertex, place, width, line, isMost) {
       box.append(svg("rect", { x, y: below + 10, width: Math.max(0, size), height: 8, class: `share ${name}` }));
       x += size;
     }
-    if (run.repeated) box.append(svg("text", { x: place.x + width - 10, y: below, class: "end bad" }, `${run.repeated} repeated`));
+    const bad = [[run.repeated, "repeated"], [run.home_restarts, "homes again"], [Object.values(run.fallbacks).reduce((sum, each) => sum + each, 0), "without home"]]
+      .filter(([count]) => count).map(([count, what]) => `${count} ${what}`);
+    if (bad.length) box.append(svg("text", { x: place.x + width - 10, y: below, class: "end bad" }, bad.join(" · ")));
   }
   return box;
 }
@@ -208,7 +210,8 @@ function drawGantt(epoch, plan) {
     picture.append(svg("text", { x: 0, y: y + 12, class: lane.kind === "spark" ? "" : "name" }, cut(lane.name, 27)));
     for (const bar of lane.bars) {
       const label = lane.kind === "spark" ? `${bar.name}: ${duration(bar.end - bar.start)}`
-        : `subtask ${bar.subtask}: ${duration(bar.end - bar.start)}, busy ${duration(bar.busy)}, back-pressured ${duration(bar.back_pressured)}, ${number(bar.records_in)} records${bar.attempt ? `, attempt ${bar.attempt + 1}` : ""}`;
+        : `subtask ${bar.subtask}: ${duration(bar.end - bar.start)}, busy ${duration(bar.busy)}, back-pressured ${duration(bar.back_pressured)}, ${number(bar.records_in)} records${bar.attempt ? `, attempt ${bar.attempt + 1}` : ""}`
+          + `${bar.home_restarts ? ", home started again" : ""}${bar.home_cold_starts ? ", home without state" : ""}${bar.home_adoptions ? ", home taken over" : ""}${bar.fallback ? `, in a Python worker: ${bar.fallback}` : ""}`;
       const x = scale(bar.start), size = Math.max(1.5, scale(bar.end) - x);
       picture.append(svg("rect", { x, y, width: size, height: ROW - 5, class: lane.kind === "spark" ? "spark" : bar.attempt ? "bad-bar" : "busy" }, svg("title", {}, label)));
       if (lane.kind === "task" && bar.back_pressured) {

@@ -26,6 +26,7 @@ _TOLD = re.compile(
 )
 # Settings that a session may have of its own.
 _OF_SESSION = (
+    "spark.pillarbox.homes",
     "spark.sql.shuffle.partitions",
     "spark.sql.session.timeZone",
     "spark.sql.execution.arrow.maxRecordsPerBatch",

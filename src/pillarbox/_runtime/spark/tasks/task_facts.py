@@ -85,6 +85,7 @@ class TaskFacts(NamedTuple):
         time: the time of the micro-batch (epoch ms), where it is known.
         clock: the log of the clock that the task goes by, as one of an epoch that runs again for a recording; None: it
             goes by the clock of its machine.
+        executor: the process of the executor; None: it is not known.
     """
 
     layout: Layout
@@ -98,6 +99,7 @@ class TaskFacts(NamedTuple):
     attempt: int | None = None
     time: int = 0
     clock: bytes | None = None
+    executor: int | None = None
 
     @staticmethod
     def here(program: ProgramLayout) -> TaskFacts:

@@ -27,6 +27,7 @@ from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.recorded import RecordedTask
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
+from pillarbox._runtime.spark.worker.executor import executor_here
 from pillarbox._task.vertex import WAKE_CHANNEL
 
 _log = logging.getLogger("pillarbox")
@@ -80,7 +81,7 @@ class TaskHost:
         self._handle = handle
         self._store = _SparkChunkStore(chunks)
         self._ran: set[int] = set()
-        self._facts = TaskFacts.here(self._program)
+        self._facts = TaskFacts.here(self._program)._replace(executor=executor_here())
         self._recorded = RecordedTask.here()
         # Where the subtasks of this task of Spark's live, which all lie in one state partition.
         self._tasks: LevelTasks | Relay | None = None

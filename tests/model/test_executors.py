@@ -1,0 +1,160 @@
+"""Executors, added up from the reports of tasks, and the memory that each needs."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pillarbox._model.executor_memory import ExecutorMemory, executor_memory_of
+from pillarbox._model.executors import Executors
+from pillarbox._model.progress import epoch_of
+from pillarbox._model.snapshot import ExecutorRun, Snapshot
+from tests.model.made import keyed, model, progress, source
+
+MIB = 1 << 20
+SETTINGS = {
+    "spark.master": "k8s://cluster",
+    "spark.executor.cores": "4",
+    "spark.executor.memory": "2g",
+    "spark.executor.memoryOverhead": "2800m",
+    "spark.python.daemon.module": "pillarbox.daemon",
+}
+
+
+def home(subtask: int, **values: Any) -> Any:
+    """The report of a task in a home of its own."""
+    told = {"host": "one", "executor": 7, "process": 100 + subtask, "private_bytes": 30 * MIB, **values}
+    return keyed(subtask=subtask, **told)
+
+
+def query(*epochs: list[Any], **settings: str) -> Snapshot:
+    made = model()
+    for number, reports in enumerate(epochs):
+        made.progressed(progress(number, *reports))
+    found = made.snapshot()
+    return replace(found, run=replace(found.run, settings={**SETTINGS, **settings}))
+
+
+def memory(*epochs: list[Any], **settings: str) -> ExecutorMemory:
+    [found] = executor_memory_of(query(*epochs, **settings))
+    return found
+
+
+def terms(found: ExecutorMemory) -> dict[str, int]:
+    return {each.name: each.bytes for each in found.terms}
+
+
+def test_each_executor_has_its_processes_and_their_state() -> None:
+    found = query(
+        [
+            source(host="one", executor=7, process=50, private_bytes=20 * MIB),
+            *(home(each, keys=5, state_bytes=100, memory_limit=1 << 30) for each in (0, 1)),
+            home(2, host="two", executor=7, process=100),
+            home(3, executor=8),
+        ]
+    )
+    one, other, two = found.run.executors
+    assert one == ExecutorRun("one", 7, 2, 1, 60 * MIB, 20 * MIB, 200, 10, 1 << 30)
+    assert (other.host, other.executor, other.homes, other.workers, other.limit) == ("one", 8, 1, 0, None)
+    assert (two.host, two.homes, two.home_bytes, two.worker_bytes) == ("two", 1, 30 * MIB, 0)
+
+
+def test_a_task_that_does_not_tell_its_executor_is_in_the_only_one_of_its_host() -> None:
+    read = source(host="one", process=50, private_bytes=20 * MIB, memory_limit=1 << 30)
+    [found] = query([read, home(0)]).run.executors
+    assert (found.executor, found.homes, found.workers, found.limit) == (7, 1, 1, 1 << 30)
+    several = query([read, home(0), home(1, executor=8)]).run.executors
+    assert [(each.executor, each.homes, each.workers) for each in several] == [(7, 1, 0), (8, 1, 0)]
+
+
+def test_tasks_without_work_still_live_where_they_were() -> None:
+    [found] = query([home(0, keys=5), home(1, keys=6)], [home(1, keys=7)]).run.executors
+    assert (found.homes, found.keys, found.home_bytes) == (2, 12, 60 * MIB)
+
+
+def test_a_task_that_moves_leaves_its_process() -> None:
+    moved = home(0, process=200, private_bytes=40 * MIB)
+    [found] = query([home(0), home(1)], [moved]).run.executors
+    assert (found.homes, found.home_bytes) == (2, 70 * MIB)
+    gone = query([home(0, memory_limit=5)], [home(0, host="two", process=9)])
+    assert [(each.host, each.limit) for each in gone.run.executors] == [("two", None)]
+
+
+def test_workers_of_a_source_are_forgotten_after_a_while() -> None:
+    first = [source(host="one", executor=7, process=50, subtask=9), home(0)]
+    for epochs, workers in ((19, 1), (20, 0)):
+        [found] = query(first, *([home(0)] for _ in range(epochs))).run.executors
+        assert found.workers == workers
+
+
+def test_it_does_not_grow_with_the_processes_and_executors_that_were_there() -> None:
+    executors, sizes = Executors(), []
+    for number in range(100):
+        at = {"host": f"host {number}", "process": 100 + number, "private_bytes": 1, "memory_limit": 1}
+        executors.add(epoch_of(progress(number, source(**at), home(0, **at))))
+        if number in (50, 99):
+            sizes.append(len(pickle.dumps(executors)))
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.02)
+
+
+def test_processes_that_do_not_tell_their_memory_are_not_added_up() -> None:
+    [found] = query([home(0), home(1, private_bytes=None)]).run.executors
+    assert found.home_bytes is None
+    assert query([keyed()]).run.executors == []  # a report of a former version
+
+
+def test_the_formula() -> None:
+    found = memory([home(each, keys=1000, state_bytes=10_000, bytes_out=500, memory_limit=1 << 40) for each in (0, 1)])
+    assert terms(found) == {
+        "JVM besides its heap": 384 * MIB,
+        "shared": 310 * MIB,
+        "workers": 8 * 25 * MIB,
+        "homes": 2 * 30 * MIB,
+        "state": 2000 * 350 + 4 * 20_000,
+        "records": 3 * 1000,
+    }
+    assert found.computed == sum(terms(found).values())
+    # What is measured stands for homes and state.
+    assert found.needed == found.computed - terms(found)["homes"] - terms(found)["state"] + 60 * MIB
+    assert found.overhead == 1300 * MIB
+    assert (found.heap, found.limit, found.name) == (2048 * MIB, (2048 + 2800) * MIB, "one, process 7")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reports", "name", "size"),
+    [
+        ({"spark.python.daemon.module": "pyspark.daemon"}, [home(0)], "workers", 8 * 95),
+        ({"spark.pillarbox.homes": "off", "spark.executor.cores": "1"}, [*map(home, range(5))], "workers", 5 * 25),
+        ({"spark.pillarbox.homes": "off"}, [home(0)], "homes", 0),
+        ({}, [home(0, fallback="no process can be started")], "homes", 0),
+        ({"spark.executor.memory": "8g"}, [home(0)], "JVM besides its heap", 819.2),
+        ({"spark.master": "local[3]", "cores": "3"}, [home(0)], "workers", 6 * 25),
+    ],
+)
+def test_what_a_term_depends_on(settings: dict[str, str], reports: list[Any], name: str, size: float) -> None:
+    assert terms(memory(reports, **settings))[name] == pytest.approx(size * MIB, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told", "limit"),
+    [
+        ({"spark.master": "local[4]"}, None, None),
+        ({"spark.master": "local[4]"}, 5 << 30, 5 << 30),
+        ({"spark.master": "yarn", "spark.executor.memoryOverhead": ""}, None, (2048 + 384) * MIB),
+        ({"spark.executor.memoryOverhead": ""}, None, round(1.4 * 2048) * MIB),
+        ({"spark.executor.memoryOverhead": "", "spark.executor.memoryOverheadFactor": "0.5"}, None, 3072 * MIB),
+        ({"spark.executor.pyspark.memory": "1g"}, None, (2048 + 2800 + 1024) * MIB),
+        ({}, 1 << 30, 1 << 30),
+    ],
+)
+def test_the_limit_of_a_container(settings: dict[str, str], told: int | None, limit: int | None) -> None:
+    found = memory([home(0, memory_limit=told)], **settings).limit
+    assert found == (None if limit is None else pytest.approx(limit, abs=MIB))
+
+
+def test_the_records_of_the_largest_epoch_are_divided_among_executors() -> None:
+    found = executor_memory_of(query([home(0, bytes_out=900), home(1, host="two")], [home(0, bytes_out=10)]))
+    assert [terms(each)["records"] for each in found] == [3 * 450] * 2
