@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pyspark.daemon import manager
 
-from pillarbox._runtime.spark.homes.starter import import_and_freeze
+from pillarbox._runtime.spark.homes.imports import import_and_freeze
 
 __all__: list[str] = []
 

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import NoReturn
 
 from pillarbox._runtime.spark.homes import starter
+from pillarbox._runtime.spark.homes.imports import import_and_freeze
 
 
 class Forks:
@@ -42,7 +43,7 @@ class Forks:
 
 def serve() -> None:
     """Fork starters, until the tests close the socket."""
-    starter.import_and_freeze()
+    import_and_freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended
     asked = socket.socket(fileno=os.dup(0))
     while True:

@@ -99,7 +99,7 @@ def test_a_subtask_lives_in_one_process(executor: Executor, notes: Path, mode: s
 
 STARTS_HERE = """
 import importlib, sys, zipimport
-from pillarbox._runtime.spark.homes.starter import import_and_freeze
+from pillarbox._runtime.spark.homes.imports import import_and_freeze
 import_and_freeze()
 assert not [each for each in sys.path_importer_cache.values() if isinstance(each, zipimport.zipimporter)]
 before = set(sys.modules)

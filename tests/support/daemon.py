@@ -7,7 +7,7 @@ import os
 from pyspark.daemon import manager
 
 from pillarbox._runtime.spark.homes import sockets
-from pillarbox._runtime.spark.homes.starter import import_and_freeze
+from pillarbox._runtime.spark.homes.imports import import_and_freeze
 from tests.support.forked_python import JVM
 
 if JVM in os.environ:

@@ -17,7 +17,6 @@ been idle for long; and with the starter, which ends with its executor.
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -26,15 +25,13 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 import warnings
-import zipimport
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, NoReturn
 
 from pillarbox._runtime.spark.homes.home import LEAVE_SECONDS, Home, HomeFacts, leave
+from pillarbox._runtime.spark.homes.imports import import_all, import_and_freeze
 from pillarbox._runtime.spark.homes.keeper import SIGNAL, python_command
 from pillarbox._runtime.spark.homes.sockets import peer_pid
 
@@ -45,20 +42,6 @@ _IDLE_SECONDS = 600.0
 # A home that does not end by itself is killed a little later than it would end by itself.
 _KILL_SECONDS = LEAVE_SECONDS + 1.0
 _LINE_BYTES = 1 << 16
-# Processes share the modules that are imported before a fork; each further import costs each process memory and time.
-_NEEDED = (
-    "pandas",
-    "pyarrow.compute",
-    "pyarrow.pandas_compat",
-    "pyspark.worker",
-    "pyspark.sql.streaming.stateful_processor_util",
-    "pyspark.sql.streaming.proto.StateMessage_pb2",
-    "pillarbox._api",  # functions of the user's refer to it
-    "pillarbox.functions",
-    "pillarbox.async_retry_predicates",
-    "pillarbox._runtime.spark.worker.source_host",
-    "pillarbox._runtime.spark.worker.task_host",
-)
 
 _log = logging.getLogger("pillarbox")
 
@@ -372,24 +355,6 @@ def run_spawned(facts: list[Any], lifeline: int, tells: int) -> NoReturn:
     """Be a home that is a process of its own from the start."""
     import_all()
     run_home(HomeFacts(*facts), lifeline, tells)
-
-
-def import_all() -> None:
-    """Import what homes and workers need."""
-    for name in _NEEDED:
-        import_module(name)
-
-
-def import_and_freeze() -> None:
-    """Import what homes and workers need, so that processes forked from this one share it."""
-    import_all()
-    # Else each process reads the directories of PySpark's archives again when Spark tells it of new files: a fifth of a
-    # second, and 20 MB. (Python finds them again, already read, when it next imports something.)
-    for path, finder in list(sys.path_importer_cache.items()):
-        if isinstance(finder, zipimport.zipimporter):
-            del sys.path_importer_cache[path]
-    gc.collect()
-    gc.freeze()  # no collection is to touch what was here before the fork
 
 
 def _watch(pid: int) -> int | None:
