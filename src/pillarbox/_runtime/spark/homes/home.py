@@ -28,6 +28,7 @@ from pillarbox._runtime.spark.homes import surroundings
 from pillarbox._runtime.spark.homes.sockets import listen, peer_pid
 from pillarbox._runtime.spark.homes.wire import Kind, Visit
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
+from pillarbox._runtime.spark.tasks.leaving import run_exit_handlers
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
@@ -176,7 +177,7 @@ class _Guest:
         self._residency.close_all()
 
     def _serve(self, visit: Visit, channel: Channel) -> None:
-        surroundings.enter(visit.surroundings)
+        surroundings.enter(visit.surroundings, lambda number: _value(channel, number))
         channel.send((Kind.WELCOME, self._tasks is not None))
         if self._tasks is None:
             self._tasks = LevelTasks(pickle.loads(channel.receive_bytes()), self._residency)
@@ -184,12 +185,14 @@ class _Guest:
             epoch = channel.receive()
             try:
                 wakes_up = self._run_epoch(channel, *epoch)
+                added = surroundings.taken()
             except BaseException as error:
+                surroundings.drop()
                 if channel.is_lost:
                     raise LostError from None
-                channel.send((Kind.FAILED, type(error).__name__, str(error), surroundings.taken()))
+                channel.send((Kind.FAILED, type(error).__name__, str(error)))
             else:
-                channel.send((Kind.DONE, wakes_up, surroundings.taken()))
+                channel.send((Kind.DONE, wakes_up, added))
 
     def _run_epoch(self, channel: Channel, place: tuple[int, int], facts: TaskFacts) -> int | None:
         assert self._tasks is not None
@@ -205,6 +208,11 @@ class _Guest:
             except LostError:
                 epoch.close()
                 raise
+
+
+def _value(channel: Channel, number: int) -> bytes:
+    channel.send((Kind.VALUE, number))
+    return channel.receive_bytes()
 
 
 def _buffers(channel: Channel) -> Iterator[list[Buffer]]:
@@ -364,6 +372,8 @@ def refuse(channel: Channel) -> None:
 
 def leave(status: int) -> NoReturn:
     """End the process, without waiting for threads of the user's."""
+    if status == 0:
+        run_exit_handlers()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

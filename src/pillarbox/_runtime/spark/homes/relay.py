@@ -110,7 +110,7 @@ class Relay:
             except OSError:  # it has just ended
                 continue
             try:
-                self._enter(channel, Visit(request["place"], attempt, surroundings.here()), request["secret"])
+                self._enter(channel, Visit(request["place"], attempt, surroundings.here(None)), request["secret"])
             except LostError:  # it ends, or hangs
                 channel.close()
                 continue
@@ -121,11 +121,14 @@ class Relay:
     def _enter(self, channel: Channel, visit: Visit, secret: str) -> None:
         channel.send_bytes(secret.encode())
         channel.send(visit)
-        kind, has_level = channel.receive()
+        kind, told = channel.receive()
+        while kind is Kind.VALUE:
+            channel.send_bytes(surroundings.value(told))
+            kind, told = channel.receive()
         if kind is Kind.LATE:
             channel.close()
             raise OperatorError("a newer attempt of this task of Spark's has reached the home of its state partition")
-        if not has_level:
+        if not told:
             channel.send(self._vertices)
         channel.set_timeout(None)
 
@@ -183,9 +186,7 @@ class Relay:
                 surroundings.add(added)
                 return wakes_up  # type: ignore[no-any-return]
             else:
-                name, text, added = told
-                surroundings.add(added)
-                raise told_elsewhere(name, text)
+                raise told_elsewhere(*told)
 
     def close(self) -> None:
         """Let the home go; it keeps its tasks."""

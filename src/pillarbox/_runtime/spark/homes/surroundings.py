@@ -1,78 +1,192 @@
-"""What code in a Python worker of Spark's sees around it, carried to a home: the home looks like its caller's worker.
+"""The surroundings of code in one of Spark's Python workers, reproduced in a home.
 
-A home may serve several workers at a time, each in a thread of its own, so what Spark keeps once for a process (the
-task's context) is one for each thread there; what is the same for all workers of an application is set once.
+A home may serve several workers at a time, each in a thread of its own. So the task's context, of which Spark has one
+for a process, is one for each thread here. Everything else is the same for all workers of an application.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
+import logging
 import os
+import pickle
 import sys
 import threading
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-# Accumulators that code has added to: number, parameter and what was added, for one that the driver made.
-Added = list[tuple[int, Any, Any]]
+from pyspark import cloudpickle
+
+from pillarbox._runtime.spark.tasks import accumulators
+
+if TYPE_CHECKING:
+    from pyspark.core.broadcast import Broadcast
+
+_log = logging.getLogger("pillarbox")
 
 
 class Surroundings(NamedTuple):
-    """Of a worker, while it runs a task.
+    """A worker's surroundings while it runs a task.
+
+    They are plain data: a home reads them before it can find the user's modules.
 
     Attributes:
         context: the fields of Spark's ``TaskContext``.
-        files: the folder of shipped files.
-        broadcasts: by number, the file with the value, or, where it has none, the value in a list of one.
+        process: the state of the worker's process, or None if it is that of the connection's visit before.
+        broadcasts: maps each number to the file with the value, or to None if the home has to ask for the value.
     """
 
     context: dict[str, Any]
+    process: bytes | None
+    broadcasts: dict[int, str | None]
+
+
+class _ProcessState(NamedTuple):
+    """The settings that a process has once, whatever thread looks at them.
+
+    Attributes:
+        directory: the working directory, or None if it was removed.
+        files: the folder of shipped files.
+    """
+
     environment: dict[str, str]
-    working_directory: str
+    directory: str | None
     path: list[str]
     files: str | None
-    broadcasts: dict[int, str | list[Any]]
+
+    @staticmethod
+    def here() -> _ProcessState:
+        from pyspark import SparkFiles
+
+        path = [str.__str__(entry) for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries
+        return _ProcessState(dict(os.environ), _directory(), path, SparkFiles._root_directory)
+
+    @staticmethod
+    def of_bytes(content: bytes) -> _ProcessState:
+        return _ProcessState(*json.loads(content))
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(self).encode()
 
 
-def here() -> Surroundings:
-    """Return the surroundings of this worker."""
-    from pyspark import SparkFiles, TaskContext
+def _directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def here(sent: bytes | None) -> Surroundings:
+    """Return the surroundings of this worker.
+
+    Args:
+        sent: the state of the process that the home got last through the same connection, or None.
+    """
+    from pyspark import TaskContext
     from pyspark.core.broadcast import _broadcastRegistry
 
     context = TaskContext.get()
+    fields = {} if context is None else vars(context)
+    process = _ProcessState.here().to_bytes()
     return Surroundings(
-        {} if context is None else dict(vars(context)),
-        dict(os.environ),
-        os.getcwd(),
-        list(sys.path),
-        SparkFiles._root_directory,
-        {number: getattr(each, "_path", None) or [each.value] for number, each in _broadcastRegistry.items()},
+        # Not what functions in the worker have set on the object.
+        {name: value for name, value in fields.items() if name in TaskContext.__annotations__},
+        None if process == sent else process,
+        {number: getattr(each, "_path", None) for number, each in _broadcastRegistry.items()},
     )
 
 
+def value(number: int) -> bytes:
+    """Return the pickled value of one of this worker's broadcast variables."""
+    from pyspark.core.broadcast import _broadcastRegistry
+
+    found = _broadcastRegistry[number].value
+    try:
+        return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # its class is in no module
+        pickled: bytes = cloudpickle.dumps(found)  # type: ignore[no-untyped-call]
+        return pickled
+
+
 _thread = threading.local()
-# The fields of the context that was entered last, which threads of the user's see.
+# The fields of the context that was entered last, which user threads see.
 _last: list[dict[str, Any]] = [{}]
+# The state of the process at the visit before.
+_last_process: list[_ProcessState] = []
+# The broadcast variables of each thread's tasks.
+_numbers: dict[int, frozenset[int]] = {}
 _lock = threading.Lock()
 
 
-def enter(found: Surroundings) -> None:
-    """Have these around the calling thread, a home's."""
+def enter(found: Surroundings, value_of: Callable[[int], bytes]) -> None:
+    """Put these surroundings around the calling thread, one of a home.
+
+    Args:
+        value_of: returns the pickled value of a broadcast variable without a file, from the worker.
+    """
+    with _lock:
+        if found.process is not None:
+            _set_process(_ProcessState.of_bytes(found.process))
+    _set_broadcasts(found.broadcasts, value_of)
+    _set_context(found.context)
+    accumulators.collect_for_this_thread()
+
+
+def taken() -> bytes | None:
+    """Return the additions to accumulators in the calling thread's epoch, or None. See `accumulators.taken`."""
+    return accumulators.taken()
+
+
+def drop() -> None:
+    """Forget the additions to accumulators in the calling thread's epoch, which has failed."""
+    accumulators.drop()
+
+
+def add(added: bytes | None) -> None:
+    """Add to this worker's accumulators what functions have added in a home. See `accumulators.add`."""
+    accumulators.add(added)
+
+
+def _set_process(new: _ProcessState) -> None:
+    """Apply the worker's changes since the visit before, except where functions have changed the same thing here."""
     from pyspark import SparkFiles
 
-    _set_context(found.context)
-    with _lock:
-        if os.environ != found.environment:
-            for name in os.environ.keys() - found.environment.keys():
-                del os.environ[name]
-            os.environ.update(found.environment)
-        if sys.path != found.path:
-            sys.path[:] = found.path
-            importlib.invalidate_caches()
-        if os.getcwd() != found.working_directory:
-            os.chdir(found.working_directory)
-        SparkFiles._root_directory = found.files
-        SparkFiles._is_running_on_worker = True
-        _set_broadcasts(found.broadcasts)
+    old = _last_process[0] if _last_process else _ProcessState.here()
+    _last_process[:] = [new]
+    for name in old.environment.keys() | new.environment.keys():
+        before, after = old.environment.get(name), new.environment.get(name)
+        if before == after or os.environ.get(name) != before:
+            continue
+        if after is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = after
+    if old.path != new.path:
+        sys.path[:] = _merged(sys.path, old.path, new.path)
+        importlib.invalidate_caches()
+    if new.directory is not None and old.directory != new.directory and _directory() == old.directory:
+        try:
+            os.chdir(new.directory)
+        except OSError as error:
+            _log.warning("a home cannot enter the working directory of its worker: %s", error)
+    SparkFiles._root_directory = new.files
+    SparkFiles._is_running_on_worker = True
+
+
+def _merged(here: list[str], old: list[str], new: list[str]) -> list[str]:
+    """Return the entries of ``here`` with the changes from ``old`` to ``new``."""
+    if here == old:
+        return list(new)
+    merged = [entry for entry in here if entry not in old or entry in new]
+    after = 0
+    for entry in new:
+        if entry in merged:
+            after = merged.index(entry) + 1
+        elif entry not in old:
+            merged.insert(after, entry)
+            after += 1
+    return merged
 
 
 def _set_context(fields: dict[str, Any]) -> None:
@@ -84,7 +198,7 @@ def _set_context(fields: dict[str, Any]) -> None:
 
 
 def _context_of_thread() -> Any:
-    """Return a task's context that is another one in each thread; threads of the user's have the latest one."""
+    """Return a task context with separate fields for each thread; user threads see the latest fields."""
     from pyspark import TaskContext
 
     class _ContextOfThread(TaskContext):
@@ -95,40 +209,37 @@ def _context_of_thread() -> Any:
     return object.__new__(_ContextOfThread)
 
 
-def _set_broadcasts(wanted: dict[int, str | list[Any]]) -> None:
+def _set_broadcasts(found: dict[int, str | None], value_of: Callable[[int], bytes]) -> None:
     from pyspark.core.broadcast import Broadcast, _broadcastRegistry
 
-    for number, content in wanted.items():
+    for number, file in found.items():
         known = _broadcastRegistry.get(number)
-        if isinstance(content, list):
+        if file is None:
             if known is None:
-                made = _broadcastRegistry[number] = Broadcast(path="")  # nothing is read until somebody asks for it
-                made._value = content[0]
+                pickled = value_of(number)
+                _broadcastRegistry.setdefault(number, _pickled_broadcast(pickled))
         elif known is None:
-            _broadcastRegistry[number] = Broadcast(path=content)
+            _broadcastRegistry[number] = Broadcast(path=file)
         else:
-            known._path = content  # functions hold this object, and may not have read the value yet
-    for number in _broadcastRegistry.keys() - wanted.keys():
-        del _broadcastRegistry[number]
-
-
-def taken() -> Added:
-    """Return what was added to accumulators in this home since the last call, by any thread."""
-    from pyspark.accumulators import _accumulatorRegistry
-
-    added: Added = []
+            known._path = file  # functions hold this object, and may not have read the value yet
     with _lock:
-        for number, accumulator in list(_accumulatorRegistry.items()):
-            zero = accumulator.accum_param.zero(accumulator._value)
-            value, accumulator._value = accumulator._value, zero
-            if number >= 0 and value != zero:
-                added.append((number, accumulator.accum_param, value))
-    return added
+        _numbers[threading.get_ident()] = frozenset(found)
+        for number in _broadcastRegistry.keys() - frozenset().union(*_numbers.values()):
+            del _broadcastRegistry[number]
 
 
-def add(added: Added) -> None:
-    """Add to accumulators of this worker what was added to them in a home: Spark takes it from here."""
-    from pyspark.accumulators import _deserialize_accumulator
+def _pickled_broadcast(pickled: bytes) -> Broadcast[Any]:
+    """Return a broadcast variable whose value is unpickled when a function first reads it."""
+    from pyspark.core.broadcast import Broadcast
 
-    for number, parameter, value in added:
-        _deserialize_accumulator(number, parameter.zero(value), parameter).add(value)
+    class _PickledBroadcast(Broadcast[Any]):
+        def load_from_path(self, path: str) -> Any:
+            nonlocal pickled
+            with reading:
+                if not hasattr(self, "_value"):
+                    self._value = pickle.loads(pickled)
+                    pickled = b""
+            return self._value
+
+    reading = threading.Lock()
+    return _PickledBroadcast(path="")

@@ -9,6 +9,7 @@ while that one writes. The exception is how an epoch begins.
 | relay | ``Visit``                                   | who comes                                                    |
 | home  | ``WELCOME``, whether it has the level       | it comes in, and sends the level if it is asked for          |
 | home  | ``LATE``                                    | it does not: a newer attempt has been here                   |
+| home  | ``VALUE``, number                           | give a broadcast variable's pickled value (bytes)            |
 | relay | subtask, ``TaskFacts``                      | run an epoch                                                 |
 | home  | ``MORE``                                    | give the next buffers; the answer is a list, or None at last |
 | home  | ``GET``, chunk, whether it may be missing   | read from Spark's state; the answer is bytes, or None        |
@@ -16,7 +17,7 @@ while that one writes. The exception is how an epoch begins.
 | home  | ``REMOVE``, chunk                           | remove from Spark's state                                    |
 | home  | ``OUT``, buffers                            | emit them                                                    |
 | home  | ``DONE``, next wake-up, accumulators        | the epoch's end                                              |
-| home  | ``FAILED``, kind, text, accumulators        | the epoch's other end                                        |
+| home  | ``FAILED``, kind, text                      | the epoch's other end                                        |
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Kind(IntEnum):
     FAILED = 6
     WELCOME = 7
     LATE = 8
+    VALUE = 9
 
 
 class Visit(NamedTuple):
