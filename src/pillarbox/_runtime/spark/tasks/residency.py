@@ -165,11 +165,12 @@ class Residency:
         return task  # type: ignore[return-value]
 
     def _close_older_runs(self, run: str, query: str) -> None:
+        runs = set(self.runs)
+        for older in [older for older, of_query in self._queries.items() if of_query == query and older != run]:
+            self.close_run(older)
+        self._queries = {each: of_query for each, of_query in self._queries.items() if each in runs}
         if query and run:
             self._queries[run] = query
-            for older, of_query in list(self._queries.items()):
-                if of_query == query and older != run:
-                    self.close_run(older)
 
     def _close(self, place: _Place) -> None:
         task = self._residents.pop(place)
@@ -209,6 +210,8 @@ class Residency:
         for place in places:
             self._close(place)
         self._queries.pop(run, None)
+        if places:
+            self._collect()
         return len(places)
 
     def close_all(self) -> None:
@@ -232,23 +235,28 @@ class Residency:
         them. Other workers and homes freeze nothing: to unfreeze their own objects would be to unfreeze those that
         they share with the process that they were forked from, and the next collection would write into each of them.
         """
-        now = self._worked()
-        if now - self._collected_at >= self._collecting_took / _COLLECTING:
-            if self._has_frozen:
-                gc.unfreeze()
-            gc.collect()
-            self._collected_at = self._worked()
-            self._collecting_took = self._collected_at - now
+        if self._worked() - self._collected_at >= self._collecting_took / _COLLECTING:
+            self._collect()
         else:
             # Objects that the epoch left behind are young, and need not be kept until then. A task that has ended was
             # made after the last of these calls, so that it can be collected without a look at older objects.
             gc.collect(2 if self._has_ended else 1)
-        self._has_ended = False
+            self._has_ended = False
         if self._stay:
             pa.default_memory_pool().release_unused()
         elif self._has_frozen or len(gc.get_objects()) > _MANY_OBJECTS:
             gc.freeze()
             self._has_frozen = True
+
+    def _collect(self) -> None:
+        """Look for cycles among all objects but those that were frozen before this process was forked."""
+        began = self._worked()
+        if self._has_frozen:
+            gc.unfreeze()
+        gc.collect()
+        self._collected_at = self._worked()
+        self._collecting_took = self._collected_at - began
+        self._has_ended = False
 
 
 def _clock_of(facts: TaskFacts) -> ReplayedClock | None:
