@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pillarbox import MapFunction, StreamExecutionEnvironment
+from pillarbox._runtime.spark.homes.keeper import SIGNAL
 from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.residency import Residency
@@ -21,7 +22,8 @@ MODELS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Model:
-    pass
+    def __init__(self) -> None:
+        self.itself = self
 
 
 class Scores(MapFunction):
@@ -29,7 +31,6 @@ class Scores(MapFunction):
 
     def open(self, runtime_context):
         self.model = Model()
-        self.model.itself = self.model
         MODELS.add(self.model)
 
     def map(self, row):
@@ -69,10 +70,10 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Residency:
 def starter(monkeypatch: pytest.MonkeyPatch) -> Any:
     made = Starter()
     monkeypatch.setattr(closing, "of_this_worker", lambda: made)
-    before = signal.getsignal(closing.SIGNAL)
+    before = signal.getsignal(SIGNAL)
     yield made
     made.answers.set()
-    signal.signal(closing.SIGNAL, before)
+    signal.signal(SIGNAL, before)
 
 
 def scoring(run: str, mode: str = "fork") -> Query:
@@ -88,7 +89,7 @@ def test_functions_without_close_are_let_go_when_their_query_has_ended(worker: R
     assert starter.has_asked.wait(60)
     assert query.run_batch([1]) == [1]
     assert starter.requests == [("holds", "run")], "one request for all epochs"
-    signal.raise_signal(closing.SIGNAL)  # as the starter does
+    signal.raise_signal(SIGNAL)  # as the starter does
     assert starter.requests[1:] == [("over", ["run"]), ("closed", "run")]
     assert len(MODELS) == len(worker) == 0
 

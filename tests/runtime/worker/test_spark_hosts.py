@@ -28,6 +28,7 @@ from pillarbox._runtime.spark.worker.restore_host import Router
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
+from pillarbox._state.log.many_objects import collector_paused
 from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
 from pillarbox._state.savepoint.table import Table
 from pillarbox._unpickle import loads
@@ -280,6 +281,10 @@ def test_homes_freeze_nothing(monkeypatch):
     for second in range(0, 1000, 10):
         worked.now = float(second)
         home.spare_the_collector()
+    assert gc.get_freeze_count() > 0
+    with collector_paused():  # as while a home reads state
+        objects = [[number] for number in range(200_000)]
+    assert len(objects) == 200_000
 
 
 def test_a_task_that_ends_is_freed_without_a_look_at_what_was_there_before(worker, monkeypatch):

@@ -43,8 +43,8 @@ _LEAVE_WITHIN_SECONDS = 10.0
 # clock: cycles come of work; a worker that only waits makes none, and would look for them in its next epoch.
 _COLLECTING = 0.01
 
-# A worker with fewer objects of its own than these leaves them to the collector: a look at them takes some ms.
-_MANY_OBJECTS = 200_000
+# A worker with fewer objects of its own leaves them to the collector, which looks at so many in some milliseconds.
+_MANY_OBJECTS = 50_000
 
 # So many collections of young objects are never between two of Python's own full collections.
 _NEVER = 1_000_000_000
@@ -232,8 +232,8 @@ class Residency:
         State has no cycles as a rule, and needs no collector. For state with cycles, there is a full collection from
         time to time: so rarely that it takes a small share of the work. In a home, nothing else starts one. PySpark's
         daemon starts one after each task, which takes a second for a million keys: a worker with many objects freezes
-        them. Other workers and homes freeze nothing: to unfreeze their own objects would be to unfreeze those that
-        they share with the process that they were forked from, and the next collection would write into each of them.
+        them. Other workers and homes freeze nothing, if objects were frozen before they were forked: unfrozen, those
+        would no longer be shared, since the next collection writes into each of them.
         """
         if self._worked() - self._collected_at >= self._collecting_took / _COLLECTING:
             self._collect()
@@ -244,7 +244,7 @@ class Residency:
             self._has_ended = False
         if self._stay:
             pa.default_memory_pool().release_unused()
-        elif self._has_frozen or len(gc.get_objects()) > _MANY_OBJECTS:
+        elif self._has_frozen or not gc.get_freeze_count() or len(gc.get_objects()) > _MANY_OBJECTS:
             gc.freeze()
             self._has_frozen = True
 
