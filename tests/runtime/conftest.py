@@ -12,6 +12,7 @@ from pillarbox._runtime.spark.tasks import residency
 @pytest.fixture(autouse=True)
 def _tasks_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residency.here, "_stay", True)
+    monkeypatch.setattr(residency, "_collect_young_objects_only", lambda: None)  # of this process and its other tests
 
 
 @pytest.fixture(autouse=True)

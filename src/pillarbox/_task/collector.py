@@ -26,7 +26,7 @@ def rare_collections() -> Iterator[None]:
     with _Epochs.lock:
         if not _Epochs.running:
             _Epochs.before = gc.get_threshold()
-            gc.set_threshold(*_THRESHOLDS)
+            gc.set_threshold(*map(max, _THRESHOLDS, _Epochs.before))
         _Epochs.running += 1
     try:
         yield

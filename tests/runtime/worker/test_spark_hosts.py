@@ -28,6 +28,7 @@ from pillarbox._runtime.spark.worker.restore_host import Router
 from pillarbox._runtime.spark.worker.source_host import SourceHost
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
+from pillarbox._state.log.many_objects import collector_paused
 from pillarbox._state.savepoint.manifest import FileDigest, OperatorTable
 from pillarbox._state.savepoint.table import Table
 from pillarbox._unpickle import loads
@@ -257,15 +258,33 @@ def test_full_collections_take_a_small_share_of_the_work(clock, monkeypatch):
     assert len(full) > 10
 
 
-def test_what_a_source_has_loaded_is_left_out_of_collections(worker):
+@pytest.mark.parametrize("many", [0, 1_000_000_000])
+def test_many_objects_of_a_worker_are_left_out_of_collections(worker, monkeypatch, many):
     """PySpark collects all garbage after each task, which would take longer than the task."""
+    monkeypatch.setattr(residency, "_MANY_OBJECTS", many)
+    monkeypatch.setattr(worker, "_stay", False)
     env = StreamExecutionEnvironment().set_parallelism(1)
     query = Query(env, env.from_collection([]).map(lambda row: row.value))
     loaded: list[object] = []
     loaded.append(loaded)
     assert any(each is loaded for each in gc.get_objects())
     assert query.run_batch([1, 2]) == [1, 2]
-    assert not any(each is loaded for each in gc.get_objects())
+    assert any(each is loaded for each in gc.get_objects()) == (many > 0)
+
+
+def test_homes_freeze_nothing(monkeypatch):
+    """What is frozen before a fork is shared as long as nobody unfreezes it."""
+    for name in ("freeze", "unfreeze"):
+        monkeypatch.setattr(gc, name, lambda: pytest.fail("it belongs to the process that it was forked from"))
+    worked = Seconds()
+    home = Residency(Seconds(), worked, stay=True)
+    for second in range(0, 1000, 10):
+        worked.now = float(second)
+        home.spare_the_collector()
+    assert gc.get_freeze_count() > 0
+    with collector_paused():  # as while a home reads state
+        objects = [[number] for number in range(200_000)]
+    assert len(objects) == 200_000
 
 
 def test_a_task_that_ends_is_freed_without_a_look_at_what_was_there_before(worker, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -20,12 +21,9 @@ def open_files() -> set[str]:
 def test_thousands_of_connections_are_not_looked_at(monkeypatch):
     looked_at: list[int] = []
 
-    def fstat(number: int) -> os.stat_result:
-        looked_at.append(number)
-        raise OSError
-
     numbers = [str(number) for number in range(20_000, -1, -1)]
-    monkeypatch.setattr(worker_sockets, "os", SimpleNamespace(listdir=lambda path: numbers, fstat=fstat))
+    monkeypatch.setattr(worker_sockets, "os", SimpleNamespace(listdir=lambda path: numbers))
+    monkeypatch.setattr(worker_sockets, "_set_option", lambda: looked_at.append)
     acknowledge_at_once()
     assert len(looked_at) < 1_000 and {0, 20_000} <= set(looked_at)
 
@@ -44,7 +42,8 @@ def test_it_does_without_proc(monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has it")
-def test_what_has_come_through_tcp_is_acknowledged_at_once():
+@pytest.mark.parametrize("default_timeout", [None, 30.0])
+def test_what_has_come_through_tcp_is_acknowledged_at_once(default_timeout):
     one, other = socket.socketpair()
     listens = socket.create_server(("127.0.0.1", 0))
     java = socket.create_connection(listens.getsockname())
@@ -53,10 +52,25 @@ def test_what_has_come_through_tcp_is_acknowledged_at_once():
         worker.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
         assert worker.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 0
         before = open_files()
-        acknowledge_at_once()
+        socket.setdefaulttimeout(default_timeout)  # as functions do for their own sockets
+        try:
+            acknowledge_at_once()
+        finally:
+            socket.setdefaulttimeout(None)
         # It goes through all files of the process in every task, and leaves none open.
         assert open_files() <= before
         assert worker.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
+        assert all(os.get_blocking(each.fileno()) for each in (one, java, worker))
         java.sendall(b"task")
         one.sendall(b"other")
         assert (worker.recv(4), other.recv(5)) == (b"task", b"other")
+
+
+@pytest.mark.parametrize("missing", ["ctypes", "TCP_QUICKACK"])
+def test_it_does_without_what_a_system_lacks(monkeypatch, missing):
+    if missing == "ctypes":
+        monkeypatch.setitem(sys.modules, "ctypes", None)
+    else:
+        monkeypatch.delattr(socket, "TCP_QUICKACK", raising=False)
+    monkeypatch.setattr(os, "listdir", lambda path: pytest.fail("there is nothing to set"))
+    acknowledge_at_once()

@@ -27,7 +27,9 @@ _log = logging.getLogger("pillarbox")
 
 
 class Surroundings(NamedTuple):
-    """A worker's surroundings while it runs a task: plain data, as a home reads them before it finds the user's modules.
+    """A worker's surroundings while it runs a task.
+
+    They are plain data: a home reads them before it can find the user's modules.
 
     Attributes:
         context: the fields of Spark's ``TaskContext``.
@@ -103,7 +105,7 @@ def value(number: int) -> bytes:
     try:
         return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
     except Exception:  # its class is in no module
-        pickled: bytes = cloudpickle.dumps(found)
+        pickled: bytes = cloudpickle.dumps(found)  # type: ignore[no-untyped-call]
         return pickled
 
 

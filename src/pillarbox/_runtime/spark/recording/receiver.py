@@ -35,6 +35,7 @@ class Receiver:
 
     def __init__(self, host: str, place: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:
         self._socket = socket.create_server((host, 0))
+        self._socket.settimeout(None)  # whatever default the user's program has set
         self.port: int = self._socket.getsockname()[1]
         self.token: str = secrets.token_hex(16)
         self._place = place

@@ -58,7 +58,7 @@ class _Collector:
             else:
                 add_here(accumulator, term)
 
-        Accumulator.add = add  # type: ignore[method-assign]
+        Accumulator.add = add  # type: ignore[method-assign,assignment]
         self._is_installed = True
 
     def use_own_sums(self) -> None:
@@ -78,7 +78,7 @@ class _Collector:
             else:
                 zero = self._zeros.get(accumulator)
                 if zero is None:
-                    zero = self._zeros[accumulator] = cloudpickle.dumps(accumulator._value)
+                    zero = self._zeros[accumulator] = _pickled(accumulator._value)
                 value = cloudpickle.loads(zero)
             sums[number] = parameter, parameter.addInPlace(value, term)
 
@@ -93,9 +93,8 @@ class _Collector:
             found = dict(others)
             others.clear()
             for number, (parameter, value) in own.items():
-                if number in found:
-                    value = _added(number, parameter, found[number][1], value)
-                found[number] = parameter, value
+                both = _added(number, parameter, found[number][1], value) if number in found else value
+                found[number] = parameter, both
             own.clear()
         return [(number, *each) for number, each in found.items()]
 
@@ -139,8 +138,7 @@ def taken() -> bytes | None:
     if not found:
         return None
     with _as_users_error(found[0][0], "pickling the value"):
-        pickled: bytes = cloudpickle.dumps(found)
-    return pickled
+        return _pickled(found)
 
 
 def drop() -> None:
@@ -178,6 +176,11 @@ def _added(number: int, parameter: Any, one: Any, other: Any) -> Any:
         return parameter.addInPlace(one, other)
 
 
+def _pickled(value: Any) -> bytes:
+    pickled: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return pickled
+
+
 class _Wrapped:
     """A value that only cloudpickle can pickle, such as an object of a local class. Spark uses pickle."""
 
@@ -185,7 +188,7 @@ class _Wrapped:
         self.value = value
 
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:
-        return cloudpickle.loads, (cloudpickle.dumps(self.value),)
+        return cloudpickle.loads, (_pickled(self.value),)
 
 
 def _sendable(value: Any) -> Any:

@@ -27,6 +27,8 @@ from pillarbox._state.chunks.store import ChunkStore
 #: The setting that says which task is recorded, and where the driver listens.
 RECORD = "spark.pillarbox.record"
 
+_CONNECT_SECONDS = 60.0
+
 
 class Part(IntEnum):
     """The parts of what a task sends to the driver: each message is a pair of its part and its content.
@@ -91,7 +93,9 @@ class RecordedTask:
 
     @contextmanager
     def _connected(self) -> Iterator[Channel]:
-        driver = Channel(socket.create_connection((self.host, self.port)))
+        connected = socket.create_connection((self.host, self.port), _CONNECT_SECONDS)
+        connected.settimeout(None)  # whatever default a function has set
+        driver = Channel(connected)
         try:
             driver.send_bytes(self.token.encode())
             yield driver

@@ -19,10 +19,13 @@ from functools import cache
 from typing import NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
+import pyarrow as pa
+
 from pillarbox._graph.layout import Layout, lay_out
 from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._runtime.spark.tasks.leaving import run_exit_handlers
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
 from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._task.lifecycle import TaskState
@@ -34,12 +37,18 @@ from pillarbox._time.clock_log import ClockLog, ReplayedClock
 
 _LET_GO_AFTER_SECONDS = 600.0
 
-# How long a worker that is let go may take to close its residents.
+# How long a worker that is let go may take to close its residents, and for the exit handlers of functions.
 _LEAVE_WITHIN_SECONDS = 10.0
 
 # Of the worker's processor time, at most this part goes into looking for cycles among all objects. Not of the wall
 # clock: cycles come of work; a worker that only waits makes none, and would look for them in its next epoch.
 _COLLECTING = 0.01
+
+# A worker with fewer objects of its own leaves them to the collector, which looks at so many in some milliseconds.
+_MANY_OBJECTS = 50_000
+
+# So many collections of young objects are never between two of Python's own full collections.
+_NEVER = 1_000_000_000
 
 T = TypeVar("T", bound=StreamTask)
 # The run of a query, what the program is known by with its layout, and the subtask; -1 is a source.
@@ -87,6 +96,10 @@ class Residency:
         self._collecting_took = 1.0
         # Whether a task has ended since the last collection of any kind.
         self._has_ended = False
+        # Whether objects of this process have been frozen here, and not only before it was forked.
+        self._has_frozen = False
+        # The queries of the runs that there are residents of.
+        self._queries: dict[str, str] = {}
         self.is_busy = False
         self.closes_later = False
 
@@ -100,7 +113,7 @@ class Residency:
             task.restore()
             return task
 
-        return self._resident((facts.run, shipped.digest, facts.layout, -1), make)
+        return self._resident((facts.run, shipped.digest, facts.layout, -1), facts.query, make)
 
     def __len__(self) -> int:
         return len(self._residents)
@@ -124,13 +137,13 @@ class Residency:
             )
             return MultipleInputStreamTask(vertex, subtask, clock=_clock_of(facts))
 
-        task = self._resident(place, make)
+        task = self._resident(place, facts.query, make)
         try:
             if task.restore(store):
                 return task
             # It went through an epoch here that Spark did not commit: nothing of it may stay.
             self.discard(task)
-            task = self._resident(place, make)
+            task = self._resident(place, facts.query, make)
             if not task.restore(store):
                 raise AssertionError("a new task has nothing that could differ from the store")
             return task
@@ -138,7 +151,7 @@ class Residency:
             self.discard(task)
             raise
 
-    def _resident(self, place: _Place, make: Callable[[], T]) -> T:
+    def _resident(self, place: _Place, query: str, make: Callable[[], T]) -> T:
         now = self._clock()
         self._last_used.pop(place, None)
         while self._last_used:
@@ -148,10 +161,22 @@ class Residency:
             self._close(oldest)
         task = self._residents.get(place)
         if task is None:
-            _close_before_leaving()
+            if self._stay:
+                _collect_young_objects_only()
+            else:
+                _close_before_leaving()
+            self._close_older_runs(place[0], query)
             task = self._residents[place] = make()
         self._last_used[place] = now
         return task  # type: ignore[return-value]
+
+    def _close_older_runs(self, run: str, query: str) -> None:
+        runs = set(self.runs)
+        for older in [older for older, of_query in self._queries.items() if of_query == query and older != run]:
+            self.close_run(older)
+        self._queries = {each: of_query for each, of_query in self._queries.items() if each in runs}
+        if query and run:
+            self._queries[run] = query
 
     def _close(self, place: _Place) -> None:
         task = self._residents.pop(place)
@@ -190,6 +215,9 @@ class Residency:
         places = [place for place in self._residents if place[0] == run]
         for place in places:
             self._close(place)
+        self._queries.pop(run, None)
+        if places:
+            self._collect()
         return len(places)
 
     def close_all(self) -> None:
@@ -199,28 +227,42 @@ class Residency:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether an epoch is running."""
-        return any(task.state is TaskState.RUNNING for task in self._residents.values())
+        """Whether a function of a resident may be running."""
+        return self.is_busy or any(
+            task.state in (TaskState.RESTORING, TaskState.RUNNING) for task in self._residents.values()
+        )
 
     def spare_the_collector(self) -> None:
-        """Leave the live state out of the collections that Spark asks for.
+        """Keep collections short: an epoch must not cost what exists, but what it touches.
 
-        PySpark's daemon collects all garbage after each task, which takes a second for a million keys: an epoch would
-        cost what exists, not what it touches. State has no cycles as a rule, and needs no collector. For what has,
-        there is a full collection from time to time: so rarely that it takes a small share of the work.
+        State has no cycles as a rule, and needs no collector. For state with cycles, there is a full collection from
+        time to time: so rarely that it takes a small share of the work. In a home, nothing else starts one. PySpark's
+        daemon starts one after each task, which takes a second for a million keys: a worker with many objects freezes
+        them. Other workers and homes freeze nothing, if objects were frozen before they were forked: unfrozen, those
+        would no longer be shared, since the next collection writes into each of them.
         """
-        now = self._worked()
-        if now - self._collected_at >= self._collecting_took / _COLLECTING:
-            gc.unfreeze()
-            gc.collect()
-            self._collected_at = self._worked()
-            self._collecting_took = self._collected_at - now
+        if self._worked() - self._collected_at >= self._collecting_took / _COLLECTING:
+            self._collect()
         else:
             # Objects that the epoch left behind are young, and need not be kept until then. A task that has ended was
             # made after the last of these calls, so that it can be collected without a look at older objects.
             gc.collect(2 if self._has_ended else 1)
+            self._has_ended = False
+        if self._stay:
+            pa.default_memory_pool().release_unused()
+        elif self._has_frozen or not gc.get_freeze_count() or len(gc.get_objects()) > _MANY_OBJECTS:
+            gc.freeze()
+            self._has_frozen = True
+
+    def _collect(self) -> None:
+        """Look for cycles among all objects but those that were frozen before this process was forked."""
+        began = self._worked()
+        if self._has_frozen:
+            gc.unfreeze()
+        gc.collect()
+        self._collected_at = self._worked()
+        self._collecting_took = self._collected_at - began
         self._has_ended = False
-        gc.freeze()
 
 
 def _clock_of(facts: TaskFacts) -> ReplayedClock | None:
@@ -235,6 +277,13 @@ def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
     return vertex
 
 
+@cache
+def _collect_young_objects_only() -> None:
+    """Leave full collections to :meth:`Residency.spare_the_collector`: one in an epoch delays it."""
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _NEVER)
+
+
 #: The residents of this process.
 here: Residency = Residency()
 atexit.register(here.close_all)
@@ -242,7 +291,7 @@ atexit.register(here.close_all)
 
 @cache
 def _close_before_leaving() -> None:
-    """Close residents when Spark lets this worker go.
+    """Close residents, and run exit handlers, when Spark lets this worker go.
 
     Spark closes the socket of a worker that was idle for a minute. PySpark's daemon then ends it by ``os._exit``, which
     runs no exit handlers.
@@ -259,6 +308,7 @@ def _close_before_leaving() -> None:
             last_moment.start()
             try:
                 here.close_all()
+                run_exit_handlers()
             finally:
                 leave(status)
         leave(status)

@@ -28,15 +28,21 @@ def prepare_homes(facts: TaskFacts) -> None:
 
 
 def hold(facts: TaskFacts) -> None:
-    """Have this worker told when the running query has ended, as it holds a task of it."""
+    """Close the tasks of the running query when it has ended. Does not wait for the starter."""
     is_main = threading.current_thread() is threading.main_thread()
     if not facts.run or not is_main or settings_of(local_property) is None:
         return
-    try:
-        of_this_worker().ask("holds", run=facts.run, pid=os.getpid())
-    except (NoHomesError, OSError):
-        return  # it is closed when Spark lets the worker go
     signal.signal(SIGNAL, lambda number, frame: close_ended())
+    threading.Thread(target=_announce, args=(facts.run,), name="hold", daemon=True).start()
+
+
+def _announce(run: str) -> None:
+    try:
+        of_this_worker().ask("holds", run=run, pid=os.getpid())
+    except (NoHomesError, OSError):
+        return  # the tasks are closed when Spark lets the worker go
+    if residency.here.closes_later:  # the run ended while this thread used the connection
+        os.kill(os.getpid(), SIGNAL)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pillarbox._runtime.spark.configuration import packages_here
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.output import Output
 from pillarbox._runtime.spark.tasks import residency
+from pillarbox._runtime.spark.tasks.accumulators import collecting
 from pillarbox._runtime.spark.tasks.recorded import RecordedTask
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
 from pillarbox._runtime.spark.worker.closing import hold, prepare_homes, working
@@ -57,12 +58,12 @@ class SourceHost:
         if not self._bounded and any(number != 0 for number in self._layout.parallelisms):
             prepare_homes(facts)
         attempt = None if self._bounded else Attempt(self._shipped.number, facts.batch, facts.attempt)
-        with working(), failures_in_worker(self._shipped.name, facts.partition, attempt):
+        with working(), failures_in_worker(self._shipped.name, facts.partition, attempt), collecting():
             is_new = not residency.here.has(self._shipped, -1, facts)
             task = residency.here.source_task(self._shipped, facts)
             task.attempt, task.process_tasks = facts.attempt, len(residency.here)
             task.versions = dict(packages_here()) if is_new else None
-            if is_new and not self._bounded and any(operator.has_close for operator in task.chain.operators):
+            if is_new and not self._bounded:
                 hold(facts)
             if facts.is_last:
                 # All subtasks take part in the last epoch, also those that this source sends nothing to.

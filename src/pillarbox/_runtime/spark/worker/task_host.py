@@ -24,6 +24,7 @@ from pillarbox._runtime.spark.rows.arrow_frame import arrow_frame
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, Output
 from pillarbox._runtime.spark.tasks import residency
+from pillarbox._runtime.spark.tasks.accumulators import collecting
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.recorded import RecordedTask
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
@@ -128,11 +129,14 @@ class TaskHost:
                 return
             facts = facts._replace(clock=self._recorded.clock(self._program.program, *place))
         tasks = self._tasks_of(code)
-        wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
+        if isinstance(tasks, Relay):
+            wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
+        else:
+            with collecting():
+                wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
+            residency.here.spare_the_collector()
         if self._timers:
             self._set_timer(wakes_up, now)
-        if isinstance(tasks, LevelTasks):
-            residency.here.spare_the_collector()
 
     def _tasks_of(self, code: int) -> LevelTasks | Relay:
         """Return where the subtasks of a code's state partition live."""

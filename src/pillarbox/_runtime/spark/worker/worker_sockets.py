@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import sys
+from collections.abc import Callable
 
 from pyspark import cloudpickle
 
-# Each look costs some microseconds, and functions may hold thousands of connections.
+# Each look costs a microsecond, and functions may hold thousands of connections.
 _LOOKED_AT = 128
 
 
 def acknowledge_at_once() -> None:
     """Acknowledge all that has come through TCP, and what comes next; this holds until the worker sends something."""
-    if not hasattr(socket, "TCP_QUICKACK"):  # only Linux has it
+    set_option = _set_option()
+    if set_option is None:
         return
     try:
         open_files = sorted(map(int, os.listdir("/proc/self/fd")))
@@ -30,14 +31,27 @@ def acknowledge_at_once() -> None:
         # Sockets of the worker were opened first, and sockets of the task last: between are connections of functions.
         open_files = open_files[:_LOOKED_AT] + open_files[-_LOOKED_AT:]
     for number in open_files:
-        try:
-            if not stat.S_ISSOCK(os.fstat(number).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(number)) as same:
-                if same.type == socket.SOCK_STREAM and same.family in (socket.AF_INET, socket.AF_INET6):
-                    same.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        except OSError:  # it is closed by now
-            continue
+        set_option(number)
+
+
+def _set_option() -> Callable[[int], object] | None:
+    """Return a function that sets the option of a descriptor, or None on other systems. It ignores files and pipes.
+
+    It is C's: a socket object of Python's changes a descriptor that Spark or a library has made. The default timeout,
+    which functions set for their own sockets, would make that one non-blocking.
+    """
+    option = getattr(socket, "TCP_QUICKACK", None)  # only Linux has it
+    if option is None:
+        return None
+    try:
+        import ctypes
+
+        set_option = ctypes.CDLL(None).setsockopt
+    except (ImportError, AttributeError, OSError):
+        return None
+    on = ctypes.c_int(1)
+    size = ctypes.c_uint(ctypes.sizeof(on))
+    return lambda number: set_option(number, socket.IPPROTO_TCP, option, ctypes.byref(on), size)
 
 
 # Part of a class that has to load where pillarbox is not (see ``_processor.py``).
