@@ -21,6 +21,8 @@ from pyspark import TaskContext
 
 from pillarbox import KeyedProcessFunction, OperatorError, StreamExecutionEnvironment, ValueStateDescriptor
 from pillarbox._elements import Buffer, decode
+from pillarbox._runtime.spark.homes.keeper import NoHomesError
+from pillarbox._runtime.spark.homes.relay import _kept
 from pillarbox._runtime.spark.homes.settings import IDLE, MODE, MOST
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP
@@ -172,6 +174,38 @@ def test_a_starter_that_fails_has_a_successor_that_adopts_its_homes(
     assert executor.starter != starter and executor.homes == before
     assert executor.keeper.ask("end", run="run", secrets=[], within=30.0) == {"ended": 2}
     assert sorted(noted(notes, "close")) == sorted(before)
+
+
+def told(query: Query) -> list[tuple[int, int, int]]:
+    reports = [report for report in query.reports if report.level]
+    return [(report.home_cold_starts, report.home_restarts, report.home_adoptions) for report in reports]
+
+
+def test_reports_tell_what_happened_to_homes(executor: Executor, notes: Path) -> None:
+    query = counting(notes, parallelism=1)
+    query.run_batch([1])
+    assert told(query) == [(1, 0, 0)]
+    query.run_batch([1])
+    assert told(query) == [(0, 0, 0)]
+    os.kill(executor.homes.pop(), signal.SIGKILL)
+    query.run_batch([1])
+    assert told(query) == [(0, 1, 0)]
+    os.kill(executor.starter, signal.SIGKILL)
+    _kept.clear()  # another worker has its turn
+    query.run_batch([1])
+    assert told(query) == [(0, 0, 1)]
+    query.run_batch([1])
+    assert told(query) == [(0, 0, 0)]
+
+
+def test_a_report_says_why_a_task_has_no_home(executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NoHomesError("no process can be started here")
+
+    monkeypatch.setattr(executor.keeper, "ask", refuse)
+    query = counting(notes, parallelism=1)
+    assert [row[1:3] for row in query.run_batch([1])] == [(1, 1)]
+    assert [report.fallback for report in query.reports] == [None, "no process can be started here"]
 
 
 def test_an_executors_end_is_that_of_its_processes(executor: Executor, notes: Path) -> None:

@@ -166,8 +166,8 @@ def test_how_a_home_ended_is_known(executor: Executor) -> None:
 def test_a_daemons_end_is_that_of_its_homes(executor: Executor) -> None:
     daemon = Executor()
     keeper = Keeper(executor.process.pid, daemon.process.pid)
-    request = {"place": "a", "run": "run", "query": "query", "secret": "s", "epoch": 0, "mode": "fork", "most": 9}
-    pid = keeper.ask("home", idle=99.0, **request)["pid"]
+    request: dict[str, Any] = {"place": "a", "run": "run", "query": "query", "secret": "s", "epoch": 0, "most": 9}
+    pid = keeper.ask("home", mode="fork", idle=99.0, **request)["pid"]
     assert pid != executor.home()["pid"], "each daemon's workers have homes of their own"
     assert set(sockets.daemons_of(executor.process.pid)) == {None, daemon.process.pid}
     daemon.end()

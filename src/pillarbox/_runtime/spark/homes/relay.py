@@ -12,8 +12,9 @@ import json
 import pickle
 import select
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pillarbox._elements import Buffer, TaskReport, decode, encode
@@ -270,7 +271,7 @@ class Relay:
             elif kind is Kind.REMOVE:
                 chunks.remove(*told)
             elif kind is Kind.OUT:
-                out = _with_time_here(told[0], time.monotonic() - began, taking)
+                out = with_report(told[0], partial(self._completed, time.monotonic() - began, taking))
                 handed_on = time.monotonic()
                 yield out
                 taking += time.monotonic() - handed_on
@@ -284,6 +285,11 @@ class Relay:
             else:
                 raise told_elsewhere(*told)
 
+    def _completed(self, elapsed: float, taking: float, report: TaskReport) -> TaskReport:
+        """Return a report with what the home cannot know; how the home was had is in one report of the visit."""
+        origin, self._origin = self._origin, "known"
+        return _with_origin(_with_time_here(report, elapsed, taking), origin)
+
     def close(self) -> None:
         """End the visit; the connection stays, if it is of use."""
         try:
@@ -294,8 +300,17 @@ class Relay:
             self._channel.close()
 
 
-def _with_time_here(buffers: list[Buffer], elapsed: float, taking: float) -> list[Buffer]:
-    """Return a task's output; if its report is a part, the time that Spark took for the output is added to the report.
+def with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskReport]) -> list[Buffer]:
+    """Return a task's output; if its report is a part, that is changed."""
+    if not buffers or buffers[-1].target != REPORT_TARGET:
+        return buffers
+    report = decode(buffers[-1].payload)
+    assert isinstance(report, TaskReport)
+    return [*buffers[:-1], buffers[-1]._replace(payload=encode(change(report)))]
+
+
+def _with_time_here(report: TaskReport, elapsed: float, taking: float) -> TaskReport:
+    """Return a report with the time that Spark took for the output.
 
     The home sends its output to this worker, which has it before Spark takes it. Meanwhile the home waits for input
     that this worker cannot bring, or is done. So that is no idle time.
@@ -304,16 +319,20 @@ def _with_time_here(buffers: list[Buffer], elapsed: float, taking: float) -> lis
         elapsed: how long the epoch has taken here (seconds).
         taking: in how much of it Spark took output.
     """
-    if not buffers or buffers[-1].target != REPORT_TARGET:
-        return buffers
-    report = decode(buffers[-1].payload)
-    assert isinstance(report, TaskReport)
     known = report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
     after = max(0, round(elapsed * 1000) - known)
     taken = max(0, min(round(taking * 1000) - report.back_pressured_ms, report.idle_ms + after))
     idle = report.idle_ms - max(0, taken - after)
-    told = replace(report, back_pressured_ms=report.back_pressured_ms + taken, idle_ms=idle)
-    return [*buffers[:-1], buffers[-1]._replace(payload=encode(told))]
+    return replace(report, back_pressured_ms=report.back_pressured_ms + taken, idle_ms=idle)
+
+
+def _with_origin(report: TaskReport, origin: str) -> TaskReport:
+    """Return a report that counts the home by how it was had."""
+    if origin == "new":
+        return replace(report, home_cold_starts=1)
+    if origin == "restarted":
+        return replace(report, home_restarts=1)
+    return replace(report, home_adoptions=1) if origin == "adopted" else report
 
 
 class _Answers:

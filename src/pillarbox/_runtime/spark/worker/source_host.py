@@ -17,6 +17,7 @@ from pillarbox._runtime.spark.tasks.accumulators import collecting
 from pillarbox._runtime.spark.tasks.recorded import RecordedTask
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
 from pillarbox._runtime.spark.worker.closing import hold, prepare_homes, working
+from pillarbox._runtime.spark.worker.executor import executor_here
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 from pillarbox._task.vertex import WAKE_CHANNEL
 
@@ -47,7 +48,7 @@ class SourceHost:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the epoch of this partition."""
         acknowledge_at_once()
-        facts = TaskFacts.here(self._layout)
+        facts = TaskFacts.here(self._layout)._replace(executor=executor_here())
         recorded = RecordedTask.here()
         if recorded is not None and recorded.is_task(self._layout.program, self._shipped.number, facts.partition):
             told = {"is_last": facts.is_last, "layout": list(facts.layout), "is_pickled": self._columns is None}
@@ -62,6 +63,7 @@ class SourceHost:
             is_new = not residency.here.has(self._shipped, -1, facts)
             task = residency.here.source_task(self._shipped, facts)
             task.attempt, task.process_tasks = facts.attempt, len(residency.here)
+            task.executor = facts.executor
             task.versions = dict(packages_here()) if is_new else None
             if is_new and not self._bounded:
                 hold(facts)

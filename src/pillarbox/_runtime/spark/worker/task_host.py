@@ -8,7 +8,8 @@ state log is a map state of Spark's, which commits it with the micro-batch. The 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 
@@ -18,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor
 from pillarbox._elements import Buffer
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.homes.keeper import NoHomesError
-from pillarbox._runtime.spark.homes.relay import Homes, Relay
+from pillarbox._runtime.spark.homes.relay import Homes, Relay, with_report
 from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.rows.arrow_frame import arrow_frame
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
@@ -86,6 +87,8 @@ class TaskHost:
         self._recorded = RecordedTask.here()
         # Where the subtasks of this task of Spark's live, which all lie in one state partition.
         self._tasks: LevelTasks | Relay | None = None
+        # Why they live in this worker although a home is wanted.
+        self._fallback: str | None = None
 
     def close(self) -> None:
         """Let the home go."""
@@ -133,10 +136,22 @@ class TaskHost:
             wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
         else:
             with collecting():
-                wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
+                wakes_up = yield from self._run_here(tasks.run_epoch(place, facts, buffers, self._store))
             residency.here.spare_the_collector()
         if self._timers:
             self._set_timer(wakes_up, now)
+
+    def _run_here(self, epoch: Generator[list[Buffer], None, int | None]) -> Generator[list[Buffer], None, int | None]:
+        """Run an epoch in this worker; its report says why, if a home is wanted."""
+        while True:
+            try:
+                out = next(epoch)
+            except StopIteration as end:
+                wakes_up: int | None = end.value
+                return wakes_up
+            if self._fallback is not None:
+                out = with_report(out, lambda report: replace(report, fallback=self._fallback))
+            yield out
 
     def _tasks_of(self, code: int) -> LevelTasks | Relay:
         """Return where the subtasks of a code's state partition live."""
@@ -144,6 +159,7 @@ class TaskHost:
             try:
                 self._tasks = self._homes.relay(self._vertices, self._facts, code)
             except NoHomesError as error:
+                self._fallback = str(error)
                 _say_once(f"tasks live in Spark's Python workers, as with {MODE}=off: {error}")
             if self._tasks is None:
                 self._tasks = LevelTasks(self._vertices, residency.here)
