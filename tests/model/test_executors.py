@@ -138,6 +138,13 @@ def test_what_a_term_depends_on(settings: dict[str, str], reports: list[Any], na
     assert terms(memory(reports, **settings))[name] == pytest.approx(size * MIB, abs=1)
 
 
+def test_without_homes_tasks_are_in_workers() -> None:
+    reports = [home(0, keys=9), source(host="one", executor=7, process=50, private_bytes=20 * MIB)]
+    found = memory(reports, **{"spark.pillarbox.homes": "off"})
+    assert (found.home_bytes, found.worker_bytes, found.needed) == (None, 50 * MIB, found.computed)
+    assert terms(found)["state"] == 9 * 350
+
+
 @pytest.mark.parametrize(
     ("settings", "told", "limit"),
     [

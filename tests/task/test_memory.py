@@ -230,7 +230,8 @@ def test_a_kernel_that_does_not_tell_of_shared_pages(machine):
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux tells")
 def test_the_memory_of_this_process():
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    assert MIB < PrivateMemory().bytes() < resident
+    private = PrivateMemory().bytes()
+    assert private is not None and MIB < private < resident
 
 
 @pytest.mark.parametrize("limit", [1 << 63, "max"])

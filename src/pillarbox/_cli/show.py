@@ -299,7 +299,7 @@ def executor_memory(console: Console, found: dict[str, Any]) -> None:
         if each["home_bytes"] is not None:
             rows.append(["homes, measured", readable(each["home_bytes"]), "instead of homes and state by the formula"])
         if each["worker_bytes"] is not None:
-            rows.append(["workers, measured", readable(each["worker_bytes"]), "those that ran sources"])
+            rows.append(["workers, measured", readable(each["worker_bytes"]), "those in which tasks run"])
         rows.append(["needed", readable(each["needed"]), f"and {readable(each['heap'])} of heap"])
         limit = "no limit is known" if each["limit"] is None else f"of {readable(each['limit'])} for the container"
         rows.append(["needed with heap", readable(each["needed"] + each["heap"]), limit])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pillarbox._model.growth import bytes_of
 from pillarbox._model.snapshot import ExecutorRun, Snapshot
@@ -58,8 +58,8 @@ class ExecutorMemory:
         executor: the process of its JVM; None: it is not known.
         terms: of the formula.
         computed: their sum.
-        home_bytes: what its homes take, as measured; None: it is not known.
-        worker_bytes: what its workers take that ran sources, as measured; None: it is not known.
+        home_bytes: what its homes take, as measured; None: it is not known, or there are none.
+        worker_bytes: what the workers take in which tasks run, as measured; None: it is not known.
         needed: the sum, with the measured bytes of homes instead of the terms for homes and state, if they are known.
         overhead: what to set ``spark.executor.memoryOverhead`` to: what is needed, and a third.
         heap: of its JVM.
@@ -95,9 +95,10 @@ def executor_memory_of(snapshot: Snapshot) -> list[ExecutorMemory]:
 def _memory(executor: ExecutorRun, settings: Mapping[str, str], executors: int, sent: int) -> ExecutorMemory:
     heap = _heap(settings)
     jvm = max(round(_JVM_FACTOR * heap), _JVM_LEAST)
-    homes, seen = executor.homes, executor.workers
     if settings.get("spark.pillarbox.homes", "").strip().lower() == "off":
-        homes, seen = 0, seen + homes
+        executor = _without_homes(executor)
+    homes, seen = executor.homes, executor.workers
+    home_bytes = executor.home_bytes if homes else None
     cores = _cores(settings, executors)
     workers = max(seen, 2 * cores if cores is not None else 0)
     worker = WORKER if settings.get("spark.python.daemon.module") == "pillarbox.daemon" else WORKER_ALONE
@@ -117,20 +118,28 @@ def _memory(executor: ExecutorRun, settings: Mapping[str, str], executors: int, 
     terms = [*others[:3], *of_homes, others[3]]
     computed = sum(each.bytes for each in terms)
     needed = computed
-    if homes and executor.home_bytes is not None:
-        needed += executor.home_bytes - sum(each.bytes for each in of_homes)
+    if home_bytes is not None:
+        needed += home_bytes - sum(each.bytes for each in of_homes)
     return ExecutorMemory(
         host=executor.host,
         executor=executor.executor,
         terms=terms,
         computed=computed,
-        home_bytes=executor.home_bytes,
+        home_bytes=home_bytes,
         worker_bytes=executor.worker_bytes,
         needed=needed,
         overhead=_STEP * math.ceil(needed * (1 + GROWTH) / _STEP),
         heap=heap,
         limit=_limit(executor.limit, settings, heap),
     )
+
+
+def _without_homes(executor: ExecutorRun) -> ExecutorRun:
+    """Return an executor in which tasks with state live in Python workers."""
+    sizes = executor.home_bytes, executor.worker_bytes
+    known = None if None in sizes else sum(each or 0 for each in sizes)
+    workers = executor.workers + executor.homes
+    return replace(executor, homes=0, home_bytes=None, workers=workers, worker_bytes=known)
 
 
 def _is_local(settings: Mapping[str, str]) -> bool:
