@@ -1,0 +1,343 @@
+"""Two queries in each of two sessions, under faults: ``python -m tests.homes.chaos --seed 7 --faults 200``.
+
+Each session has a daemon, whose workers run the epochs of its queries; a query has three state partitions, whose homes
+count records by key. Each epoch's results are compared with what its query has committed. A fault hits a starter, a
+home, a worker (a relay), a daemon or the executor: it is killed, or stopped for some time; or sockets vanish, so that
+connections are refused; or Spark's state is slow.
+
+In the end all processes and all files have to be gone. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from pillarbox._runtime.spark.homes import sockets
+from pillarbox._runtime.spark.homes.imports import import_and_freeze
+from pillarbox._runtime.spark.homes.settings import MODE, MOST
+from tests.homes.chaos.tree import Process, executor, members, receive, send
+from tests.runtime import spark_of_dicts
+from tests.runtime.spark_of_dicts import Query
+
+SESSIONS, QUERIES, PARTITIONS = 2, 2, 3
+# How much longer than its fault an epoch may take, and how long after a fault of a starter alone (seconds).
+LATE, LATE_OF_STARTER = 15.0, 5.0
+KINDS = (
+    *("kill starter", "stop starter", "kill home", "stop home", "kill worker", "stop worker"),
+    *("kill daemon", "kill executor", "refuse", "slow"),
+)
+
+
+class Count(KeyedProcessFunction):
+    """Counts a key's records."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        seen = (self.seen.value() or 0) + 1
+        self.seen.update(seen)
+        yield value, seen
+
+
+_queries: dict[str, Query] = {}
+
+
+def query_of(name: str, run: str, most: int) -> Query:
+    """Return a query, as a worker has it."""
+    if run not in _queries:
+        env = StreamExecutionEnvironment().set_parallelism(PARTITIONS).set_max_parallelism(PARTITIONS)
+        rows: Any = env.from_collection([0])  # of which Spark's take the place
+        stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(Count()).uid("count")
+        named = {"spark.jobGroup.id": run, "sql.streaming.queryId": name, MODE: "fork", MOST: str(most)}
+        _queries[run] = Query(env, stream, **named)
+    return _queries[run]
+
+
+def work(told: Any) -> Any:
+    """Run an epoch in a worker; return its output and the state that it leaves."""
+    name, run, most, attempt, state, rows, slow = told
+    query = query_of(name, run, most)
+    spark_of_dicts._attempts = count(attempt)
+    if state is not None:
+        query.handles = state
+    get = spark_of_dicts.MapState.getValue
+    if slow:
+
+        def slowly(chunks: Any, key: Any) -> Any:
+            time.sleep(slow)
+            return get(chunks, key)
+
+        spark_of_dicts.MapState.getValue = slowly  # type: ignore[method-assign]
+    try:
+        out = query.run_batch(rows)
+    finally:
+        spark_of_dicts.MapState.getValue = get  # type: ignore[method-assign]
+    return out, query.handles
+
+
+class Cluster:
+    """The executor, its daemons and workers, which come again when they have ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.executors: list[int] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._executor = executor(work)
+        self.executors.append(self._executor.pid)
+        self._daemons: dict[int, Process] = {}
+
+    @property
+    def pid(self) -> int:
+        return self._executor.pid
+
+    def worker(self, session: int) -> Process:
+        """Return a new worker of a session."""
+        with self._lock:
+            while True:
+                try:
+                    if session not in self._daemons:
+                        self._daemons[session] = self._executor.fork("daemon")
+                except (OSError, EOFError):
+                    self._end()
+                    self._begin()
+                    continue
+                try:
+                    return self._daemons[session].fork("worker")
+                except (OSError, EOFError):
+                    del self._daemons[session]
+
+    def end(self) -> None:
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        """End the executor; its daemons end with their connections, and workers with their daemons."""
+        self._executor.kill()
+        os.waitpid(self._executor.pid, 0)
+        for each in (self._executor, *self._daemons.values()):
+            each.connected.close()
+
+
+class Running(threading.Thread):
+    """A query that runs: epoch after epoch, each tried again until it has ended, in a worker drawn by lot."""
+
+    attempts = count(0, 1000)
+
+    def __init__(self, cluster: Cluster, session: int, number: int, most: int, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.label = f"query {session}.{number}"
+        self._cluster, self._session, self._most = cluster, session, most
+        self._random = random.Random(f"{seed} {self.label}")
+        self._workers: list[Process] = []
+        self._state: Any = None
+        self._counted: Counter[int] = Counter()
+        self.slow = 0.0
+        self.wrong: list[str] = []
+        self.failures: Counter[str] = Counter()
+        self.last = ""
+        self.epochs = 0
+        self.is_over = False
+        # When the present epoch began, and how long the longest took since somebody asked (seconds).
+        self.began = time.monotonic()
+        self._longest = 0.0
+
+    def is_stuck(self) -> bool:
+        return time.monotonic() - self.began > 60
+
+    def longest(self) -> float:
+        longest, self._longest = max(self._longest, time.monotonic() - self.began), 0.0
+        return longest
+
+    def run(self) -> None:
+        while not self.is_over:
+            self.began = time.monotonic()
+            rows = [self._random.randrange(12) for _ in range(self._random.randrange(1, 8))]
+            out = self._epoch(rows)
+            self._longest = max(self._longest, time.monotonic() - self.began)
+            wanted = []
+            for row in rows:
+                self._counted[row] += 1
+                wanted.append((row, self._counted[row]))
+            if sorted(out) != sorted(wanted):
+                self.wrong.append(f"{self.label}, epoch {self.epochs}: {sorted(out)} instead of {sorted(wanted)}")
+            self.epochs += 1
+            time.sleep(0.01)
+
+    def _epoch(self, rows: list[int]) -> list[tuple[int, int]]:
+        while True:
+            while len(self._workers) < 2:
+                self._workers.append(self._cluster.worker(self._session))
+            worker = self._random.choice(self._workers)
+            try:
+                told = (self.label, f"run of {self.label}", self._most, next(self.attempts))
+                send(worker.connected, (*told, self._state, rows, self.slow))
+                answer = receive(worker.connected)
+            except (OSError, EOFError):
+                self.failures["worker"] += 1
+                worker.connected.close()
+                self._workers.remove(worker)
+                continue
+            if isinstance(answer, str):
+                self.failures[answer.partition(":")[0]] += 1
+                self.last = answer
+                continue
+            out, self._state = answer
+            return out  # type: ignore[no-any-return]
+
+
+class Faults:
+    """What happens to the cluster."""
+
+    def __init__(self, cluster: Cluster, queries: list[Running], rng: random.Random, stop: float) -> None:
+        self._cluster, self._queries, self._random, self._stop = cluster, queries, rng, stop
+
+    def happen(self, kind: str) -> float | None:
+        """Let a fault happen; return how long it lasted (seconds), or None where there was nothing to hit."""
+        if kind == "refuse":
+            return self._refuse()
+        if kind == "slow":
+            query = self._random.choice(self._queries)
+            query.slow = 0.5
+            time.sleep(self._stop)
+            query.slow = 0.0
+            return self._stop
+        how, _, what = kind.partition(" ")
+        found = sorted(pid for pid, each in members(self._cluster.pid).items() if each == what)
+        if not found:
+            return None
+        pid = self._random.choice(found)
+        with suppress(ProcessLookupError):
+            if how == "kill":
+                os.killpg(pid, signal.SIGKILL) if what == "daemon" else os.kill(pid, signal.SIGKILL)
+                return 0.0
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(self._stop)
+            os.kill(pid, signal.SIGCONT)
+        return self._stop
+
+    def _refuse(self) -> float | None:
+        """Let a starter's or a home's socket vanish."""
+        name = sockets.executor_name(self._cluster.pid)
+        folder = Path(sockets._address(""))
+        found = sorted(path for path in folder.iterdir() if path.name.startswith(name) and "," not in path.name)
+        if not found:
+            return None
+        with suppress(FileNotFoundError):
+            self._random.choice(found).unlink()
+        return 0.0
+
+
+def run(seed: int, faults: int, stop: float, most: int) -> dict[str, Any]:
+    rng = random.Random(seed)
+    cluster = Cluster()
+    queries = [Running(cluster, s, q, most, seed) for s in range(SESSIONS) for q in range(QUERIES)]
+    for query in queries:
+        query.start()
+    happened: Counter[str] = Counter()
+    late: list[str] = []
+    worst: dict[str, float] = {}
+    inflicted = Faults(cluster, queries, rng, stop)
+    while sum(happened.values()) < faults and not any(query.wrong for query in queries):
+        epochs = [query.epochs for query in queries]
+        wait_for_epochs(cluster, queries, [each + 3 for each in epochs])
+        for query in queries:
+            query.longest()
+        kind = rng.choice(KINDS)
+        print(f"{sum(happened.values()) + 1:4} {kind:14}", end="", flush=True)
+        began = time.monotonic()
+        lasted = inflicted.happen(kind)
+        if lasted is None:
+            print(" nothing to hit")
+            continue
+        happened[kind] += 1
+        epochs = [query.epochs for query in queries]
+        wait_for_epochs(cluster, queries, [each + 1 for each in epochs])
+        took = max(query.longest() for query in queries)
+        # A starter that hangs is replaced, however long it would have hung.
+        allowed = LATE_OF_STARTER if kind.endswith("starter") else lasted + LATE
+        worst[kind] = max(worst.get(kind, 0.0), took - (0.0 if kind.endswith("starter") else lasted))
+        if took > allowed:
+            late.append(f"{kind}: an epoch took {took:.1f} s")
+        print(
+            f"{sum(happened.values()):4} {kind:14} {time.monotonic() - began:5.1f} s, epoch {took:5.1f} s", flush=True
+        )
+    for query in queries:
+        query.is_over = True
+    for query in queries:
+        query.join(120)
+    cluster.end()
+    return {
+        "seed": seed,
+        "faults": dict(sorted(happened.items())),
+        "epochs": sum(query.epochs for query in queries),
+        "failures": dict(sum((query.failures for query in queries), Counter())),
+        "worst_seconds": {kind: round(each, 1) for kind, each in sorted(worst.items())},
+        "wrong": [each for query in queries for each in query.wrong],
+        "late": late,
+        "left": left_behind(cluster),
+    }
+
+
+def wait_for_epochs(cluster: Cluster, queries: list[Running], wanted: list[int], within: float = 120.0) -> None:
+    deadline = time.monotonic() + within
+    while any(query.epochs < each for query, each in zip(queries, wanted)):
+        if time.monotonic() > deadline:
+            for pid in members(cluster.pid):
+                os.kill(pid, signal.SIGUSR1)  # where it is, for all threads
+            stuck = [f"{query.label}: {dict(query.failures)} {query.last}" for query in queries if query.is_stuck()]
+            raise TimeoutError(f"no epoch has ended for {within} s: {stuck}")
+        time.sleep(0.01)
+
+
+def left_behind(cluster: Cluster, within: float = 20.0) -> list[str]:
+    """Return the processes and files that are left when the executors have ended."""
+    deadline = time.monotonic() + within
+    while True:
+        left = [f"{kind} {pid}" for each in cluster.executors for pid, kind in members(each).items()]
+        left = [each for each in left if not each.startswith(("worker", "daemon"))]  # Spark ends these
+        names = tuple(f"{each}-" for each in cluster.executors)
+        left += [name for name in os.listdir(sockets._address("")) if name.startswith(names)]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=None, help="by default drawn by the clock")
+    parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--stop", type=float, default=30.0, help="for how long processes are stopped (seconds)")
+    parser.add_argument("--most", type=int, default=8, help="homes of a query (spark.pillarbox.homes.max)")
+    options = parser.parse_args(arguments)
+    seed = time.time_ns() // 1000 % 10**6 if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="pb-", dir="/tmp") as folder:
+        tempfile.tempdir = folder
+        import_and_freeze()
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        said = run(seed, options.faults, options.stop, options.most)
+    print(json.dumps(said), flush=True)
+    return 1 if said["wrong"] or said["late"] or said["left"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""The processes of an executor, as Spark has them: executor, daemons, workers. All are forked from this process.
+
+An executor is the parent of its daemons, and a daemon that of its workers, by which they find each other. Starters are
+forked too, in place of the command that production runs: that imports everything anew.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from pillarbox._runtime.spark.homes import keeper, sockets, starter
+
+_SIZE = struct.Struct("!Q")
+
+
+def send(connected: socket.socket, message: Any) -> None:
+    """Send a message, pickled."""
+    content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    connected.sendall(_SIZE.pack(len(content)) + content)
+
+
+def receive(connected: socket.socket) -> Any:
+    """Receive a message.
+
+    Raises:
+        EOFError: the other end has gone.
+    """
+    return pickle.loads(_read(connected, _SIZE.unpack(_read(connected, _SIZE.size))[0]))
+
+
+def _read(connected: socket.socket, size: int) -> bytes:
+    read = b""
+    while len(read) < size:
+        with suppress(ConnectionResetError):
+            more = connected.recv(min(size - len(read), 1 << 20))
+            if more:
+                read += more
+                continue
+        raise EOFError
+    return read
+
+
+class Process:
+    """A process that this one has had forked, and the connection with it."""
+
+    def __init__(self, pid: int, connected: socket.socket) -> None:
+        self.pid = pid
+        self.connected = connected
+
+    def fork(self, kind: str) -> Process:
+        """Have it fork a daemon or a worker.
+
+        Raises:
+            OSError: it has ended.
+            EOFError: likewise.
+        """
+        mine, other = socket.socketpair()
+        with other:
+            socket.send_fds(self.connected, [kind.encode()], [other.fileno()])
+            return Process(receive(mine), mine)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+
+def executor(work: Callable[[Any], Any]) -> Process:
+    """Fork an executor, whose workers answer messages by calling ``work``."""
+    mine, other = socket.socketpair()
+    pid = os.fork()
+    if not pid:
+        mine.close()
+        os.setsid()
+        _serve(other, work)
+    other.close()
+    return Process(pid, mine)
+
+
+def _serve(asked: socket.socket, work: Callable[[Any], Any]) -> NoReturn:
+    """Be an executor or a daemon: fork what is asked for, until the other end has gone."""
+    with suppress(OSError):
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended
+        while True:
+            kind, [*files], _, _ = socket.recv_fds(asked, 16, 1)
+            if not kind:
+                break
+            if not os.fork():
+                _close_all_but(files[0])
+                connected = socket.socket(fileno=files[0])
+                send(connected, os.getpid())
+                if kind == b"worker":
+                    _work(connected, work)
+                os.setpgid(0, 0)
+                os.environ["PYTHON_WORKER_FACTORY_SECRET"] = f"of daemon {os.getpid()}"
+                _serve(connected, work)
+            os.close(files[0])
+    if os.getpgrp() == os.getpid() != os.getsid(0):
+        os.killpg(0, signal.SIGKILL)  # a daemon takes its workers along
+    os._exit(0)
+
+
+def _work(connected: socket.socket, work: Callable[[Any], Any]) -> NoReturn:
+    """Be a worker."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    sockets.secret.cache_clear()
+    keeper.start_python = _start_python  # type: ignore[assignment]
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            try:
+                answer = work(receive(connected))
+            except EOFError:
+                raise
+            except Exception as error:
+                answer = f"{type(error).__name__}: {error}"
+            send(connected, answer)
+    os._exit(0)
+
+
+def _start_python(function: str, told: list[Any], files: list[int]) -> SimpleNamespace:
+    """Start a starter as the keeper does."""
+    assert function == "main"
+    pid = os.fork()
+    if not pid:
+        _close_all_but(*files)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        starter.main(*told)
+    return SimpleNamespace(pid=pid)
+
+
+def _close_all_but(*kept: int) -> None:
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in kept:
+            with suppress(OSError):
+                os.close(number)
+    gc.collect()
+
+
+def members(executor: int) -> dict[int, str]:
+    """Return the living processes of an executor's session, with what each is."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            state, parent, group, session = fields[0], *map(int, fields[1:4])
+            if session == executor and state not in "ZX":
+                found[int(path.name)] = parent, group
+    daemons = {pid for pid, (parent, group) in found.items() if parent == executor and group == pid}
+    kinds = {}
+    for pid, (_, group) in found.items():
+        if pid == executor:
+            kinds[pid] = "executor"
+        elif pid in daemons:
+            kinds[pid] = "daemon"
+        elif group in daemons:
+            kinds[pid] = "worker"
+        else:
+            kinds[pid] = "starter" if pid == group else "home"
+    return kinds
