@@ -15,9 +15,7 @@ import logging
 import os
 import pickle
 import select
-import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,10 +23,11 @@ from typing import NamedTuple, NoReturn
 
 from pillarbox._elements import Buffer
 from pillarbox._runtime.spark.homes import surroundings
+from pillarbox._runtime.spark.homes.signals import EndSignal
 from pillarbox._runtime.spark.homes.sockets import listen, peer_pid
 from pillarbox._runtime.spark.homes.wire import Kind, Visit
-from pillarbox._runtime.spark.tasks.channel import Channel, LostError
-from pillarbox._runtime.spark.tasks.leaving import run_exit_handlers
+from pillarbox._runtime.spark.tasks.channel import Channel, LostError, close_in_forks
+from pillarbox._runtime.spark.tasks.leaving import flush_output, run_exit_handlers
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
@@ -242,15 +241,10 @@ class Home:
 
     def run(self) -> NoReturn:
         """Live, in the main thread; the process ends with it."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        woken, wakes = os.pipe()
-        os.set_blocking(wakes, False)
-        signal.signal(signal.SIGTERM, lambda number, frame: None)
-        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        end_signal = EndSignal()
         listening = listen(self._facts.name)
-        door = threading.Thread(target=self._keep_door, args=(listening, woken), name="door", daemon=True)
+        close_in_forks(listening)
+        door = threading.Thread(target=self._keep_door, args=(listening, end_signal), name="door", daemon=True)
         door.start()
         self._ready()
         self._has_begun.wait()
@@ -262,18 +256,18 @@ class Home:
 
     # -- the door's thread --
 
-    def _keep_door(self, listening: socket.socket, woken: int) -> None:
+    def _keep_door(self, listening: socket.socket, end_signal: EndSignal) -> None:
         try:
             while True:
-                self._look(listening, woken)
+                self._look(listening, end_signal)
         except BaseException:
             _log.exception("the door of a home")
             leave(1)
 
-    def _look(self, listening: socket.socket, woken: int) -> None:
+    def _look(self, listening: socket.socket, end_signal: EndSignal) -> None:
         poll = select.poll()
         poll.register(listening, select.POLLIN)
-        poll.register(woken, select.POLLIN)
+        poll.register(end_signal, select.POLLIN)
         poll.register(self._lifeline, select.POLLIN)
         # (A connection that has just been closed has no number any more; an event of its successor does no harm.)
         served = {guest.present.fileno(): guest for guest in self._guests.values() if guest.present is not None}
@@ -283,7 +277,7 @@ class Home:
         for number, _ in poll.poll(200):
             if number == listening.fileno():
                 self._let_in(listening)
-            elif number in (woken, self._lifeline):
+            elif number == self._lifeline or (number == end_signal.fileno() and end_signal.has_come()):
                 self._end()
                 poll.unregister(number)
                 time.sleep(0.05)
@@ -374,9 +368,5 @@ def leave(status: int) -> NoReturn:
     """End the process, without waiting for threads of the user's."""
     if status == 0:
         run_exit_handlers()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
+    flush_output()
     os._exit(status)
