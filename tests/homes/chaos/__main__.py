@@ -84,7 +84,7 @@ def work(told: Any) -> Any:
             time.sleep(slow)
             return get(chunks, key)
 
-        spark_of_dicts.MapState.getValue = slowly  # type: ignore[method-assign]
+        spark_of_dicts.MapState.getValue = slowly  # type: ignore[assignment, method-assign]
     try:
         out = query.run_batch(rows)
     finally:
@@ -262,13 +262,12 @@ def run(seed: int, faults: int, stop: float, most: int) -> dict[str, Any]:
         for query in queries:
             query.longest()
         kind = rng.choice(KINDS)
-        print(f"{sum(happened.values()) + 1:4} {kind:14}", end="", flush=True)
         began = time.monotonic()
         lasted = inflicted.happen(kind)
         if lasted is None:
-            print(" nothing to hit")
             continue
         happened[kind] += 1
+        print(f"{sum(happened.values()):4} {kind:14}", end="", flush=True)
         epochs = [query.epochs for query in queries]
         wait_for_epochs(cluster, queries, [each + 1 for each in epochs])
         took = max(query.longest() for query in queries)

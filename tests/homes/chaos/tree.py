@@ -67,7 +67,7 @@ class Process:
         mine, other = socket.socketpair()
         with other:
             socket.send_fds(self.connected, [kind.encode()], [other.fileno()])
-            return Process(receive(mine), mine)
+        return Process(receive(mine), mine)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         with suppress(ProcessLookupError):
@@ -79,7 +79,7 @@ def executor(work: Callable[[Any], Any]) -> Process:
     mine, other = socket.socketpair()
     pid = os.fork()
     if not pid:
-        mine.close()
+        _close_all_but(other.fileno())
         os.setsid()
         _serve(other, work)
     other.close()

@@ -17,7 +17,6 @@ import logging
 import os
 import pickle
 import select
-import signal
 import socket
 import threading
 import time
@@ -29,9 +28,10 @@ from typing import NoReturn
 from pillarbox._elements import Buffer
 from pillarbox._runtime.spark.homes import sockets, surroundings
 from pillarbox._runtime.spark.homes.processes import Process, leave
+from pillarbox._runtime.spark.homes.signals import EndSignal
 from pillarbox._runtime.spark.homes.turn import Turn
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts, Kind, Visit
-from pillarbox._runtime.spark.tasks.channel import Channel, LostError
+from pillarbox._runtime.spark.tasks.channel import Channel, LostError, close_in_forks
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
@@ -273,6 +273,7 @@ class _Home:
         self._listening = listening
         # Homes are known by who listens: that is this process from now on, and not the one that made it.
         listening.listen(socket.SOMAXCONN)
+        close_in_forks(listening)
         self._watched = [Process(*each) for each in facts.watched]
         self._polled: list[Process] = []
         # Connections that wait for a message, by number: of starters, and of relays that are not here.
@@ -281,6 +282,7 @@ class _Home:
         # Connections of relays that have left; their guests' threads put them here.
         self._left: deque[tuple[Channel, _Guest]] = deque()
         self._woken, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
         self._guests: dict[str, _Guest] = {}
         self._turn = Turn()
         self._threads: list[threading.Thread] = []
@@ -292,13 +294,8 @@ class _Home:
 
     def run(self) -> NoReturn:
         """Live, in the main thread; the process ends with it."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.set_blocking(self._wakes, False)
-        os.set_blocking(self._woken, False)
-        signal.signal(signal.SIGTERM, lambda number, frame: None)
-        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
-        threading.Thread(target=self._keep_door, name="door", daemon=True).start()
+        end_signal = EndSignal()
+        threading.Thread(target=self._keep_door, args=(end_signal,), name="door", daemon=True).start()
         self._has_begun.wait()
         if self._first is not None:
             self._first.live()
@@ -318,11 +315,11 @@ class _Home:
 
     # -- the door's thread --
 
-    def _keep_door(self) -> None:
+    def _keep_door(self, end_signal: EndSignal) -> None:
         try:
             poll = select.poll()
-            poll.register(self._listening, select.POLLIN)
-            poll.register(self._woken, select.POLLIN)
+            for each in (self._listening, self._woken, end_signal):
+                poll.register(each, select.POLLIN)
             ends = set()
             for process in self._watched:
                 file = process.watch()
@@ -332,12 +329,12 @@ class _Home:
                     ends.add(file)
                     poll.register(file, select.POLLIN)
             while True:
-                self._look(poll, ends)
+                self._look(poll, end_signal, ends)
         except BaseException:
             _log.exception("the door of a home")
             self._leave(1)
 
-    def _look(self, poll: select.poll, ends: set[int]) -> None:
+    def _look(self, poll: select.poll, end_signal: EndSignal, ends: set[int]) -> None:
         # (A connection that has just been closed has no number any more; an event of its successor does no harm.)
         present = [(guest, guest.present) for guest in self._guests.values()]
         served = {channel.fileno(): guest for guest, channel in present if channel is not None and not channel.is_lost}
@@ -351,7 +348,9 @@ class _Home:
             if number == self._listening.fileno():
                 self._let_in(poll)
             elif number == self._woken:
-                if signal.SIGTERM in os.read(self._woken, 4096):
+                os.read(self._woken, 4096)
+            elif number == end_signal.fileno():
+                if end_signal.has_come():
                     self._end()
             elif number in ends:
                 self._end()

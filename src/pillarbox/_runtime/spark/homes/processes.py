@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import NamedTuple, NoReturn
 
-from pillarbox._runtime.spark.tasks.leaving import run_exit_handlers
+from pillarbox._runtime.spark.tasks.leaving import flush_output, run_exit_handlers
 
 
 class Process(NamedTuple):
@@ -81,9 +81,5 @@ def leave(code: int) -> NoReturn:
     """End this process, in good order if the code is 0, without waiting for threads of the user's."""
     if code == 0:
         run_exit_handlers()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
+    flush_output()
     os._exit(code)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark import cloudpickle
 
+from pillarbox._runtime.spark.homes.signals import explain_in_this_thread
 from pillarbox._runtime.spark.tasks import accumulators
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def enter(found: Surroundings, value_of: Callable[[int], bytes]) -> None:
     _set_broadcasts(found.broadcasts, value_of)
     _set_context(found.context)
     accumulators.collect_for_this_thread()
+    explain_in_this_thread()
 
 
 def taken() -> bytes | None:

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import struct
 import threading
 from typing import Any
+from weakref import WeakSet
 
 _LENGTH = struct.Struct("!Q")
 
 # Up to this many bytes are copied, so that a message is one packet.
 _SMALL = 1 << 14
+
+
+_sockets: WeakSet[socket.socket] = WeakSet()
+
+
+def close_in_forks(private: socket.socket) -> None:
+    """Close a socket in processes that functions fork, or its other end would not notice the end of this process."""
+    _sockets.add(private)
+
+
+def _close_sockets() -> None:
+    for private in list(_sockets):
+        number = private.detach()  # a file that was made of it would keep it open
+        if number >= 0:
+            os.close(number)
+
+
+os.register_at_fork(after_in_child=_close_sockets)
 
 
 class LostError(Exception):
@@ -28,6 +48,7 @@ class Channel:
     def __init__(self, connected: socket.socket) -> None:
         self.is_lost = False
         self._socket = connected
+        close_in_forks(connected)
         self._writing = threading.Lock()
         self._asking = threading.Lock()
 

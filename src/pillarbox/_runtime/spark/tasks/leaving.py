@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sys
+
+_log = logging.getLogger("pillarbox")
 
 
 def forget_inherited_exit_handlers() -> None:
@@ -13,8 +16,28 @@ def forget_inherited_exit_handlers() -> None:
 
 
 def run_exit_handlers() -> None:
-    """Run the exit handlers of this process: homes and PySpark's workers end by ``os._exit``, which runs none."""
+    """Do what Python does at the end: homes and PySpark's workers end by ``os._exit``, which does nothing."""
     try:
+        _end_children()
         atexit._run_exitfuncs()
     except BaseException:
-        logging.getLogger("pillarbox").exception("an exit handler of a function failed")
+        _log.exception("an exit handler of a function failed")
+    flush_output()
+
+
+def _end_children() -> None:
+    """End processes such as those of a ``ProcessPoolExecutor``, for which ``multiprocessing`` would wait."""
+    module = sys.modules.get("multiprocessing.process")
+    if module is not None:
+        for child in module.active_children():
+            if not child.daemon:
+                child.terminate()
+
+
+def flush_output() -> None:
+    """Flush standard output and standard error, whatever functions have put in their place."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass  # it is closed, or no file

@@ -1,0 +1,82 @@
+"""Signals in a home: the end of the home is one, all others belong to functions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from pillarbox._runtime.spark.homes.settings import MOST
+
+_thread = threading.local()
+
+
+class EndSignal:
+    """SIGTERM as a descriptor that becomes readable. Made in the main thread."""
+
+    def __init__(self) -> None:
+        self._woken, self._wakes = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._wakes, False)
+        # Not ignored: processes that functions start would ignore it, too.
+        signal.signal(signal.SIGINT, _do_nothing)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # Both, as functions may replace either: asyncio replaces the descriptor, programs the handler.
+        signal.signal(signal.SIGTERM, self._handle)
+        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=self._restore)
+        _explain()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        try:
+            os.write(self._wakes, bytes([number]))
+        except BlockingIOError:
+            pass  # the door has enough to read
+
+    def _restore(self) -> None:
+        """Give a process that a function has forked Python's signal handlers."""
+        if signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) is _do_nothing:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.set_wakeup_fd(-1)
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._woken
+
+    def has_come(self) -> bool:
+        """Return whether SIGTERM was among the signals that have arrived since the last call."""
+        try:
+            return signal.SIGTERM in os.read(self._woken, 4096)
+        except BlockingIOError:
+            return False
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def explain_in_this_thread() -> None:
+    """Explain in the calling thread, which runs functions, why a handler cannot be set there."""
+    _thread.runs_functions = True
+
+
+def _explain() -> None:
+    set_handler: Callable[..., Any] = signal.signal
+
+    def set_or_explain(*arguments: Any) -> Any:
+        try:
+            return set_handler(*arguments)
+        except ValueError as error:
+            if threading.current_thread() is threading.main_thread() or not hasattr(_thread, "runs_functions"):
+                raise
+            raise ValueError(
+                f"{error}; several state partitions share this process, each in a thread of its own: raise {MOST}, so"
+                " that each has a process of its own"
+            ) from None
+
+    signal.signal = set_or_explain  # type: ignore[assignment]

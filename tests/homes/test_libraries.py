@@ -1,0 +1,65 @@
+"""What libraries do to a process, in workers and in homes. Spark is made of dictionaries."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pillarbox._runtime.spark.homes.settings import MODE, MOST
+from tests.homes.conftest import Executor, wait_until
+from tests.homes.libraries import BY_NAME, PLACES, TABLE, WORKS, Entry, outcome
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.slow("each entry of the table has homes, or a worker, of its own"),
+    pytest.mark.skipif(sys.platform != "linux", reason="it looks at processes in /proc"),
+]
+
+
+def check(entry: Entry, place: str, found: str) -> None:
+    if entry.in_place(place) == WORKS:
+        assert found == WORKS, (entry.name, place)
+    else:
+        assert entry.error in found, (entry.name, place)
+
+
+@pytest.mark.parametrize("place", ["homes", "shared homes"])
+def test_in_homes(executor: Executor, tmp_path: Path, place: str) -> None:
+    settings = {MODE: "fork", MOST: "1" if place == "shared homes" else "8"}
+    for number, entry in enumerate(TABLE):
+        folder, run = tmp_path / str(number), f"run of {entry.name}"
+        folder.mkdir()
+        found = outcome(entry, folder, run, **settings)
+        check(entry, place, found)
+        if found == WORKS:
+            assert len(executor.homes) >= (1 if place == "shared homes" else 2), "they may have processes of their own"
+        executor.keeper.ask("end", run=run, secrets=[], within=30.0)
+        wait_until(lambda: not executor.homes)
+        assert len([*folder.glob("of-*/end")]) == 2 * entry.at_the_end, entry.name
+
+
+def test_in_workers(tmp_path: Path) -> None:
+    code = "import sys; from tests.homes.libraries import play_workers; play_workers(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, str(tmp_path), *BY_NAME]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [name for name, *_ in found] == [*BY_NAME], done.stderr[-3000:]
+    for name, text, ends in found:
+        check(BY_NAME[name], "workers", text)
+        assert ends == 2 * BY_NAME[name].at_the_end, name
+
+
+def test_the_document_shows_the_table() -> None:
+    text = (ROOT / "docs" / "execution.md").read_text()
+    section = text.partition("### What libraries do to a process")[2]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[: len(TABLE) + 2]]
+    assert rows[0] == ["", *PLACES] and re.fullmatch(r"[-| ]+", lines[1])
+    assert rows[2:] == [[entry.name, *map(entry.in_place, PLACES)] for entry in TABLE]
