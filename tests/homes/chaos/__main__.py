@@ -113,13 +113,11 @@ class Cluster:
         """Return a new worker of a session."""
         with self._lock:
             while True:
-                try:
-                    if session not in self._daemons:
-                        self._daemons[session] = self._executor.fork("daemon")
-                except (OSError, EOFError):
+                if os.waitpid(self._executor.pid, os.WNOHANG)[0]:
                     self._end()
                     self._begin()
-                    continue
+                if session not in self._daemons:
+                    self._daemons[session] = self._executor.fork("daemon")
                 try:
                     return self._daemons[session].fork("worker")
                 except (OSError, EOFError):
@@ -132,7 +130,8 @@ class Cluster:
     def _end(self) -> None:
         """End the executor; its daemons end with their connections, and workers with their daemons."""
         self._executor.kill()
-        os.waitpid(self._executor.pid, 0)
+        with suppress(ChildProcessError):
+            os.waitpid(self._executor.pid, 0)
         for each in (self._executor, *self._daemons.values()):
             each.connected.close()
 
@@ -184,8 +183,11 @@ class Running(threading.Thread):
 
     def _epoch(self, rows: list[int]) -> list[tuple[int, int]]:
         while True:
-            while len(self._workers) < 2:
-                self._workers.append(self._cluster.worker(self._session))
+            try:
+                while len(self._workers) < 2:
+                    self._workers.append(self._cluster.worker(self._session))
+            except (OSError, EOFError):
+                continue  # the executor has just ended
             worker = self._random.choice(self._workers)
             try:
                 told = (self.label, f"run of {self.label}", self._most, next(self.attempts))
