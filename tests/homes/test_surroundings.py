@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import io
 import os
+import pickle
 import random
 import sys
 import types
@@ -19,6 +21,7 @@ from pyspark.core.broadcast import Broadcast, _broadcastRegistry, _from_id
 
 from pillarbox import KeyedProcessFunction, OperatorError, StreamExecutionEnvironment
 from pillarbox._runtime.spark.homes import surroundings
+from pillarbox._runtime.spark.homes.broadcasts import keep_pickled_values
 from pillarbox._runtime.spark.homes.settings import MODE, MOST
 from tests.homes.conftest import Executor, wait_until
 from tests.runtime.spark_of_dicts import Query
@@ -87,6 +90,17 @@ def test_the_worker_sends_plain_data_before_the_users_modules_can_be_found(
     monkeypatch.setitem(_broadcastRegistry, 5, broadcast)
     [(name, process)] = keyed(_ReadsBroadcast()).run_batch([1])
     assert name == "Anything" and process in executor.homes
+
+
+def test_a_value_that_spark_sends_through_a_socket_is_kept_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Broadcast, "__init__", Broadcast.__init__)  # which is replaced, and put back
+    keep_pickled_values()
+    sent = pickle.dumps([bytes(200_000), {"a": 1}], 2)  # not as this process would pickle it
+    file: Any = io.BufferedReader(io.BytesIO(sent + b"next"))
+    broadcast: Any = Broadcast(sock_file=file)
+    monkeypatch.setitem(_broadcastRegistry, 6, broadcast)
+    assert surroundings.value(6) == sent and surroundings.here(None).broadcasts[6] is None
+    assert broadcast.value == pickle.loads(sent) and file.read() == b"next"
 
 
 class _ReadsBroadcast(KeyedProcessFunction):

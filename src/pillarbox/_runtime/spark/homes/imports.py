@@ -9,6 +9,7 @@ import zipimport
 from importlib import import_module
 
 from pillarbox._runtime.spark.configuration import packages_here
+from pillarbox._runtime.spark.homes.broadcasts import keep_pickled_values
 from pillarbox._runtime.spark.tasks.leaving import forget_inherited_exit_handlers
 
 # Processes share the modules that are imported before a fork; each further import costs each process memory and time.
@@ -37,6 +38,7 @@ def import_all() -> None:
 def import_and_freeze() -> None:
     """Import the modules that homes and workers need, so that processes forked from this one share them."""
     import_all()
+    keep_pickled_values()
     packages_here()  # reads the metadata of packages
     # Else each process reads the directories of PySpark's archives again when Spark tells it of new files: a fifth of a
     # second, and 20 MB. (Python finds them again, already read, when it next imports something.)

@@ -10,19 +10,14 @@ import importlib
 import json
 import logging
 import os
-import pickle
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pyspark import cloudpickle
-
+from pillarbox._runtime.spark.homes import broadcasts
 from pillarbox._runtime.spark.homes.signals import explain_in_this_thread
 from pillarbox._runtime.spark.tasks import accumulators
-
-if TYPE_CHECKING:
-    from pyspark.core.broadcast import Broadcast
 
 _log = logging.getLogger("pillarbox")
 
@@ -85,7 +80,6 @@ def here(sent: bytes | None) -> Surroundings:
         sent: the state of the process that the home got last through the same connection, or None.
     """
     from pyspark import TaskContext
-    from pyspark.core.broadcast import _broadcastRegistry
 
     context = TaskContext.get()
     fields = {} if context is None else vars(context)
@@ -94,20 +88,13 @@ def here(sent: bytes | None) -> Surroundings:
         # Not what functions in the worker have set on the object.
         {name: value for name, value in fields.items() if name in TaskContext.__annotations__},
         None if process == sent else process,
-        {number: getattr(each, "_path", None) for number, each in _broadcastRegistry.items()},
+        broadcasts.files(),
     )
 
 
 def value(number: int) -> bytes:
     """Return the pickled value of one of this worker's broadcast variables."""
-    from pyspark.core.broadcast import _broadcastRegistry
-
-    found = _broadcastRegistry[number].value
-    try:
-        return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
-    except Exception:  # its class is in no module
-        pickled: bytes = cloudpickle.dumps(found)  # type: ignore[no-untyped-call]
-        return pickled
+    return broadcasts.value(number)
 
 
 _thread = threading.local()
@@ -115,8 +102,6 @@ _thread = threading.local()
 _last: list[dict[str, Any]] = [{}]
 # The state of the process at the visit before.
 _last_process: list[_ProcessState] = []
-# The broadcast variables of each thread's tasks.
-_numbers: dict[int, frozenset[int]] = {}
 _lock = threading.Lock()
 
 
@@ -129,7 +114,7 @@ def enter(found: Surroundings, value_of: Callable[[int], bytes]) -> None:
     with _lock:
         if found.process is not None:
             _set_process(_ProcessState.of_bytes(found.process))
-    _set_broadcasts(found.broadcasts, value_of)
+    broadcasts.enter(found.broadcasts, value_of)
     _set_context(found.context)
     accumulators.collect_for_this_thread()
     explain_in_this_thread()
@@ -209,39 +194,3 @@ def _context_of_thread() -> Any:
             return fields[name] if name in fields else super().__getattribute__(name)
 
     return object.__new__(_ContextOfThread)
-
-
-def _set_broadcasts(found: dict[int, str | None], value_of: Callable[[int], bytes]) -> None:
-    from pyspark.core.broadcast import Broadcast, _broadcastRegistry
-
-    for number, file in found.items():
-        known = _broadcastRegistry.get(number)
-        if file is None:
-            if known is None:
-                pickled = value_of(number)
-                _broadcastRegistry.setdefault(number, _pickled_broadcast(pickled))
-        elif known is None:
-            _broadcastRegistry[number] = Broadcast(path=file)
-        else:
-            known._path = file  # functions hold this object, and may not have read the value yet
-    with _lock:
-        _numbers[threading.get_ident()] = frozenset(found)
-        for number in _broadcastRegistry.keys() - frozenset().union(*_numbers.values()):
-            del _broadcastRegistry[number]
-
-
-def _pickled_broadcast(pickled: bytes) -> Broadcast[Any]:
-    """Return a broadcast variable whose value is unpickled when a function first reads it."""
-    from pyspark.core.broadcast import Broadcast
-
-    class _PickledBroadcast(Broadcast[Any]):
-        def load_from_path(self, path: str) -> Any:
-            nonlocal pickled
-            with reading:
-                if not hasattr(self, "_value"):
-                    self._value = pickle.loads(pickled)
-                    pickled = b""
-            return self._value
-
-    reading = threading.Lock()
-    return _PickledBroadcast(path="")

@@ -1,0 +1,120 @@
+"""Spark's broadcast variables in workers and homes.
+
+A worker has a file with each value. If ``spark.io.encryption.enabled`` is set it has none: Spark sends the pickled
+value through a socket. Then the worker sends these bytes on to the home.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+
+if TYPE_CHECKING:
+    from pyspark.core.broadcast import Broadcast
+
+# The numbers of each thread's broadcast variables.
+_numbers: dict[int, frozenset[int]] = {}
+_lock = threading.Lock()
+
+
+class _Recorded:
+    """A file of which the bytes that are read are kept, for ``pickle``, which reads no further than a value's end."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.content = bytearray()
+        self.peek = file.peek
+
+    def read(self, size: int = -1) -> bytes:
+        found: bytes = self._file.read(size)
+        self.content += found
+        return found
+
+    def readline(self) -> bytes:
+        found: bytes = self._file.readline()
+        self.content += found
+        return found
+
+    def readinto(self, buffer: memoryview) -> int:
+        count: int = self._file.readinto(buffer)
+        self.content += memoryview(buffer)[:count]
+        return count
+
+
+def keep_pickled_values() -> None:
+    """Keep values without a file pickled in the workers that are forked from this process: homes may need them."""
+    from pyspark.core.broadcast import Broadcast
+
+    begin: Callable[..., None] = Broadcast.__init__
+
+    def begin_pickled(self: Any, *args: Any, sock_file: Any = None, **named: Any) -> None:
+        if sock_file is None or not hasattr(sock_file, "peek"):
+            begin(self, *args, **({} if sock_file is None else {"sock_file": sock_file}), **named)
+            return
+        recorded = _Recorded(sock_file)
+        begin(self, sock_file=recorded)
+        self._pillarbox_pickled = bytes(recorded.content)
+
+    Broadcast.__init__ = begin_pickled  # type: ignore[method-assign]
+
+
+def files() -> dict[int, str | None]:
+    """Return this worker's broadcast variables: by number, the file with the value, or None."""
+    from pyspark.core.broadcast import _broadcastRegistry
+
+    return {number: getattr(each, "_path", None) for number, each in _broadcastRegistry.items()}
+
+
+def value(number: int) -> bytes:
+    """Return the pickled value of one of this worker's broadcast variables."""
+    from pyspark.core.broadcast import _broadcastRegistry
+
+    found = _broadcastRegistry[number]
+    known: bytes | None = getattr(found, "_pillarbox_pickled", None)
+    if known is not None:
+        return known
+    try:
+        return pickle.dumps(found.value, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # its class is in no module
+        pickled: bytes = cloudpickle.dumps(found.value)  # type: ignore[no-untyped-call]
+        return pickled
+
+
+def enter(found: dict[int, str | None], value_of: Callable[[int], bytes]) -> None:
+    """Use these broadcast variables in the calling thread of a home. Their values are read when they are first used."""
+    from pyspark.core.broadcast import Broadcast, _broadcastRegistry
+
+    for number, file in found.items():
+        known = _broadcastRegistry.get(number)
+        if file is None:
+            if known is None:
+                _broadcastRegistry.setdefault(number, _unread(value_of(number)))
+        elif known is None:
+            _broadcastRegistry[number] = Broadcast(path=file)
+        else:
+            known._path = file  # functions hold this object, and may not have read the value yet
+    with _lock:
+        _numbers[threading.get_ident()] = frozenset(found)
+        used: Iterable[int] = frozenset().union(*_numbers.values())
+        for number in _broadcastRegistry.keys() - used:
+            del _broadcastRegistry[number]
+
+
+def _unread(pickled: bytes) -> Broadcast[Any]:
+    from pyspark.core.broadcast import Broadcast
+
+    class _UnreadBroadcast(Broadcast[Any]):
+        def load_from_path(self, path: str) -> Any:
+            nonlocal pickled
+            with reading:
+                if not hasattr(self, "_value"):
+                    self._value = pickle.loads(pickled)
+                    pickled = b""
+            return self._value
+
+    reading = threading.Lock()
+    return _UnreadBroadcast(path="")
