@@ -105,7 +105,7 @@ test-s3: setup ## A program whose files are all in an object store: a gateway th
 .PHONY: test-all
 test-all: MINUTES ?= 30
 test-all: export PILLARBOX_LONG = 1
-test-all: test test-versions test-kafka test-delta test-cluster test-s3 test-see notebooks simulate chaos ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, a browser, notebooks, 10,000 simulated schedules, half an hour of chaos
+test-all: test test-versions test-kafka test-delta test-cluster test-s3 test-see notebooks simulate chaos chaos-homes ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, a browser, notebooks, 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate
 simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: PROGRAM=late-data SEED=17
@@ -116,6 +116,11 @@ simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: P
 chaos: setup ## Programs on Spark under faults drawn from SEED=7 (else the clock) and SEEDS=20 in all, or for MINUTES=10
 	@$(RUN) $(BIN)/python -m tests.faults.chaos.seeds $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+.PHONY: chaos-homes
+chaos-homes: setup ## Homes without Spark under FAULTS=200 of their processes drawn from SEED=7 (else the clock), with MOST=8 homes a query (half an hour)
+	@$(BIN)/python -m tests.homes.chaos $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) \
+	  $(if $(MOST),--most $(MOST)) $(ARGS)
 
 .PHONY: lint
 lint: setup ## Check style, formatting, and the English of docs, docstrings and comments

@@ -113,9 +113,6 @@ class Cluster:
         """Return a new worker of a session."""
         with self._lock:
             while True:
-                if os.waitpid(self._executor.pid, os.WNOHANG)[0]:
-                    self._end()
-                    self._begin()
                 if session not in self._daemons:
                     self._daemons[session] = self._executor.fork("daemon")
                 try:
@@ -123,15 +120,21 @@ class Cluster:
                 except (OSError, EOFError):
                     del self._daemons[session]
 
+    def begin_again(self) -> None:
+        """Kill the executor, and begin another one."""
+        with self._lock:
+            self._end()
+            self._begin()
+
     def end(self) -> None:
+        """Kill the executor."""
         with self._lock:
             self._end()
 
     def _end(self) -> None:
-        """End the executor; its daemons end with their connections, and workers with their daemons."""
+        """Kill the executor; its daemons end with their connections, and workers with their daemons."""
         self._executor.kill()
-        with suppress(ChildProcessError):
-            os.waitpid(self._executor.pid, 0)
+        os.waitpid(self._executor.pid, 0)
         for each in (self._executor, *self._daemons.values()):
             each.connected.close()
 
@@ -222,6 +225,9 @@ class Faults:
             time.sleep(self._stop)
             query.slow = 0.0
             return self._stop
+        if kind == "kill executor":
+            self._cluster.begin_again()
+            return 0.0
         how, _, what = kind.partition(" ")
         found = sorted(pid for pid, each in members(self._cluster.pid).items() if each == what)
         if not found:

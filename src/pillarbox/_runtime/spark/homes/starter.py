@@ -39,10 +39,16 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pillarbox._runtime.spark.homes import sockets
-from pillarbox._runtime.spark.homes.greeter import TICK_SECONDS, WAIT, Greeter, send
-from pillarbox._runtime.spark.homes.home_channel import HomeChannel, readable
 from pillarbox._runtime.spark.homes.keeper import SIGNAL, start_python
 from pillarbox._runtime.spark.homes.processes import Process, leave
+from pillarbox._runtime.spark.homes.starter_connections import (
+    TICK_SECONDS,
+    WAIT,
+    Greeter,
+    HomeChannel,
+    readable,
+    send,
+)
 from pillarbox._runtime.spark.homes.table import (
     BadRequestError,
     HomeEntry,
