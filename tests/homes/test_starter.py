@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox._runtime.spark.homes import sockets
+from pillarbox._runtime.spark.homes import keeper, sockets
 from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError
 from tests.homes.conftest import Executor, wait_until
 from tests.homes.forks import SECRET
@@ -116,17 +116,25 @@ def test_requests_of_an_executor_that_was_killed_make_no_homes(executor: Executo
     assert not [each for each in os.listdir(Path(sockets._address("")).parent) if each.startswith(name)]
 
 
+def test_a_starter_whose_socket_has_vanished_is_replaced(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "_BEGIN_SECONDS", 0.0)
+    home = executor.home()
+    os.unlink(sockets._address(sockets.executor_name(executor.process.pid)))
+    executor.keeper.disconnect()
+    assert executor.home() == {**home, "origin": "adopted"}
+
+
 def test_workers_that_begin_at_once_have_one_starter(executor: Executor) -> None:
     keepers = [Keeper(executor.process.pid) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda keeper: keeper.ask("over", runs=[]), keepers))
+        answers = list(pool.map(lambda each: each.ask("over", runs=[]), keepers))
     assert answers == [{"over": []}] * 4
-    started = [process.pid for keeper in keepers for process in keeper._started]
+    started = [process.pid for each in keepers for process in each._started]
     assert len(started) == 1
     os.kill(started[0], signal.SIGTERM)
     wait_until(lambda: has_ended(started[0]))
-    for keeper in keepers:
-        keeper.disconnect()
+    for each in keepers:
+        each.disconnect()
 
 
 def test_a_starter_that_ends_takes_its_homes_along_and_has_a_successor(executor: Executor) -> None:
@@ -165,14 +173,14 @@ def test_how_a_home_ended_is_known(executor: Executor) -> None:
 
 def test_a_daemons_end_is_that_of_its_homes(executor: Executor) -> None:
     daemon = Executor()
-    keeper = Keeper(executor.process.pid, daemon.process.pid)
+    its_keeper = Keeper(executor.process.pid, daemon.process.pid)
     request: dict[str, Any] = {"place": "a", "run": "run", "query": "query", "secret": "s", "epoch": 0, "most": 9}
-    pid = keeper.ask("home", mode="fork", idle=99.0, **request)["pid"]
+    pid = its_keeper.ask("home", mode="fork", idle=99.0, **request)["pid"]
     assert pid != executor.home()["pid"], "each daemon's workers have homes of their own"
     assert set(sockets.daemons_of(executor.process.pid)) == {None, daemon.process.pid}
     daemon.end()
-    wait_until(lambda: has_ended(pid) and has_ended(keeper._started[-1].pid))
-    keeper.disconnect()
+    wait_until(lambda: has_ended(pid) and has_ended(its_keeper._started[-1].pid))
+    its_keeper.disconnect()
 
 
 def test_without_a_starter_nobody_is_asked(executor: Executor) -> None:

@@ -271,7 +271,7 @@ class _Home:
     def __init__(self, facts: HomeFacts, listening: socket.socket) -> None:
         self._facts = facts
         self._listening = listening
-        # Homes are known by who listens: that is this process from now on, and not the one that made it.
+        # Homes are known by who listens: that is this process from now on, not the starter.
         listening.listen(socket.SOMAXCONN)
         close_in_forks(listening)
         self._watched = [Process(*each) for each in facts.watched]
@@ -416,7 +416,8 @@ class _Home:
             if not hmac.compare_digest(hello.secret.encode(), self._facts.secret.encode()):
                 raise PermissionError("it does not know the secret of the query's plan")
         except (OSError, LostError, ValueError, TypeError) as error:
-            _log.warning("a process was not let into a home: %s", error)
+            if not isinstance(error, ConnectionError):  # such as of a starter that looks who listens
+                _log.warning("a process was not let into a home: %s", error)
             if channel is not None:
                 channel.close()
             return

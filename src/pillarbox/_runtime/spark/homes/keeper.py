@@ -65,7 +65,7 @@ class Keeper:
         """Return the starter's answer.
 
         Args:
-            starts: whether to start one if there is none, or if the one that there is says nothing.
+            starts: whether to start one if there is none, or if it says nothing.
             timeout: for how long it may say nothing (seconds).
 
         Raises:
@@ -166,9 +166,8 @@ class Keeper:
                     raise FileNotFoundError("there are no homes in this executor") from None
                 if time.monotonic() > deadline:
                     raise
-                if not self._start() and time.monotonic() - began > _BEGIN_SECONDS:
-                    began = time.monotonic()
-                    self._kill_starter()  # it hangs, and has not begun to listen
+                if not self._start():
+                    self._kill_deaf_starter(time.monotonic() - began)
                 time.sleep(_PAUSE_SECONDS)
         return self._connected
 
@@ -185,6 +184,13 @@ class Keeper:
             os.close(lock)  # the starter has a copy, which holds it
         return True
 
+    def _kill_deaf_starter(self, waited: float) -> None:
+        """Kill the starter if it should have begun to listen, as far as its age or the time that was waited tells."""
+        holder = sockets.holder(self._name)
+        age = None if holder is None else holder.age()
+        if (waited if age is None else age) > _BEGIN_SECONDS:
+            self._kill_starter()
+
     def _kill_starter(self) -> None:
         """Kill a starter that hangs. Its homes live on."""
         holder = sockets.holder(self._name)
@@ -198,7 +204,7 @@ class Keeper:
 def start_python(function: str, told: Sequence[Any], files: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start a process that finds modules as this one does, and calls a function of the starter's.
 
-    What it is told is no argument of the command, since all users of the machine can read that.
+    Its arguments are not on the command line, which all users of the machine can read.
 
     Args:
         told: the function's arguments, as JSON.

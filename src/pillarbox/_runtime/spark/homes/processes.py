@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from typing import NamedTuple, NoReturn
 
 from pillarbox._runtime.spark.tasks.leaving import flush_output, run_exit_handlers
@@ -44,6 +45,12 @@ class Process(NamedTuple):
         except PermissionError:
             return False
         return fields[0] in "ZX" or int(fields[19]) != self.start
+
+    def age(self) -> float | None:
+        """Return how long ago it started (seconds); None: the system does not tell."""
+        if sys.platform != "linux":
+            return None
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self.start / os.sysconf("SC_CLK_TCK")
 
     def kill(self, number: int) -> None:
         """Send a signal, unless it has ended."""

@@ -230,7 +230,7 @@ def _first_line(connected: socket.socket, timeout: float) -> bytes:
     while len(line) < _SECRET_BYTES and time.monotonic() < deadline:
         come = connected.recv(_SECRET_BYTES, socket.MSG_PEEK)
         if not come:
-            break
+            raise ConnectionResetError("it has closed the connection")
         end = come.find(b"\n") + 1
         line += connected.recv(end or len(come))
         if end:

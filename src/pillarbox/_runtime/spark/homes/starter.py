@@ -68,7 +68,7 @@ _KILL_SECONDS = 6.0
 _IDLE_SECONDS = 600.0
 # So often homes are asked for their visits, which the starter does not see (seconds).
 _ASK_SECONDS = 30.0
-# How long the homes of an earlier starter have to say what they are. What does not answer hangs, and is killed.
+# How long the homes of an earlier starter have to say what they are (seconds). Homes that hang are killed.
 _ADOPTION_SECONDS = 2.0
 _LINE_BYTES = 1 << 16
 # Of so many homes it is known how they ended.
@@ -192,7 +192,7 @@ class _Starter:
         if self._table.is_ending:
             return
         self._table.end_all()
-        # Who comes from now on needs another starter.
+        # Later requests need another starter.
         for key in list(self._selector.get_map().values()):
             if key.data in (self._end_all, self._accept):  # what has ended would stay readable
                 self._selector.unregister(key.fileobj)
@@ -237,6 +237,8 @@ class _Starter:
     # -- connections --
 
     def _accept(self) -> None:
+        if self._table.is_ending:
+            return
         try:
             connected, _ = self._listening.accept()
         except OSError as error:

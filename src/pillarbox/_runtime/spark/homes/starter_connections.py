@@ -14,7 +14,7 @@ from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError
 
-# What a home is told is small, and never waits for it to read.
+# Messages to homes are small, so sending waits for nobody (seconds).
 _TALK_SECONDS = 1.0
 
 #: The clock is looked at so often, and so often who waits is told that the answer will come (seconds).
@@ -73,7 +73,7 @@ class HomeChannel:
         connected = sockets.connect(name, _TALK_SECONDS)
         self.pid = sockets.peer_pid(connected)
         self._channel = Channel(connected)
-        # Who says that he is a starter is answered like one who asks.
+        # The home answers the hello as it does a question.
         self._is_asked = True
         self._channel.send_bytes(json.dumps(Hello("", "")._asdict()).encode())
 

@@ -52,7 +52,7 @@ class Kind(IntEnum):
     VALUE = 10
 
 
-#: What a starter sends to a home.
+#: A starter's question to a home.
 ASK = b"?"
 
 

@@ -89,8 +89,9 @@ def close_started(started: StartedQuery) -> None:
 def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     """Close what executors hold of a run that has ended, within five seconds.
 
-    Where the only executor is the driver's own process, its starters are asked. Else a job asks those of all executors;
-    nobody can have Spark run a task in each, so one may be missed if it is busy, and its homes end when they are idle.
+    The driver asks the starters of its own process, if that is the only executor. Else a job asks the starters of all
+    executors. Nobody can have Spark run a task in each, so one may be missed if it is busy: its homes end when they
+    are idle.
 
     Args:
         secrets: of the run's programs, whose homes may not know the run.
