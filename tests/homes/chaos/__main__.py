@@ -322,10 +322,20 @@ def left_behind(cluster: Cluster, within: float = 20.0) -> list[str]:
         left = [f"{kind} {pid}" for each in cluster.executors for pid, kind in members(each).items()]
         left = [each for each in left if not each.startswith(("worker", "daemon"))]  # Spark ends these
         names = tuple(f"{each}-" for each in cluster.executors)
-        left += [name for name in os.listdir(sockets._address("")) if name.startswith(names)]
+        left += [name for name in os.listdir(sockets._address("")) if name.startswith(names) and is_in_use(name)]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.1)
+
+
+def is_in_use(name: str) -> bool:
+    """Tell whether a file is more than a lock that nobody holds: the next starter removes these."""
+    name, is_lock, _ = name.partition(",lock")
+    file = sockets.lock(name) if is_lock else None
+    if file is None:
+        return True
+    os.close(file)
+    return False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -239,7 +239,7 @@ def test_full_collections_take_a_small_share_of_the_work(clock, monkeypatch):
     """Not of the time: a worker that waits longer between its epochs looks no more often."""
     full = []
     worked = Seconds()
-    worker = Residency(clock, worked)
+    worker = Residency(clock, worked, stay=True)
 
     def collect(generation=2):
         if generation == 2:
