@@ -21,8 +21,8 @@ from pyspark import TaskContext
 
 from pillarbox import KeyedProcessFunction, OperatorError, StreamExecutionEnvironment, ValueStateDescriptor
 from pillarbox._elements import Buffer, decode
+from pillarbox._runtime.spark.homes import relay
 from pillarbox._runtime.spark.homes.keeper import NoHomesError
-from pillarbox._runtime.spark.homes.relay import _kept
 from pillarbox._runtime.spark.homes.settings import IDLE, MODE, MOST
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP
@@ -191,7 +191,7 @@ def test_reports_tell_what_happened_to_homes(executor: Executor, notes: Path) ->
     query.run_batch([1])
     assert told(query) == [(0, 1, 0)]
     os.kill(executor.starter, signal.SIGKILL)
-    _kept.clear()  # another worker has its turn
+    relay._kept.clear()  # another worker has its turn
     query.run_batch([1])
     assert told(query) == [(0, 0, 1)]
     query.run_batch([1])
@@ -297,6 +297,7 @@ class Attempts:
 def test_an_older_attempt_that_sends_late_changes_nothing(
     executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(relay, "_AHEAD_BYTES", 0)  # it begins before it has all its input
     query = counting(notes, parallelism=1)
     query.run_batch([1])
     attempts = Attempts(query, monkeypatch)

@@ -34,13 +34,14 @@ from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts, Kind, Vis
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError, close_in_forks
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
 from pillarbox._runtime.spark.tasks.residency import Residency
-from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
 from pillarbox._state.chunks.head import META
 
 # How long a home may take to close its functions when it has to end.
 _LEAVE_SECONDS = 5.0
 # How long a guest may take to leave the epoch of an attempt that is over. Then the process ends: user code hangs.
 _CUT_OFF_SECONDS = 5.0
+# After this time without a message, a relay is told that its epoch runs (seconds).
+_WELCOME_SECONDS = 1.0
 # How long who connects may take to say who it is.
 _HELLO_SECONDS = 2.0
 _HELLO_BYTES = 4096
@@ -75,10 +76,10 @@ class _Chunks:
 
     def put(self, number: int, value: bytes) -> None:
         self._head = None
-        self._channel.send((Kind.PUT, number, value))
+        self._channel.post((Kind.PUT, number, value))
 
     def remove(self, number: int) -> None:
-        self._channel.send((Kind.REMOVE, number))
+        self._channel.post((Kind.REMOVE, number))
 
 
 class _Guest:
@@ -105,7 +106,7 @@ class _Guest:
         self._present: Channel | None = None
         self._newest = -1
         self._is_over = False
-        self._last_used = clock()
+        self._last_used = self._began = clock()
         # Since when a relay waits for an attempt that was cut off to leave; None: none does.
         self._waits_since: float | None = None
         self._thread: int | None = None
@@ -157,6 +158,14 @@ class _Guest:
         if present is not None:
             self.cut_off(present)
 
+    def welcome(self) -> None:
+        """Tell the relay that its epoch runs, if it has been told nothing for some time."""
+        with self._changed:
+            present, began = self._present, self._began
+        if present is not None and not present.has_sent and self._clock() - began > _WELCOME_SECONDS:
+            with suppress(LostError):
+                present.send((Kind.WELCOME,))
+
     def seconds_overdue(self) -> float:
         """For how long an attempt that was cut off has been running functions."""
         now = self._clock()
@@ -189,6 +198,7 @@ class _Guest:
                 assert self._waiting is not None
                 visit, channel = self._waiting
                 self._waiting, self._present, self._waits_since = None, channel, None
+                self._began, channel.has_sent = self._clock(), False
             try:
                 self._serve(visit, channel)
             except LostError:
@@ -196,28 +206,27 @@ class _Guest:
             except BaseException:
                 _log.exception("a home left a relay")
                 channel.close()
-            with self._changed:
-                self._present = None
-                self._last_used = self._clock()
+            self._leave_visit()
             if not channel.is_lost:
                 self._let_go(channel, self)
             self._residency.spare_the_collector()  # now nobody waits for it
         with self._turn.taken():
             self._residency.close_all()
 
-    def _serve(self, visit: Visit, channel: Channel) -> None:
-        surroundings.enter(visit.surroundings, lambda number: channel.ask_bytes(Kind.VALUE, number))
-        channel.send((Kind.WELCOME,))
-        while (epoch := channel.receive()) is not None:
-            with self._turn.taken():
-                self._serve_epoch(epoch, channel)
+    def _leave_visit(self) -> None:
+        with self._changed:
+            self._present = None
+            self._last_used = self._clock()
 
-    def _serve_epoch(self, epoch: tuple[tuple[int, int], TaskFacts, bytes | None], channel: Channel) -> None:
+    def _serve(self, visit: Visit, channel: Channel) -> None:
+        if visit.surroundings is not None:
+            surroundings.enter(visit.surroundings, lambda number: channel.ask_bytes(Kind.VALUE, number))
         if self._tasks is None:
             self._tasks = LevelTasks(pickle.loads(channel.ask_bytes(Kind.LEVEL)), self._residency)
         try:
-            wakes_up = self._run_epoch(channel, *epoch)
-            taken = surroundings.taken()
+            with self._turn.taken():
+                wakes_up = self._run_epoch(visit, channel, self._tasks)
+                taken = surroundings.taken()
         except BaseException as error:
             surroundings.drop()
             if channel.is_lost:
@@ -225,13 +234,14 @@ class _Guest:
             # (A thread that reads input may still wait for it, so this connection is over.)
             channel.send((Kind.FAILED, type(error).__name__, str(error)))
             raise LostError from None
-        else:
-            channel.send((Kind.DONE, wakes_up, taken))
+        # The next visit, which another worker may bring at once, cuts nobody off.
+        self._leave_visit()
+        channel.send((Kind.DONE, wakes_up, taken))
 
-    def _run_epoch(self, channel: Channel, place: tuple[int, int], facts: TaskFacts, head: bytes | None) -> int | None:
-        assert self._tasks is not None
+    def _run_epoch(self, visit: Visit, channel: Channel, tasks: LevelTasks) -> int | None:
         rest = self._turn.resting
-        epoch = self._tasks.run_epoch(place, facts, _buffers(channel, rest), _Chunks(channel, head, rest))
+        buffers, chunks = _buffers(visit.answers, channel, rest), _Chunks(channel, visit.head, rest)
+        epoch = tasks.run_epoch(visit.subtask, visit.facts, buffers, chunks)
         while True:
             try:
                 sent = next(epoch)
@@ -240,17 +250,27 @@ class _Guest:
                 return wakes_up
             try:
                 with rest():
-                    channel.send((Kind.OUT, sent))
+                    channel.post((Kind.OUT, sent))
             except LostError:
                 epoch.close()
                 raise
 
 
-def _buffers(channel: Channel, rest: Resting) -> Iterator[list[Buffer]]:
-    """Return the buffers that a relay has, each when it is asked for."""
+def _buffers(answers: list[bytes], channel: Channel, rest: Resting) -> Iterator[list[Buffer]]:
+    """Return the buffers that a relay has, each when it is asked for.
+
+    Args:
+        answers: the first of them, which have come already.
+    """
+    found: list[Buffer] | None
+    for answer in answers:
+        found = pickle.loads(answer)
+        if found is None:
+            return
+        yield found
     while True:
         with rest():
-            found: list[Buffer] | None = channel.ask(Kind.MORE)
+            found = channel.ask(Kind.MORE)
         if found is None:
             return
         yield found
@@ -360,13 +380,11 @@ class _Home:
                 self._answer_starter(number, poll)
             elif number in self._idle:
                 poll.unregister(number)
-                self._let_in_again(*self._idle.pop(number))
+                self._take_visit(*self._idle.pop(number))
             elif number in served:
                 self._has_gone(served[number], number)
         while self._left:
-            channel, guest = self._left.popleft()
-            self._idle[channel.fileno()] = channel, guest
-            poll.register(channel, select.POLLIN)
+            self._await_visit(*self._left.popleft(), poll)
         self._look_at_clock()
 
     def _has_gone(self, guest: _Guest, number: int) -> None:
@@ -385,6 +403,7 @@ class _Home:
         if any(process.has_ended() for process in self._polled):
             self._end()
         for guest in self._guests.values():
+            guest.welcome()
             if guest.seconds_overdue() > _CUT_OFF_SECONDS:
                 _log.warning("a function does not return, although its attempt is over: its process is ended")
                 self._leave(1)
@@ -421,7 +440,11 @@ class _Home:
             if channel is not None:
                 channel.close()
             return
-        self._let_in_again(channel, self._guest(hello.place))
+        self._await_visit(channel, self._guest(hello.place), poll)
+
+    def _await_visit(self, channel: Channel, guest: _Guest, poll: select.poll) -> None:
+        self._idle[channel.fileno()] = channel, guest
+        poll.register(channel, select.POLLIN)
 
     def _let_starter_in(self, channel: Channel, poll: select.poll) -> None:
         with suppress(LostError):  # it has ended since it came
@@ -429,8 +452,7 @@ class _Home:
             self._starters[channel.fileno()] = channel
             poll.register(channel, select.POLLIN)
 
-    def _let_in_again(self, channel: Channel, guest: _Guest) -> None:
-        """Let a relay in that is known."""
+    def _take_visit(self, channel: Channel, guest: _Guest) -> None:
         try:
             if self._ends_at is not None:
                 raise LostError

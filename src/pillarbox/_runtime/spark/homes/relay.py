@@ -28,7 +28,7 @@ from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_
 from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.homes.sockets import connect
 from pillarbox._runtime.spark.homes.wire import Hello, Kind, Visit
-from pillarbox._runtime.spark.tasks.channel import Channel, LostError
+from pillarbox._runtime.spark.tasks.channel import Channel, LostError, SilentError
 from pillarbox._runtime.spark.tasks.level_tasks import SparkChunks
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
 from pillarbox._state.chunks.head import META
@@ -38,6 +38,8 @@ from pillarbox._task.vertex import REPORT_TARGET
 # asked for, so many times.
 _DOOR_SECONDS = 60.0
 _TRIES = 3
+# What a visit brings along: it fits into what the kernel keeps, so the home's door waits for none of it.
+_AHEAD_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,14 @@ class Relay:
         self._attempt = attempt
         self._keeper = keeper
         self._origin: str = "known"
-        if not self._enter_kept():
-            self._enter_home()
+        # Whether the home has the surroundings of this task of Spark's.
+        self._has_entered = False
+        kept = _kept.pop(request["place"], None)
+        if kept is not None:
+            self._home = kept
+            keeper.prepare()  # homes live on without a starter, but others may need one
+        else:
+            self._connect(without=0)
 
     @property
     def _channel(self) -> Channel:
@@ -156,22 +164,14 @@ class Relay:
     def _pid(self) -> int:
         return self._home.pid
 
-    def _enter_kept(self) -> bool:
-        """Enter the home that this worker is connected with, if it is, and if that lives."""
-        home = _kept.pop(self._request["place"], None)
-        if home is None:
-            return False
-        if not self._visits(home):
-            home.channel.close()
-            return False
-        self._keeper.prepare()  # homes live on without a starter, but others may need one
-        return True
+    def _connect(self, without: int) -> None:
+        """Ask the starter for the home, and connect with it.
 
-    def _enter_home(self) -> None:
-        """Ask the starter for the home, and enter it."""
+        Args:
+            without: the process of the home that does not answer; 0: there was none.
+        """
         for place in [place for place, home in _kept.items() if not home.is_open()]:
             _kept.pop(place).channel.close()
-        without = 0
         for _ in range(_TRIES):
             found = self._keeper.ask("home", **self._request, attempt=self._attempt, without=without)
             if "refused" in found:
@@ -179,39 +179,13 @@ class Relay:
             without = int(found["pid"])
             try:
                 channel = Channel(connect(found["home"], _DOOR_SECONDS))
-            except OSError:  # it has just ended
-                continue
-            home = _Connection(channel, without)
-            try:
                 hello = Hello(self._request["place"], self._request["secret"])
                 channel.send_bytes(json.dumps(hello._asdict()).encode())
-            except LostError:
-                pass
-            if self._visits(home):
-                self._origin = found["origin"]
-                return
-            channel.close()  # it ends, or hangs
+            except (OSError, LostError):  # it has just ended
+                continue
+            self._home, self._origin = _Connection(channel, without), found["origin"]
+            return
         raise NoHomesError("homes end before they answer")
-
-    def _visits(self, home: _Connection) -> bool:
-        """Begin a visit; return whether the home has let this relay in."""
-        found = surroundings.here(home.process)
-        try:
-            home.channel.set_timeout(_DOOR_SECONDS)
-            home.channel.send(Visit(self._attempt, self._request["epoch"], found))
-            kind, *told = home.channel.receive()
-            while kind is Kind.VALUE:
-                home.channel.send_bytes(surroundings.value(*told))
-                kind, *told = home.channel.receive()
-            home.channel.set_timeout(None)
-        except LostError:
-            return False
-        if kind is Kind.LATE:
-            home.channel.close()
-            raise OperatorError("a newer attempt of this task of Spark's has reached the home of its state partition")
-        home.process = found.process or home.process
-        self._home = home
-        return True
 
     def run_epoch(
         self,
@@ -249,17 +223,44 @@ class Relay:
             fate += "; if the executor has too little memory, the system kills such processes"
         return fate
 
+    def _begin(
+        self, subtask: tuple[int, int], facts: TaskFacts, answers: _Answers, chunks: SparkChunks
+    ) -> tuple[Kind, list[Any]]:
+        """Have an epoch begin, and return the first message of the home, before which it has done nothing.
+
+        Raises:
+            NoHomesError: there is no home to be had.
+        """
+        ahead = answers.ahead()
+        for _ in range(_TRIES):
+            # The home asks for the head first. (Spark logs a warning for what it does not have.)
+            chunks.is_new = subtask not in self._home.subtasks
+            head = None if chunks.is_new else chunks.get(META)
+            found = None if self._has_entered else surroundings.here(self._home.process)
+            try:
+                self._channel.set_timeout(_DOOR_SECONDS)
+                self._channel.send(Visit(self._attempt, self._request["epoch"], found, subtask, facts, head, ahead))
+                kind, *told = self._channel.receive()
+                self._channel.set_timeout(None)
+            except LostError as error:
+                # If it has not ended, it has let in a newer attempt, and says so to the next visit.
+                self._channel.close()
+                self._has_entered = False
+                self._connect(without=self._pid if isinstance(error, SilentError) else 0)
+                continue
+            if found is not None:
+                self._home.process = found.process or self._home.process
+            self._has_entered = True
+            return kind, told
+        raise NoHomesError("homes end before they answer")
+
     def _relayed(
-        self, place: tuple[int, int], facts: TaskFacts, buffers: Iterable[list[Buffer]], chunks: SparkChunks
+        self, subtask: tuple[int, int], facts: TaskFacts, buffers: Iterable[list[Buffer]], chunks: SparkChunks
     ) -> Generator[list[Buffer], None, int | None]:
         began, taking = time.monotonic(), 0.0
-        # The home asks for the head first. (Spark logs a warning for what it does not have.)
-        chunks.is_new = place not in self._home.subtasks
-        head = None if chunks.is_new else chunks.get(META)
-        self._channel.send((place, facts, head))
         answers = _Answers(buffers)
+        kind, told = self._begin(subtask, facts, answers, chunks)
         while True:
-            kind, *told = self._channel.receive()
             if kind is Kind.MORE:
                 self._channel.send_bytes(answers.taken())
                 answers.prepare()  # while the home works
@@ -277,13 +278,20 @@ class Relay:
                 taking += time.monotonic() - handed_on
             elif kind is Kind.LEVEL:
                 self._channel.send(self._vertices)
+            elif kind is Kind.VALUE:
+                self._channel.send_bytes(surroundings.value(*told))
             elif kind is Kind.DONE:
                 wakes_up, added = told
                 surroundings.add(added)
-                self._home.subtasks.add(place)
+                self._home.subtasks.add(subtask)
                 return wakes_up  # type: ignore[no-any-return]
-            else:
+            elif kind is Kind.FAILED:
                 raise told_elsewhere(*told)
+            elif kind is Kind.LATE:
+                raise OperatorError(
+                    "a newer attempt of this task of Spark's has reached the home of its state partition"
+                )
+            kind, *told = self._channel.receive()
 
     def _completed(self, elapsed: float, taking: float, report: TaskReport) -> TaskReport:
         """Return a report with what the home cannot know; how the home was had is in one report of the visit."""
@@ -291,13 +299,9 @@ class Relay:
         return _with_origin(_with_time_here(report, elapsed, taking), origin)
 
     def close(self) -> None:
-        """End the visit; the connection stays, if it is of use."""
-        try:
-            if not self._channel.is_lost:
-                self._channel.send(None)
-                _kept[self._request["place"]] = self._home
-        except LostError:
-            self._channel.close()
+        """Let the home go; the connection stays, if it is of use."""
+        if not self._channel.is_lost:
+            _kept[self._request["place"]] = self._home
 
 
 def with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskReport]) -> list[Buffer]:
@@ -341,6 +345,17 @@ class _Answers:
     def __init__(self, buffers: Iterable[list[Buffer]]) -> None:
         self._buffers = iter(buffers)
         self._next: bytes | None = None
+
+    def ahead(self) -> list[bytes]:
+        """Return the first answers, as far as they are small: as a rule these are all."""
+        ahead: list[bytes] = []
+        while len(ahead) < 2:
+            self.prepare()
+            assert self._next is not None
+            if len(self._next) > _AHEAD_BYTES:
+                break
+            ahead.append(self.taken())
+        return ahead
 
     def prepare(self) -> None:
         """Make the next answer."""

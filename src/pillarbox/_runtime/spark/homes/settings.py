@@ -50,15 +50,20 @@ def settings_of(setting: Callable[[str], str | None]) -> HomeSettings | None:
         ConfigurationError: one of them is none that there is.
         ProgramError: the time is none.
     """
-    mode = (setting(MODE) or _default_mode()).strip().lower()
+    return _settings(setting(MODE), setting(MOST), setting(IDLE))
+
+
+@cache  # each task asks
+def _settings(mode: str | None, most: str | None, idle: str | None) -> HomeSettings | None:
+    mode = (mode or _default_mode()).strip().lower()
     if mode not in _MODES:
         raise ConfigurationError(f"{MODE} is 'fork', 'spawn' or 'off', not {shorten(mode)}")
     if mode == "off":
         return None
-    most = (setting(MOST) or str(_default_most())).strip()
+    most = (most or str(_default_most())).strip()
     if not most.isdigit() or int(most) < 1:
         raise ConfigurationError(f"{MOST} is a whole number from 1, not {shorten(most)}")
-    return HomeSettings(mode, int(most), positive_millis(setting(IDLE) or _IDLE, IDLE) / 1000)
+    return HomeSettings(mode, int(most), positive_millis(idle or _IDLE, IDLE) / 1000)
 
 
 @cache

@@ -8,11 +8,10 @@ one writes. The exceptions are how a connection, a visit and an epoch begin.
 | ------- | ------------------------------------------- | ---------------------------------------------------------- |
 | relay   | the executor's secret, a line               | it is one of the executor's processes                      |
 | relay   | ``Hello``, as JSON                          | which place it comes for, and that it knows the plan       |
-| relay   | ``Visit``                                   | a task of Spark's comes                                    |
+| relay   | ``Visit``                                   | run an epoch for a task of Spark's                         |
 | home    | ``VALUE``, number                           | give the value of a broadcast variable                     |
-| home    | ``WELCOME``                                 | it may send epochs                                         |
-| home    | ``LATE``                                    | it may not: a newer attempt has been here                  |
-| relay   | subtask, ``TaskFacts``, the log's head      | run an epoch                                               |
+| home    | ``WELCOME``                                 | it runs, which is said only if nothing else is sent soon   |
+| home    | ``LATE``                                    | it does not: a newer attempt has been here                 |
 | home    | ``LEVEL``                                   | give the vertices of the level                             |
 | home    | ``MORE``                                    | give the next buffers; the answer is a list; None: no more |
 | home    | ``GET``, chunk, whether it may be missing   | read from Spark's state; the answer is bytes, or None      |
@@ -21,7 +20,6 @@ one writes. The exceptions are how a connection, a visit and an epoch begin.
 | home    | ``OUT``, buffers                            | emit them                                                  |
 | home    | ``DONE``, next wake-up, accumulators        | the epoch's end                                            |
 | home    | ``FAILED``, kind, text                      | the epoch's other end, and the connection's                |
-| relay   | None                                        | the visit ends; the connection stays                       |
 
 The starter connects as well: its ``Hello`` has no place. That and each ``ASK`` is answered by the home's ``HomeFacts``,
 as JSON.
@@ -34,6 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.homes.surroundings import Surroundings
+    from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
 
 
 class Kind(IntEnum):
@@ -69,17 +68,25 @@ class Hello(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """A task of Spark's that comes to a home.
+    """An epoch of a subtask, for a task of Spark's.
 
     Attributes:
-        attempt: its number; later tasks have higher ones.
+        attempt: the number of Spark's task; later tasks have higher ones.
         epoch: of its query.
-        surroundings: of its worker.
+        surroundings: of its worker; None: they are those of this connection's visit before.
+        subtask: vertex and subtask.
+        facts: of Spark's task.
+        head: the log's head, which the home asks for first; None: the relay has not read it.
+        answers: to the first ``MORE``, pickled, if they are small.
     """
 
     attempt: int
     epoch: int
-    surroundings: Surroundings
+    surroundings: Surroundings | None
+    subtask: tuple[int, int]
+    facts: TaskFacts
+    head: bytes | None
+    answers: list[bytes]
 
 
 class HomeFacts(NamedTuple):

@@ -38,18 +38,27 @@ class LostError(Exception):
     """The other end of a connection has gone."""
 
 
+class SilentError(LostError):
+    """The other end has neither gone nor sent anything in the time that it has."""
+
+
 class Channel:
     """One end of a connection. Any thread sends and asks; else, one thread at a time receives.
 
     Attributes:
         is_lost: whether the other end has gone.
+        has_sent: whether something was sent since somebody last set it to False.
     """
 
     def __init__(self, connected: socket.socket) -> None:
         self.is_lost = False
+        self.has_sent = False
         self._socket = connected
         close_in_forks(connected)
         self._writing = threading.Lock()
+        # Messages that are sent with the next one.
+        self._posted: list[bytes] = []
+        self._posted_bytes = 0
         self._asking = threading.Lock()
 
     def ask(self, *message: Any) -> Any:
@@ -68,6 +77,20 @@ class Channel:
             self.send(message)
             return self.receive_bytes()
 
+    def post(self, message: Any) -> None:
+        """Send a message with the next one, or soon: nobody waits for it.
+
+        Raises:
+            LostError: the other end has gone.
+        """
+        content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        with self._writing:
+            self._posted += (_LENGTH.pack(len(content)), content)
+            self._posted_bytes += len(content)
+            is_much = self._posted_bytes > _SMALL
+        if is_much:
+            self._write([])
+
     def send(self, message: Any) -> None:
         """Send a message.
 
@@ -82,14 +105,18 @@ class Channel:
         Raises:
             LostError: the other end has gone.
         """
-        header = _LENGTH.pack(len(content))
+        self._write([_LENGTH.pack(len(content)), content])
+
+    def _write(self, parts: list[bytes]) -> None:
         try:
             with self._writing:
-                if len(content) < _SMALL:
-                    self._socket.sendall(header + content)
-                else:
-                    self._socket.sendall(header)
-                    self._socket.sendall(content)
+                parts = [*self._posted, *parts]
+                self._posted, self._posted_bytes = [], 0
+                large = parts.pop() if len(parts[-1]) >= _SMALL else b""
+                self._socket.sendall(b"".join(parts))
+                if large:
+                    self._socket.sendall(large)
+                self.has_sent = True
         except (OSError, ValueError) as error:
             raise self._lost(error) from None
 
@@ -122,6 +149,9 @@ class Channel:
                 if not count:
                     raise self._lost("it has closed the connection")
                 rest = rest[count:]
+        except TimeoutError as error:
+            self.is_lost = True
+            raise SilentError(f"the other end is silent: {error}") from None
         except (OSError, ValueError) as error:
             raise self._lost(error) from None
         return bytes(read)

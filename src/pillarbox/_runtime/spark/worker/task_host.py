@@ -132,17 +132,29 @@ class TaskHost:
                 return
             facts = facts._replace(clock=self._recorded.clock(self._program.program, *place))
         tasks = self._tasks_of(code)
-        if isinstance(tasks, Relay):
-            wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
-        else:
-            with collecting():
-                wakes_up = yield from self._run_here(tasks.run_epoch(place, facts, buffers, self._store))
-            residency.here.spare_the_collector()
+        try:
+            wakes_up = yield from self._run_in(tasks, place, facts, buffers)
+        except NoHomesError as error:  # before the epoch has begun
+            tasks = self._fall_back(error)
+            wakes_up = yield from self._run_in(tasks, place, facts, buffers)
         if self._timers:
             self._set_timer(wakes_up, now)
 
-    def _run_here(self, epoch: Generator[list[Buffer], None, int | None]) -> Generator[list[Buffer], None, int | None]:
-        """Run an epoch in this worker; its report says why, if a home is wanted."""
+    def _run_in(
+        self, tasks: LevelTasks | Relay, place: tuple[int, int], facts: TaskFacts, buffers: Iterator[list[Buffer]]
+    ) -> Generator[list[Buffer], None, int | None]:
+        """Run an epoch in a home, or in this worker."""
+        if isinstance(tasks, Relay):
+            return (yield from tasks.run_epoch(place, facts, buffers, self._store))
+        with collecting():
+            wakes_up = yield from self._with_reason(tasks.run_epoch(place, facts, buffers, self._store))
+        residency.here.spare_the_collector()
+        return wakes_up
+
+    def _with_reason(
+        self, epoch: Generator[list[Buffer], None, int | None]
+    ) -> Generator[list[Buffer], None, int | None]:
+        """Run an epoch of this worker; its report says why it has no home, if one is wanted."""
         while True:
             try:
                 out = next(epoch)
@@ -159,11 +171,17 @@ class TaskHost:
             try:
                 self._tasks = self._homes.relay(self._vertices, self._facts, code)
             except NoHomesError as error:
-                self._fallback = str(error)
-                _say_once(f"tasks live in Spark's Python workers, as with {MODE}=off: {error}")
+                return self._fall_back(error)
             if self._tasks is None:
                 self._tasks = LevelTasks(self._vertices, residency.here)
         return self._tasks
+
+    def _fall_back(self, error: NoHomesError) -> LevelTasks:
+        """Let the subtasks live in this worker."""
+        self._fallback = str(error)
+        _say_once(f"tasks live in Spark's Python workers, as with {MODE}=off: {error}")
+        tasks = self._tasks = LevelTasks(self._vertices, residency.here)
+        return tasks
 
     def _set_timer(self, wake_up: int | None, now: int) -> None:
         """Let Spark call again when the task has something to do.
