@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pillarbox._runtime.spark.homes.turn import Turn
+from pillarbox._runtime.spark.homes.guest import Turn
 
 
 def in_line(turn: Turn, count: int) -> None:

@@ -204,7 +204,7 @@ def test_pages_of_several_processes_do_not_count(machine):
     machine.write(machine.process / "statm", f"0 {150 * MIB // page} 1 1 0 1 0")
     machine.write(machine.process / "smaps_rollup", "55-ff ---p\nPrivate_Dirty: 143360 kB")
     assert memory.bytes() == 90 * MIB
-    clock.now += 100
+    clock.now += 1000
     assert memory.bytes() == 140 * MIB
 
 

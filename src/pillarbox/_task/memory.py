@@ -21,7 +21,7 @@ _NO_LIMIT = 1 << 50
 # its heap in time: so there the share is larger.
 _SCARCE = 0.7
 # How many times as long as a measurement took the next one is put off.
-_PAUSE = 100
+_PAUSE = 1000
 _SCARCE_IN_CONTAINER = 0.9
 
 
@@ -100,7 +100,7 @@ class PrivateMemory:
 
     A sum over processes counts no page twice, although homes share what their starter has imported. The kernel looks at
     all pages to find out (``Private_...``): 2 ms for a small process, and 10 ms for each GiB. So it is asked again only
-    after a hundred times as long as it took; in between, the shared part is taken to be what it was. Any thread.
+    after a thousand times as long as it took; in between, the shared part is taken to be what it was. Any thread.
 
     Args:
         process: the folder in which the kernel tells of this process.

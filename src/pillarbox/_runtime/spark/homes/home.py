@@ -2,11 +2,9 @@
 
 | thread                 | what it does                                                                              |
 | ---------------------- | ----------------------------------------------------------------------------------------- |
-| main, or a guest's own | serves the relay of one guest (a level's tasks of one state partition), and nothing else  |
-| ``door``               | lets relays and starters in, cuts off old relays, cancels epochs that nobody waits for,   |
-|                        | ends the process                                                                          |
-
-A home has one guest, whose thread is the main one. More share it where an executor may have no more homes.
+| main, or a guest's own | waits for the relays of one guest and serves one at a time; see `guest.py`                |
+| ``door``               | lets relays and starters connect; while an epoch runs, takes the visits of newer attempts |
+|                        | and notices if its relay has gone; ends the process                                       |
 """
 
 from __future__ import annotations
@@ -15,33 +13,24 @@ import hmac
 import json
 import logging
 import os
-import pickle
 import select
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import NoReturn
 
-from pillarbox._elements import Buffer
-from pillarbox._runtime.spark.homes import sockets, surroundings
+from pillarbox._runtime.spark.homes import sockets
+from pillarbox._runtime.spark.homes.guest import Guest, Turn
 from pillarbox._runtime.spark.homes.processes import Process, leave
 from pillarbox._runtime.spark.homes.signals import EndSignal
-from pillarbox._runtime.spark.homes.turn import Turn
-from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts, Kind, Visit
+from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError, close_in_forks
-from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
-from pillarbox._runtime.spark.tasks.residency import Residency
-from pillarbox._state.chunks.head import META
 
 # How long a home may take to close its functions when it has to end.
 _LEAVE_SECONDS = 5.0
 # How long a guest may take to leave the epoch of an attempt that is over. Then the process ends: user code hangs.
 _CUT_OFF_SECONDS = 5.0
-# After this time without a message, a relay is told that its epoch runs (seconds).
-_WELCOME_SECONDS = 1.0
 # How long who connects may take to say who it is.
 _HELLO_SECONDS = 2.0
 _HELLO_BYTES = 4096
@@ -49,231 +38,7 @@ _HELLO_BYTES = 4096
 _TICK_MS = 500
 _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
 
-Resting = Callable[[], AbstractContextManager[None]]
 _log = logging.getLogger("pillarbox")
-
-
-class _Chunks:
-    """A subtask's chunks in Spark's state, which only the relay reaches.
-
-    Args:
-        head: the log's head, if the relay has read it already.
-        rest: returns a context for waiting.
-    """
-
-    def __init__(self, channel: Channel, head: bytes | None, rest: Resting) -> None:
-        self._channel = channel
-        self._rest = rest
-        self._head = head
-        self.is_new = True
-
-    def get(self, number: int) -> bytes | None:
-        if number == META and self._head is not None:
-            return self._head
-        with self._rest():
-            found: bytes | None = self._channel.ask(Kind.GET, number, self.is_new)
-        return found
-
-    def put(self, number: int, value: bytes) -> None:
-        self._head = None
-        self._channel.post((Kind.PUT, number, value))
-
-    def remove(self, number: int) -> None:
-        self._channel.post((Kind.REMOVE, number))
-
-
-class _Guest:
-    """The tasks of one level and state partition, and the thread that they have.
-
-    Args:
-        clock: seconds, from any start.
-        idle: how long a task stays that nobody asks for (seconds).
-        turn: the right to run functions in this process.
-        let_go: takes the connection of a relay whose visit has ended, from the guest's thread.
-    """
-
-    def __init__(
-        self, clock: Callable[[], float], idle: float, turn: Turn, let_go: Callable[[Channel, _Guest], None]
-    ) -> None:
-        self._clock = clock
-        self._residency = Residency(clock, idle=idle, stay=True, resting=turn.resting)
-        self._turn = turn
-        self._let_go = let_go
-        self._tasks: LevelTasks | None = None
-        # Guards what follows; the guest's thread waits for it.
-        self._changed = threading.Condition()
-        self._waiting: tuple[Visit, Channel] | None = None
-        self._present: Channel | None = None
-        self._newest = -1
-        self._is_over = False
-        self._last_used = self._began = clock()
-        # Since when a relay waits for an attempt that was cut off to leave; None: none does.
-        self._waits_since: float | None = None
-        self._thread: int | None = None
-        # The number of the first of Spark's tasks that came, and the last epoch.
-        self.since: int | None = None
-        self.epoch = 0
-
-    # -- the door's thread --
-
-    def offer(self, visit: Visit, channel: Channel) -> bool:
-        """Let a relay be served; return whether it is the newest. One that is served is cut off.
-
-        Raises:
-            LostError: it has gone, or the guest has.
-        """
-        with self._changed:
-            if self._is_over:
-                raise LostError
-            if visit.attempt < self._newest:
-                return False
-            self._newest = visit.attempt
-            self.since = visit.attempt if self.since is None else self.since
-            self.epoch = max(self.epoch, visit.epoch)
-            late = self._waiting
-            self._waiting = visit, channel
-            present = self._present
-            if present is not None and self._waits_since is None:
-                self._waits_since = self._clock()
-            self._changed.notify_all()
-        if present is not None:
-            self.cut_off(present)
-        if late is not None:
-            _refuse(late[1])
-        return True
-
-    def cut_off(self, channel: Channel) -> None:
-        """Let a relay go, and cancel its epoch, if one is running."""
-        channel.cut()
-        with self._changed:  # no other relay gets its turn meanwhile
-            if self._present is channel and self._tasks is not None:
-                self._tasks.cancel()
-
-    def end(self) -> None:
-        """Let the guest's thread close its tasks and end."""
-        with self._changed:
-            self._is_over = True
-            present = self._present
-            self._changed.notify_all()
-        if present is not None:
-            self.cut_off(present)
-
-    def welcome(self) -> None:
-        """Tell the relay that its epoch runs, if it has been told nothing for some time."""
-        with self._changed:
-            present, began = self._present, self._began
-        if present is not None and not present.has_sent and self._clock() - began > _WELCOME_SECONDS:
-            with suppress(LostError):
-                present.send((Kind.WELCOME,))
-
-    def seconds_overdue(self) -> float:
-        """For how long an attempt that was cut off has been running functions."""
-        now = self._clock()
-        with self._changed:
-            if self._waits_since is not None and self._thread in self._turn.in_line:
-                self._waits_since = now  # others run functions, and it waits for its turn
-            return 0.0 if self._waits_since is None else now - self._waits_since
-
-    @property
-    def unused(self) -> float:
-        """For how long no relay has been here (seconds)."""
-        is_used = self._present is not None or self._waiting is not None
-        return 0.0 if is_used else self._clock() - self._last_used
-
-    @property
-    def present(self) -> Channel | None:
-        """The connection of the relay that is being served."""
-        return self._present
-
-    # -- the guest's thread --
-
-    def live(self) -> None:
-        """Serve one relay after the other, then close the tasks."""
-        self._thread = threading.get_ident()
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_over or self._waiting is not None)
-                if self._is_over:
-                    break
-                assert self._waiting is not None
-                visit, channel = self._waiting
-                self._waiting, self._present, self._waits_since = None, channel, None
-                self._began, channel.has_sent = self._clock(), False
-            try:
-                self._serve(visit, channel)
-            except LostError:
-                channel.close()  # its worker has ended, or a newer task of Spark's has come
-            except BaseException:
-                _log.exception("a home left a relay")
-                channel.close()
-            self._leave_visit()
-            if not channel.is_lost:
-                self._let_go(channel, self)
-            self._residency.spare_the_collector()  # now nobody waits for it
-        with self._turn.taken():
-            self._residency.close_all()
-
-    def _leave_visit(self) -> None:
-        with self._changed:
-            self._present = None
-            self._last_used = self._clock()
-
-    def _serve(self, visit: Visit, channel: Channel) -> None:
-        if visit.surroundings is not None:
-            surroundings.enter(visit.surroundings, lambda number: channel.ask_bytes(Kind.VALUE, number))
-        if self._tasks is None:
-            self._tasks = LevelTasks(pickle.loads(channel.ask_bytes(Kind.LEVEL)), self._residency)
-        try:
-            with self._turn.taken():
-                wakes_up = self._run_epoch(visit, channel, self._tasks)
-                taken = surroundings.taken()
-        except BaseException as error:
-            surroundings.drop()
-            if channel.is_lost:
-                raise LostError from None
-            # (A thread that reads input may still wait for it, so this connection is over.)
-            channel.send((Kind.FAILED, type(error).__name__, str(error)))
-            raise LostError from None
-        # The next visit, which another worker may bring at once, cuts nobody off.
-        self._leave_visit()
-        channel.send((Kind.DONE, wakes_up, taken))
-
-    def _run_epoch(self, visit: Visit, channel: Channel, tasks: LevelTasks) -> int | None:
-        rest = self._turn.resting
-        buffers, chunks = _buffers(visit.answers, channel, rest), _Chunks(channel, visit.head, rest)
-        epoch = tasks.run_epoch(visit.subtask, visit.facts, buffers, chunks)
-        while True:
-            try:
-                sent = next(epoch)
-            except StopIteration as end:
-                wakes_up: int | None = end.value
-                return wakes_up
-            try:
-                with rest():
-                    channel.post((Kind.OUT, sent))
-            except LostError:
-                epoch.close()
-                raise
-
-
-def _buffers(answers: list[bytes], channel: Channel, rest: Resting) -> Iterator[list[Buffer]]:
-    """Return the buffers that a relay has, each when it is asked for.
-
-    Args:
-        answers: the first of them, which have come already.
-    """
-    found: list[Buffer] | None
-    for answer in answers:
-        found = pickle.loads(answer)
-        if found is None:
-            return
-        yield found
-    while True:
-        with rest():
-            found = channel.ask(Kind.MORE)
-        if found is None:
-            return
-        yield found
 
 
 def run_home(facts: HomeFacts, listening: socket.socket) -> NoReturn:
@@ -296,19 +61,14 @@ class _Home:
         close_in_forks(listening)
         self._watched = [Process(*each) for each in facts.watched]
         self._polled: list[Process] = []
-        # Connections that wait for a message, by number: of starters, and of relays that are not here.
+        # Connections of starters, by number.
         self._starters: dict[int, Channel] = {}
-        self._idle: dict[int, tuple[Channel, _Guest]] = {}
-        # Connections of relays that have left; their guests' threads put them here.
-        self._left: deque[tuple[Channel, _Guest]] = deque()
-        self._woken, self._wakes = os.pipe()
-        os.set_blocking(self._wakes, False)
-        self._guests: dict[str, _Guest] = {}
+        self._guests: dict[str, Guest] = {}
         self._turn = Turn()
         self._threads: list[threading.Thread] = []
         # Set when the first guest has come, or none will.
         self._has_begun = threading.Event()
-        self._first: _Guest | None = None
+        self._first: Guest | None = None
         self._made_at = time.monotonic()
         self._ends_at: float | None = None
 
@@ -323,12 +83,6 @@ class _Home:
             thread.join()
         self._leave(0)
 
-    def _let_go(self, channel: Channel, guest: _Guest) -> None:
-        """Hand a connection back to the door, from a guest's thread."""
-        self._left.append((channel, guest))
-        with suppress(BlockingIOError):  # it has been woken often enough
-            os.write(self._wakes, b"\0")
-
     def _leave(self, code: int) -> NoReturn:
         sockets.remove(self._facts.name)
         leave(code)
@@ -338,7 +92,7 @@ class _Home:
     def _keep_door(self, end_signal: EndSignal) -> None:
         try:
             poll = select.poll()
-            for each in (self._listening, self._woken, end_signal):
+            for each in (self._listening, end_signal):
                 poll.register(each, select.POLLIN)
             ends = set()
             for process in self._watched:
@@ -356,19 +110,19 @@ class _Home:
 
     def _look(self, poll: select.poll, end_signal: EndSignal, ends: set[int]) -> None:
         # (A connection that has just been closed has no number any more; an event of its successor does no harm.)
-        present = [(guest, guest.present) for guest in self._guests.values()]
-        served = {channel.fileno(): guest for guest, channel in present if channel is not None and not channel.is_lost}
-        served.pop(-1, None)
-        for number in served:
-            poll.register(number, _GONE)
+        watched = {}
+        for guest in self._guests.values():
+            for number, is_present in guest.watched.items():
+                watched[number] = guest, is_present
+        watched.pop(-1, None)
+        for number, (_, is_present) in watched.items():
+            poll.register(number, _GONE if is_present else select.POLLIN)
         events = poll.poll(_TICK_MS)
-        for number in served:
+        for number in watched:
             poll.unregister(number)
         for number, _ in events:
             if number == self._listening.fileno():
                 self._let_in(poll)
-            elif number == self._woken:
-                os.read(self._woken, 4096)
             elif number == end_signal.fileno():
                 if end_signal.has_come():
                     self._end()
@@ -378,21 +132,10 @@ class _Home:
                 ends.discard(number)
             elif number in self._starters:
                 self._answer_starter(number, poll)
-            elif number in self._idle:
-                poll.unregister(number)
-                self._take_visit(*self._idle.pop(number))
-            elif number in served:
-                self._has_gone(served[number], number)
-        while self._left:
-            self._await_visit(*self._left.popleft(), poll)
+            elif number in watched:
+                guest, is_present = watched[number]
+                guest.has_gone(number) if is_present else guest.take_visit(number)
         self._look_at_clock()
-
-    def _has_gone(self, guest: _Guest, number: int) -> None:
-        """Cancel an epoch whose relay has gone."""
-        present = guest.present
-        if present is not None and present.fileno() == number:
-            guest.cut_off(present)
-            time.sleep(0.01)
 
     def _look_at_clock(self) -> None:
         now = time.monotonic()
@@ -440,29 +183,17 @@ class _Home:
             if channel is not None:
                 channel.close()
             return
-        self._await_visit(channel, self._guest(hello.place), poll)
-
-    def _await_visit(self, channel: Channel, guest: _Guest, poll: select.poll) -> None:
-        self._idle[channel.fileno()] = channel, guest
-        poll.register(channel, select.POLLIN)
+        if self._ends_at is None:
+            channel.set_timeout(None)
+            self._guest(hello.place).add(channel)
+        else:
+            channel.close()
 
     def _let_starter_in(self, channel: Channel, poll: select.poll) -> None:
         with suppress(LostError):  # it has ended since it came
             self._say_what_it_is(channel)
             self._starters[channel.fileno()] = channel
             poll.register(channel, select.POLLIN)
-
-    def _take_visit(self, channel: Channel, guest: _Guest) -> None:
-        try:
-            if self._ends_at is not None:
-                raise LostError
-            channel.set_timeout(_HELLO_SECONDS)
-            visit: Visit = channel.receive()
-            channel.set_timeout(None)
-            if not guest.offer(visit, channel):
-                _refuse(channel)
-        except LostError:
-            channel.close()
 
     def _say_what_it_is(self, starter: Channel) -> None:
         guests = self._guests.values()
@@ -489,10 +220,10 @@ class _Home:
             del self._starters[number]
             channel.close()
 
-    def _guest(self, place: str) -> _Guest:
+    def _guest(self, place: str) -> Guest:
         guest = self._guests.get(place)
         if guest is None:
-            guest = self._guests[place] = _Guest(time.monotonic, self._facts.idle, self._turn, self._let_go)
+            guest = self._guests[place] = Guest(time.monotonic, self._facts.idle, self._turn)
             if self._first is None:
                 self._first = guest
                 self._has_begun.set()
@@ -501,10 +232,3 @@ class _Home:
                 self._threads.append(thread)
                 thread.start()
         return guest
-
-
-def _refuse(channel: Channel) -> None:
-    """Send a relay away, as a newer attempt has come."""
-    with suppress(LostError):
-        channel.send((Kind.LATE,))
-    channel.close()

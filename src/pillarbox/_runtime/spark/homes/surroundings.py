@@ -59,11 +59,27 @@ class _ProcessState(NamedTuple):
         return _ProcessState(dict(os.environ), _directory(), path, SparkFiles._root_directory)
 
     @staticmethod
+    def bytes_here() -> bytes:
+        """Return the state of this process as bytes, the same object if nothing has changed."""
+        from pyspark import SparkFiles
+
+        # Decoding all of the environment takes longer than comparing it.
+        environment = dict(getattr(os.environ, "_data", os.environ))
+        seen = environment, list(sys.path), _directory(), SparkFiles._root_directory
+        if not _seen or _seen[0][0] != seen:
+            _seen[:] = [(seen, _ProcessState.here().to_bytes())]
+        return _seen[0][1]
+
+    @staticmethod
     def of_bytes(content: bytes) -> _ProcessState:
         return _ProcessState(*json.loads(content))
 
     def to_bytes(self) -> bytes:
         return json.dumps(self).encode()
+
+
+# The state of this process that was last looked at, and its bytes.
+_seen: list[tuple[Any, bytes]] = []
 
 
 def _directory() -> str | None:
@@ -83,7 +99,7 @@ def here(sent: bytes | None) -> Surroundings:
 
     context = TaskContext.get()
     fields = {} if context is None else vars(context)
-    process = _ProcessState.here().to_bytes()
+    process = _ProcessState.bytes_here()
     return Surroundings(
         # Not what functions in the worker have set on the object.
         {name: value for name, value in fields.items() if name in TaskContext.__annotations__},
