@@ -166,7 +166,7 @@ def test_how_a_home_ended_is_known(executor: Executor) -> None:
     pid = executor.home()["pid"]
     assert executor.keeper.ask("fate", pid=pid) == {"fate": None}
     os.kill(pid, signal.SIGSEGV)
-    wait_until(lambda: has_ended(pid))
+    wait_until(lambda: executor.keeper.ask("fate", pid=pid)["fate"] is not None)
     assert executor.keeper.ask("fate", pid=pid) == {"fate": "signal SIGSEGV"}
     assert executor.home()["origin"] == "restarted"
 

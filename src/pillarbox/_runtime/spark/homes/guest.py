@@ -259,14 +259,19 @@ class Guest:
             try:
                 self._serve(visit, channel)
             except LostError:
-                channel.close()  # its worker has ended, or a newer task of Spark's has come
+                self._close(channel)  # its worker has ended, or a newer task of Spark's has come
             except BaseException:
                 _log.exception("a home left a relay")
-                channel.close()
+                self._close(channel)
             self._leave_visit(channel)
             self._residency.spare_the_collector()  # now nobody waits for it
         with self._turn.taken():
             self._residency.close_all()
+
+    def _close(self, channel: Channel) -> None:
+        with self._lock:  # it may be known as one that stays
+            self._idle = {number: each for number, each in self._idle.items() if each is not channel}
+        channel.close()
 
     def _await_visit(self) -> tuple[Visit, Channel] | None:
         """Return who comes next; None: nobody will."""

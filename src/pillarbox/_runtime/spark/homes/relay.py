@@ -38,7 +38,7 @@ from pillarbox._task.vertex import REPORT_TARGET
 # asked for, so many times.
 _DOOR_SECONDS = 60.0
 _TRIES = 3
-# What a visit brings along: it fits into what the kernel keeps, so the home's door waits for none of it.
+# Answers of this size travel with a visit: they fit into the buffer of the socket, so no reader waits for the rest.
 _AHEAD_BYTES = 1 << 14
 
 

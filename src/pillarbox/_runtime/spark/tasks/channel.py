@@ -161,8 +161,15 @@ class Channel:
         return LostError(f"the other end has gone: {why}")
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Let reading and writing take this long (seconds); None: any time."""
-        self._socket.settimeout(seconds)
+        """Let reading and writing take this long (seconds); None: any time.
+
+        Raises:
+            LostError: this end is closed.
+        """
+        try:
+            self._socket.settimeout(seconds)
+        except OSError as error:
+            raise self._lost(error) from None
 
     def cut(self) -> None:
         """Let everybody who reads or writes at either end fail. Any thread."""
