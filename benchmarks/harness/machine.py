@@ -98,15 +98,19 @@ def memory_mb(pid: int, kind: str) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith(kind)) / 1024
 
 
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def kind_of_python(pid: int) -> str | None:
     """Return what a Python process of Spark's or pillarbox's is; None: something else.
 
     That is a ``worker`` of PySpark's, its ``daemon``, a ``home`` of pillarbox's, or the ``starter`` of homes.
     """
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        above = Path(f"/proc/{parent}/cmdline").read_bytes()
+        parent = _parent(pid)
+        command, above, root = (Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, parent, _parent(parent)))
+        is_leader = os.getpgid(pid) == pid
     except OSError:
         return None
 
@@ -119,7 +123,12 @@ def kind_of_python(pid: int) -> str | None:
         (b"homes import starter", "home", "starter"),
     ):
         if program in command and is_python(command):
-            return child if program in above and is_python(above) else alone
+            if not (program in above and is_python(above)):
+                return alone
+            # A daemon that has imported what homes need forks their starter, too.
+            if is_leader:
+                return "starter"
+            return "home" if program in root and is_python(root) else child
     return None
 
 

@@ -8,6 +8,7 @@ from pyspark.daemon import manager
 
 from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.imports import import_and_freeze
+from pillarbox._runtime.spark.homes.starter import fork_starter
 from tests.support.forked_python import JVM
 
 if JVM in os.environ:
@@ -15,4 +16,5 @@ if JVM in os.environ:
 
 if __name__ == "__main__":
     import_and_freeze()
+    fork_starter(sockets.executor_pid() if JVM in os.environ else os.getppid())
     manager()

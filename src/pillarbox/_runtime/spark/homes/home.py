@@ -183,10 +183,12 @@ class _Home:
             if channel is not None:
                 channel.close()
             return
-        if self._ends_at is None:
+        try:
+            if self._ends_at is not None:
+                raise LostError
             channel.set_timeout(None)
             self._guest(hello.place).add(channel)
-        else:
+        except LostError:
             channel.close()
 
     def _let_starter_in(self, channel: Channel, poll: select.poll) -> None:

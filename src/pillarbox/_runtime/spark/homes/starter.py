@@ -1,7 +1,8 @@
 """The starter: one process for the workers of a daemon, which makes their homes, knows them all, and ends them.
 
-It imports what homes need and forks it: nothing that it forks has run a function of the user's. Nothing that it does
-takes long, so who gets no answer in two seconds kills it and starts the next one, which adopts its homes. Workers keep
+Before the first home it imports what homes need, and forks it: nothing that it forks has run a function of the user's.
+While it imports, it tells who asks to wait; nothing else takes long. So who gets no answer in two seconds kills it and
+starts the next one, which adopts its homes. Workers keep
 their connections to it. A connection begins with the secret of the executor's workers; then a request is a line of
 JSON, and so is its answer.
 
@@ -121,6 +122,7 @@ class _Starter:
         self._holders: dict[str, set[int]] = {}
         self._endings: list[_Ending] = []
         self._last_asked = self._homes_asked_at = self._told_at = time.monotonic()
+        self._has_imported = False
         # The processes whose end cannot be waited for.
         self._polled: list[Process] = []
         self._requests = {
@@ -356,7 +358,20 @@ class _Starter:
         home, origin = self._table.home(HomeRequest.of(told), self._new_home)
         return {"home": home.name, "pid": home.process.pid, "origin": origin}
 
+    def _import(self) -> None:
+        """Import what homes need, before the first one is forked."""
+        greeter = Greeter(self._listening, self._clients)
+        from pillarbox._runtime.spark.homes.imports import import_and_freeze
+
+        import_and_freeze()
+        for connected in greeter.end():
+            if connected not in self._clients:
+                self._take(connected)
+        self._has_imported = True
+
     def _new_home(self, request: HomeRequest) -> HomeEntry:
+        if request.mode == "fork" and not self._has_imported:
+            self._import()
         name = f"{self._name}.{os.urandom(8).hex()}"
         watched = [[*process] for process in self._watched]
         facts = HomeFacts(
@@ -458,6 +473,32 @@ def _exists(pid: int) -> bool:
     return True
 
 
+def fork_starter(executor: int) -> None:
+    """Fork the starter of this process, which is a daemon of PySpark's that has imported what homes need.
+
+    Args:
+        executor: the process of the executor.
+    """
+    daemon = os.getpid()
+    name = sockets.starter_name(executor, daemon)
+    lock = sockets.lock(name)
+    if lock is None:
+        return
+    watched = [[*Process.of(pid)] for pid in (executor, daemon)]
+    pid = os.fork()
+    if not pid:
+        # The executor ends its daemon by this pipe, and hears of nothing else through it.
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        try:
+            main(name, lock, watched)
+        finally:
+            leave(1)
+    sockets.write_holder(lock, Process.of(pid))
+    os.close(lock)
+
+
 def run_spawned(facts: list[Any], listening: int) -> NoReturn:
     """Be a home that is a process of its own from the start."""
     from pillarbox._runtime.spark.homes.imports import import_all
@@ -480,9 +521,6 @@ def main(name: str, lock: int, watched: list[list[int]]) -> NoReturn:
     os.setpgid(0, 0)  # signals that are for the worker, or for PySpark's daemon, are not for this process
     listening = sockets.listen(name)
     greeter = Greeter(listening)
-    from pillarbox._runtime.spark.homes.imports import import_and_freeze
-
-    import_and_freeze()
     sockets.sweep()
     starter = _Starter(name, listening, lock, [Process(*each) for each in watched])
     starter.adopt()

@@ -7,6 +7,7 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -25,12 +26,16 @@ WAIT = {"wait": True}
 
 
 class Greeter:
-    """Tells clients to wait, in a thread, while this process imports what homes need."""
+    """Tells clients to wait, in a thread, while the main thread does what takes long.
 
-    def __init__(self, listening: socket.socket) -> None:
+    Args:
+        clients: who has connected already.
+    """
+
+    def __init__(self, listening: socket.socket, clients: Iterable[socket.socket] = ()) -> None:
         self._listening = listening
         self._is_over = threading.Event()
-        self.clients: list[socket.socket] = []
+        self.clients: list[socket.socket] = list(clients)
         self._thread = threading.Thread(target=self._greet, name="greeter", daemon=True)
         self._thread.start()
 

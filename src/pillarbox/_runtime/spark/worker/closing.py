@@ -18,15 +18,6 @@ from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
 
 
-def prepare_homes(facts: TaskFacts) -> None:
-    """Let homes be made ready, which takes a second, while this worker reads a source."""
-    if facts.batch is not None and settings_of(local_property) is not None:
-        try:
-            of_this_worker().prepare()
-        except (NoHomesError, OSError):
-            pass  # whoever needs one will say so
-
-
 def hold(facts: TaskFacts) -> None:
     """Close the tasks of the running query when it has ended. Does not wait for the starter."""
     is_main = threading.current_thread() is threading.main_thread()

@@ -16,7 +16,7 @@ from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.accumulators import collecting
 from pillarbox._runtime.spark.tasks.recorded import RecordedTask
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
-from pillarbox._runtime.spark.worker.closing import hold, prepare_homes, working
+from pillarbox._runtime.spark.worker.closing import hold, working
 from pillarbox._runtime.spark.worker.executor import executor_here
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 from pillarbox._task.vertex import WAKE_CHANNEL
@@ -56,8 +56,6 @@ class SourceHost:
             return
         if recorded is not None and recorded.is_left_out(self._layout.program, self._shipped.number):
             return
-        if not self._bounded and any(number != 0 for number in self._layout.parallelisms):
-            prepare_homes(facts)
         attempt = None if self._bounded else Attempt(self._shipped.number, facts.batch, facts.attempt)
         with working(), failures_in_worker(self._shipped.name, facts.partition, attempt), collecting():
             is_new = not residency.here.has(self._shipped, -1, facts)
