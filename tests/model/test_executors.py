@@ -110,16 +110,16 @@ def test_the_formula() -> None:
     found = memory([home(each, keys=1000, state_bytes=10_000, bytes_out=500, memory_limit=1 << 40) for each in (0, 1)])
     assert terms(found) == {
         "JVM besides its heap": 384 * MIB,
-        "shared": 310 * MIB,
+        "shared": 250 * MIB,
         "workers": 8 * 25 * MIB,
-        "homes": 2 * 30 * MIB,
+        "homes": 2 * 20 * MIB,
         "state": 2000 * 350 + 4 * 20_000,
         "records": 3 * 1000,
     }
     assert found.computed == sum(terms(found).values())
     # What is measured stands for homes and state.
     assert found.needed == found.computed - terms(found)["homes"] - terms(found)["state"] + 60 * MIB
-    assert found.overhead == 1300 * MIB
+    assert found.overhead == 1200 * MIB
     assert (found.heap, found.limit, found.name) == (2048 * MIB, (2048 + 2800) * MIB, "one, process 7")
 
 

@@ -16,12 +16,12 @@ from pillarbox._model.snapshot import ExecutorRun, Snapshot
 _MIB = 1 << 20
 
 #: PySpark's daemon, the starter of homes, and what workers and homes share with these.
-SHARED = 310 * _MIB
+SHARED = 250 * _MIB
 #: A Python worker, if it shares what ``pillarbox.daemon`` has imported, and if it has imported all by itself.
 WORKER = 25 * _MIB
 WORKER_ALONE = 95 * _MIB
 #: A home without state.
-HOME = 30 * _MIB
+HOME = 20 * _MIB
 #: A key takes so many bytes, and its state so many times what is written of it.
 KEY = 350
 STATE = 4
