@@ -150,7 +150,7 @@ def test_the_memory_of_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = result.stdout.splitlines()
     assert lines[-2:] == ["1 executor: 1.7 GiB with their heaps", "spark.executor.memoryOverhead=1000m"]
     found = json.loads(called("memory", "/checkpoints/counts", "--json").stdout)
-    assert found["settings"] == {"spark.executor.memoryOverhead": "1100m"}
+    assert found["settings"] == {"spark.executor.memoryOverhead": "1000m"}
     [executor] = found["executors"]
     assert (executor["host"], executor["executor"], executor["home_bytes"]) == ("one", 7, 60 << 20)
     assert sum(term["bytes"] for term in executor["terms"]) == executor["computed"]
