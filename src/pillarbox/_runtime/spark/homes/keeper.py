@@ -113,10 +113,6 @@ class Keeper:
             if time.monotonic() > deadline:
                 raise EOFError("it makes everybody wait")
 
-    def has_homes(self) -> bool:
-        """Tell whether the starter, or one before it, has made homes that may live."""
-        return bool(sockets.homes_of(self._name))
-
     def disconnect(self) -> None:
         """Close the connection; the next request makes another one."""
         if self._connected is not None and self._lines is not None:

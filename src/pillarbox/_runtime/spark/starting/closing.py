@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from pillarbox._errors import ConfigurationError, describe
 from pillarbox._runtime.spark.facts import is_classic, java_class
-from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_worker
-from pillarbox._runtime.spark.homes.sockets import daemons_of
+from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError
+from pillarbox._runtime.spark.homes.sockets import daemons_of, executor_pid
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.settings.session import task_slots
 
@@ -37,30 +37,18 @@ def _end_here(request: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> Ite
     """End a run in the executor where this is called."""
     for _ in batches:
         pass
-    with suppress(NoHomesError):
-        keeper = of_this_worker()
-        # Homes may have lost their starter: then the next one ends them.
-        _end(keeper, request, starts=keeper.has_homes())
+    with suppress(OSError):  # the executor has ended
+        _end(executor_pid(), request)
     yield pa.RecordBatch.from_pydict({"ended": [True]})
 
 
-def _end(keeper: Keeper, request: dict[str, Any], *, starts: bool) -> None:
-    keeper.ask("end", starts=starts, timeout=2 * _CLOSE_SECONDS, within=_CLOSE_SECONDS, **request)
-
-
-def _end_from_here(executor: int, request: dict[str, Any]) -> bool:
-    """Ask the starters of an executor of this machine, from a driver; return whether all homes have one."""
-    is_complete = True
+def _end(executor: int, request: dict[str, Any]) -> None:
+    """Ask all starters of an executor of this machine: each of its daemons has one."""
     for daemon in daemons_of(executor):
-        try:
+        # Where a daemon has ended, so have its homes. A starter that was lost comes again with the next epoch.
+        with suppress(OSError, NoHomesError):
             keeper = Keeper(executor, daemon)
-        except OSError:
-            continue  # the daemon has ended, and its homes with it
-        try:
-            _end(keeper, request, starts=False)
-        except NoHomesError:
-            is_complete = is_complete and not keeper.has_homes()
-    return is_complete
+            keeper.ask("end", starts=False, timeout=2 * _CLOSE_SECONDS, within=_CLOSE_SECONDS, **request)
 
 
 def close_ended_queries(ended: Sequence[StartedQuery]) -> None:
@@ -98,7 +86,8 @@ def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
     """
     request = {"run": run, "secrets": list(secrets)}
     executor = _executor_here(spark)
-    if executor is not None and _end_from_here(executor, request):
+    if executor is not None:
+        _end(executor, request)
         return
     try:
         tasks = 2 * task_slots(spark)
