@@ -84,6 +84,17 @@ def status(pid: int) -> list[str]:
         return file.read().rpartition(")")[2].split()
 
 
+def exists(pid: int) -> bool:
+    """Tell whether some process has this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def leave(code: int) -> NoReturn:
     """End this process, in good order if the code is 0, without waiting for threads of the user's."""
     if code == 0:

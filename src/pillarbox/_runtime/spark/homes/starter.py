@@ -36,15 +36,16 @@ import time
 import warnings
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.keeper import SIGNAL, start_python
-from pillarbox._runtime.spark.homes.processes import Process, leave
+from pillarbox._runtime.spark.homes.processes import Process, exists, leave
 from pillarbox._runtime.spark.homes.starter_connections import (
     TICK_SECONDS,
     WAIT,
+    Client,
+    Ending,
     Greeter,
     HomeChannel,
     readable,
@@ -78,26 +79,6 @@ _MOST_FATES = 64
 _log = logging.getLogger("pillarbox")
 
 
-@dataclass
-class _Client:
-    """A connection of a worker or a driver, and what has come of its next line."""
-
-    connected: socket.socket
-    line: bytes = b""
-    has_begun: bool = False
-    knows_secret: bool = False
-
-
-@dataclass
-class _Ending:
-    """Somebody who waits for the end of a run."""
-
-    run: str
-    client: _Client
-    until: float
-    homes: set[int]
-
-
 class _Starter:
     """The process.
 
@@ -113,14 +94,14 @@ class _Starter:
         self._lock = lock
         self._watched = watched
         self._selector = selectors.DefaultSelector()
-        self._clients: dict[socket.socket, _Client] = {}
+        self._clients: dict[socket.socket, Client] = {}
         self._table = Table(time.monotonic, self._end_home)
         self._channels: dict[int, HomeChannel] = {}
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._fates: deque[tuple[int, str]] = deque(maxlen=_MOST_FATES)
         # Workers that hold tasks of a run, and those who wait for its end.
         self._holders: dict[str, set[int]] = {}
-        self._endings: list[_Ending] = []
+        self._endings: list[Ending] = []
         self._last_asked = self._homes_asked_at = self._told_at = time.monotonic()
         self._has_imported = False
         # The processes whose end cannot be waited for.
@@ -256,7 +237,7 @@ class _Starter:
             connected.close()
             return
         connected.setblocking(False)
-        self._clients[connected] = _Client(connected)
+        self._clients[connected] = Client(connected)
         self._selector.register(connected, selectors.EVENT_READ, lambda: self._read(connected))
 
     def _read(self, connected: socket.socket) -> None:
@@ -289,7 +270,7 @@ class _Starter:
 
     # -- requests --
 
-    def _answered(self, line: bytes, client: _Client) -> dict[str, Any] | None:
+    def _answered(self, line: bytes, client: Client) -> dict[str, Any] | None:
         """Return the answer; None: it comes later."""
         self._last_asked = time.monotonic()
         try:
@@ -308,23 +289,23 @@ class _Starter:
         except OSError as error:
             return {"error": f"no home can be made: {error}"}
 
-    def _holds(self, told: dict[str, Any], client: _Client) -> dict[str, Any]:
+    def _holds(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
         self._holders.setdefault(text_of(told, "run"), set()).add(int(number_of(told, "pid")))
         return {}
 
-    def _over(self, told: dict[str, Any], client: _Client) -> dict[str, Any]:
+    def _over(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
         return {"over": [run for run in texts_of(told, "runs") if self._table.is_over(run)]}
 
-    def _closed(self, told: dict[str, Any], client: _Client) -> dict[str, Any]:
+    def _closed(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
         self._holders.get(text_of(told, "run"), set()).discard(int(number_of(told, "pid")))
         return {}
 
-    def _fate_of(self, told: dict[str, Any], client: _Client) -> dict[str, Any]:
+    def _fate_of(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
         pid = int(number_of(told, "pid"))
         self._reap()
         return {"fate": next((fate for each, fate in reversed(self._fates) if each == pid), None)}
 
-    def _end_run(self, told: dict[str, Any], client: _Client) -> None:
+    def _end_run(self, told: dict[str, Any], client: Client) -> None:
         """Let all homes of a run end, and workers close what they hold of it."""
         run, secrets, within = text_of(told, "run"), texts_of(told, "secrets"), number_of(told, "within")
         homes = self._table.end_run(run, secrets)
@@ -332,7 +313,7 @@ class _Starter:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, SIGNAL)
         pids = {home.process.pid for home in homes}
-        self._endings.append(_Ending(run, client, time.monotonic() + within, pids))
+        self._endings.append(Ending(run, client, time.monotonic() + within, pids))
         self._answer_endings(time.monotonic())
 
     def _answer_endings(self, now: float) -> None:
@@ -342,7 +323,7 @@ class _Starter:
             self._told_at = now
         for ending in list(self._endings):
             holders = self._holders.get(ending.run, set())
-            holders &= {pid for pid in holders if _exists(pid)}
+            holders &= {pid for pid in holders if exists(pid)}
             if now < ending.until and (holders or ending.homes & self._table.homes.keys()):
                 if tells:
                     send(ending.client.connected, WAIT)
@@ -353,7 +334,7 @@ class _Starter:
 
     # -- homes --
 
-    def _home(self, told: dict[str, Any], client: _Client) -> dict[str, Any]:
+    def _home(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
         self._reap()
         home, origin = self._table.home(HomeRequest.of(told), self._new_home)
         return {"home": home.name, "pid": home.process.pid, "origin": origin}
@@ -461,16 +442,6 @@ class _Starter:
     def _forget_channel(self, channel: HomeChannel) -> None:
         self._selector.unregister(channel)
         channel.close()
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def fork_starter(executor: int) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from pillarbox._runtime.spark.homes import sockets
@@ -23,6 +24,26 @@ TICK_SECONDS = 0.5
 
 #: Tells who waits that the answer will come.
 WAIT = {"wait": True}
+
+
+@dataclass
+class Client:
+    """A connection of a worker or a driver, and what has come of its next line."""
+
+    connected: socket.socket
+    line: bytes = b""
+    has_begun: bool = False
+    knows_secret: bool = False
+
+
+@dataclass
+class Ending:
+    """Somebody who waits for the end of a run."""
+
+    run: str
+    client: Client
+    until: float
+    homes: set[int]
 
 
 class Greeter:
