@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -26,6 +27,7 @@ class Forks:
     """The process."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._asks, answers = socket.socketpair()
         code = "from tests.homes.forks import serve; serve()"
         environment = {**os.environ, "PYTHON_WORKER_FACTORY_SECRET": SECRET}
@@ -35,8 +37,9 @@ class Forks:
     def start_python(self, function: str, told: list[Any], files: list[int]) -> SimpleNamespace:
         """Start a process as the keeper does. It is a child of this one."""
         assert function == "main"
-        socket.send_fds(self._asks, [json.dumps(told).encode()], files)
-        return SimpleNamespace(pid=int(self._asks.recv(32)))
+        with self._lock:
+            socket.send_fds(self._asks, [json.dumps(told).encode()], files)
+            return SimpleNamespace(pid=int(self._asks.recv(32)))
 
     def close(self) -> None:
         self._asks.close()
