@@ -127,7 +127,7 @@ def test_visits_that_the_starter_does_not_see_keep_a_home() -> None:
 
 
 def adopted(starter: Starter, pid: int, run: str, place: str) -> HomeEntry:
-    home = HomeEntry(Process(pid, 0), "name", run, "q", "s", {place}, is_adopted=True)
+    home = HomeEntry(Process(pid, 0), "name", run, "q", "s", {place})
     starter.table.adopt(home, 5)
     return home
 

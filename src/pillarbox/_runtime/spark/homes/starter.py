@@ -165,10 +165,15 @@ class _Starter:
             for channel in self._channels.values():
                 channel.ask()
         self._answer_endings(now)
-        if self._table.homes:
+        if self._table.homes or any(map(self._living_holders, self._holders)):
             self._last_asked = now
         elif now - self._last_asked > _IDLE_SECONDS:
             self._end_all()
+
+    def _living_holders(self, run: str) -> set[int]:
+        holders = self._holders.get(run, set())
+        holders &= {pid for pid in holders if exists(pid)}
+        return holders
 
     def _end_all(self) -> None:
         """End all homes, and this process when they have ended: the executor has, or its daemon."""
@@ -312,8 +317,7 @@ class _Starter:
         for pid in self._holders.get(run, ()):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, SIGNAL)
-        pids = {home.process.pid for home in homes}
-        self._endings.append(Ending(run, client, time.monotonic() + within, pids))
+        self._endings.append(Ending(run, client, time.monotonic() + within, {home.process.pid for home in homes}))
         self._answer_endings(time.monotonic())
 
     def _answer_endings(self, now: float) -> None:
@@ -322,8 +326,7 @@ class _Starter:
         if tells:
             self._told_at = now
         for ending in list(self._endings):
-            holders = self._holders.get(ending.run, set())
-            holders &= {pid for pid in holders if exists(pid)}
+            holders = self._living_holders(ending.run)
             if now < ending.until and (holders or ending.homes & self._table.homes.keys()):
                 if tells:
                     send(ending.client.connected, WAIT)
@@ -417,8 +420,7 @@ class _Starter:
             sockets.remove(name)
 
     def _adopt(self, channel: HomeChannel, facts: HomeFacts) -> None:
-        home = HomeEntry(Process.of(facts.pid), facts.name, facts.run, facts.query, facts.secret, is_adopted=True)
-        home.places.update(facts.places)
+        home = HomeEntry(Process.of(facts.pid), facts.name, facts.run, facts.query, facts.secret, {*facts.places})
         self._table.adopt(home, facts.since)
         self._table.has_said(home, facts.epoch, facts.unused)
         self._watch_channel(channel, facts.pid)

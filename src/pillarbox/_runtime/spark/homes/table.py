@@ -268,7 +268,7 @@ class Table:
         Args:
             since: the number of the first of Spark's tasks that it served.
         """
-        self.homes[home.process.pid] = home
+        self.homes[home.process.pid], home.is_adopted = home, True
         if self.is_ending or home.run in self._ended or any(place in self._by_place for place in home.places):
             self._end_home(home)
             return False
