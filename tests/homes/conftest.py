@@ -14,7 +14,6 @@ import pytest
 
 from pillarbox._runtime.spark.homes import keeper, relay, sockets
 from pillarbox._runtime.spark.homes.keeper import Keeper
-from pillarbox._runtime.spark.worker import closing
 from tests.homes.forks import SECRET, Forks
 
 
@@ -69,7 +68,7 @@ def executor(monkeypatch: pytest.MonkeyPatch, forks: Forks) -> Iterator[Executor
     executor = Executor()
     monkeypatch.setattr(sockets, "secret", SECRET.encode)
     monkeypatch.setattr(keeper, "start_python", forks.start_python)
-    for module in (keeper, relay, closing):  # a worker announces what it holds in a thread of its own
+    for module in (keeper, relay):
         monkeypatch.setattr(module, "of_this_worker", lambda: executor.keeper)
     yield executor
     executor.end()
