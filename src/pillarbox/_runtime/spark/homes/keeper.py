@@ -169,6 +169,8 @@ class Keeper:
 
     def _start(self) -> bool:
         """Start the starter, unless somebody has; return whether this process has."""
+        if any(process.has_ended() for process in self._watched):
+            raise FileNotFoundError("the executor of this worker has ended, or its daemon")
         lock = sockets.lock(self._name)
         if lock is None:
             return False
