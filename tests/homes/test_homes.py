@@ -208,6 +208,22 @@ def test_a_report_says_why_a_task_has_no_home(executor: Executor, notes: Path, m
     assert [report.fallback for report in query.reports] == [None, "no process can be started here"]
 
 
+def test_rows_are_not_lost_where_a_home_was_lost_and_no_other_can_be_had(
+    executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NoHomesError("no process can be started here")
+
+    query = counting(notes, parallelism=1)
+    query.run_batch([1])
+    os.kill(executor.homes.pop(), signal.SIGKILL)
+    with monkeypatch.context() as patch:
+        patch.setattr(executor.keeper, "ask", refuse)
+        with pytest.raises(OperatorError, match="has been lost, and there is no other: no process can be started here"):
+            query.run_batch([1])
+    assert [row[2] for row in query.run_batch([1])] == [2]
+
+
 def test_an_executors_end_is_that_of_its_processes(executor: Executor, notes: Path) -> None:
     counting(notes).run_batch([1, 2])
     executor.end()

@@ -78,6 +78,7 @@ class StreamTask(ABC):
         attempt: which attempt of Spark's task runs the epoch, from 0; None where none does.
         versions: of packages, in the first epoch of the task in this process.
         executor: the process of the executor; None: it is not known.
+        fallback: why it runs in a worker although a home is wanted; None: it does not.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class StreamTask(ABC):
         self.process_tasks: int | None = None
         self.versions: dict[str, str] | None = None
         self.executor: int | None = None
+        self.fallback: str | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
         """Return the mailbox's metrics; where the program asks for it, with probes by the task's clock."""
@@ -476,5 +478,6 @@ class StreamTask(ABC):
             event_times=self.chain.take_event_times(),
             versions=self.versions,
             executor=self.executor,
+            fallback=self.fallback,
             memory_limit=None if self.versions is None else container_limit(),
         )

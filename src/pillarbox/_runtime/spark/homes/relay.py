@@ -13,6 +13,7 @@ import pickle
 import select
 import time
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -152,7 +153,8 @@ class Relay:
         kept = _kept.pop(request["place"], None)
         if kept is not None:
             self._home = kept
-            keeper.prepare()  # homes live on without a starter, but others may need one
+            with suppress(NoHomesError):  # a home lives on without its starter, but others may need one
+                keeper.prepare()
         else:
             self._connect(without=0)
 
@@ -199,14 +201,19 @@ class Relay:
         Raises:
             PillarboxError: it failed there, or the home has ended.
         """
+        number, subtask = place
+        its_home = f"{self._vertices[number].name!r}, subtask {subtask}: the process that its task lives in (its home,"
         try:
             return (yield from self._relayed(place, facts, buffers, chunks))
         except LostError as error:
-            number, subtask = place
             raise OperatorError(
-                f"{self._vertices[number].name!r}, subtask {subtask}: the process that its task lives in (its home,"
-                f" process {self._pid}) has ended in the middle of an epoch, or has a newer attempt of it:"
+                f"{its_home} process {self._pid}) has ended in the middle of an epoch, or has a newer attempt of it:"
                 f" {self._fate() or error}"
+            ) from None
+        except NoHomesError as error:
+            # The task fails: its input has been taken from Spark.
+            raise OperatorError(
+                f"{its_home} process {self._pid}) has been lost, and there is no other: {error}"
             ) from None
         except BaseException:
             # Whatever the home is at, nobody wants it; the next epoch proves what version it is at.
@@ -272,7 +279,7 @@ class Relay:
             elif kind is Kind.REMOVE:
                 chunks.remove(*told)
             elif kind is Kind.OUT:
-                out = with_report(told[0], partial(self._completed, time.monotonic() - began, taking))
+                out = _with_report(told[0], partial(self._completed, time.monotonic() - began, taking))
                 handed_on = time.monotonic()
                 yield out
                 taking += time.monotonic() - handed_on
@@ -304,7 +311,7 @@ class Relay:
             _kept[self._request["place"]] = self._home
 
 
-def with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskReport]) -> list[Buffer]:
+def _with_report(buffers: list[Buffer], change: Callable[[TaskReport], TaskReport]) -> list[Buffer]:
     """Return a task's output; if its report is a part, that is changed."""
     if not buffers or buffers[-1].target != REPORT_TARGET:
         return buffers

@@ -83,7 +83,7 @@ class LevelTasks:
             task = self._running = self._residency.task(shipped, subtask, chunks, facts)
             task.attempt, task.process_tasks = facts.attempt, len(self._residency)
             task.versions = dict(packages_here()) if is_new else None
-            task.executor = facts.executor
+            task.executor, task.fallback = facts.executor, facts.fallback
             try:
                 yield from task.run_epoch(buffers, chunks, facts.time, last=facts.is_last)
                 wakes_up = task.next_wake_up

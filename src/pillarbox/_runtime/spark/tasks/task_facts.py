@@ -86,6 +86,7 @@ class TaskFacts(NamedTuple):
         clock: the log of the clock that the task goes by, as one of an epoch that runs again for a recording; None: it
             goes by the clock of its machine.
         executor: the process of the executor; None: it is not known.
+        fallback: why the task runs in a worker although a home is wanted; None: it does not.
     """
 
     layout: Layout
@@ -100,6 +101,7 @@ class TaskFacts(NamedTuple):
     time: int = 0
     clock: bytes | None = None
     executor: int | None = None
+    fallback: str | None = None
 
     @staticmethod
     def here(program: ProgramLayout) -> TaskFacts:

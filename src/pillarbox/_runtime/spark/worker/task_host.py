@@ -8,8 +8,7 @@ state log is a map state of Spark's, which commits it with the micro-batch. The 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import chain
 
@@ -19,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor
 from pillarbox._elements import Buffer
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.homes.keeper import NoHomesError
-from pillarbox._runtime.spark.homes.relay import Homes, Relay, with_report
+from pillarbox._runtime.spark.homes.relay import Homes, Relay
 from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.rows.arrow_frame import arrow_frame
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
@@ -132,38 +131,15 @@ class TaskHost:
                 return
             facts = facts._replace(clock=self._recorded.clock(self._program.program, *place))
         tasks = self._tasks_of(code)
-        try:
-            wakes_up = yield from self._run_in(tasks, place, facts, buffers)
-        except NoHomesError as error:  # before the epoch has begun
-            tasks = self._fall_back(error)
-            wakes_up = yield from self._run_in(tasks, place, facts, buffers)
+        if isinstance(tasks, Relay):
+            wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
+        else:
+            with collecting():
+                facts = facts._replace(fallback=self._fallback)
+                wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
+            residency.here.spare_the_collector()
         if self._timers:
             self._set_timer(wakes_up, now)
-
-    def _run_in(
-        self, tasks: LevelTasks | Relay, place: tuple[int, int], facts: TaskFacts, buffers: Iterator[list[Buffer]]
-    ) -> Generator[list[Buffer], None, int | None]:
-        """Run an epoch in a home, or in this worker."""
-        if isinstance(tasks, Relay):
-            return (yield from tasks.run_epoch(place, facts, buffers, self._store))
-        with collecting():
-            wakes_up = yield from self._with_reason(tasks.run_epoch(place, facts, buffers, self._store))
-        residency.here.spare_the_collector()
-        return wakes_up
-
-    def _with_reason(
-        self, epoch: Generator[list[Buffer], None, int | None]
-    ) -> Generator[list[Buffer], None, int | None]:
-        """Run an epoch of this worker; its report says why it has no home, if one is wanted."""
-        while True:
-            try:
-                out = next(epoch)
-            except StopIteration as end:
-                wakes_up: int | None = end.value
-                return wakes_up
-            if self._fallback is not None:
-                out = with_report(out, lambda report: replace(report, fallback=self._fallback))
-            yield out
 
     def _tasks_of(self, code: int) -> LevelTasks | Relay:
         """Return where the subtasks of a code's state partition live."""
@@ -171,17 +147,11 @@ class TaskHost:
             try:
                 self._tasks = self._homes.relay(self._vertices, self._facts, code)
             except NoHomesError as error:
-                return self._fall_back(error)
+                self._fallback = str(error)
+                _say_once(f"tasks live in Spark's Python workers, as with {MODE}=off: {error}")
             if self._tasks is None:
                 self._tasks = LevelTasks(self._vertices, residency.here)
         return self._tasks
-
-    def _fall_back(self, error: NoHomesError) -> LevelTasks:
-        """Let the subtasks live in this worker."""
-        self._fallback = str(error)
-        _say_once(f"tasks live in Spark's Python workers, as with {MODE}=off: {error}")
-        tasks = self._tasks = LevelTasks(self._vertices, residency.here)
-        return tasks
 
     def _set_timer(self, wake_up: int | None, now: int) -> None:
         """Let Spark call again when the task has something to do.
