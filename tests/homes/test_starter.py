@@ -16,6 +16,7 @@ import pytest
 
 from pillarbox._runtime.spark.homes import keeper, sockets
 from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError
+from pillarbox._runtime.spark.homes.processes import Process
 from tests.homes.conftest import Executor, wait_until
 from tests.homes.forks import SECRET
 
@@ -27,7 +28,7 @@ pytestmark = [
 
 def has_ended(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        return Process.of(pid).has_ended()
     except OSError:
         return True
 

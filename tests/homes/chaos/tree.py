@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from pillarbox._runtime.spark.homes import keeper, sockets, starter
+from pillarbox._runtime.spark.homes.processes import status
 
 _SIZE = struct.Struct("!Q")
 
@@ -150,7 +151,7 @@ def members(executor: int) -> dict[int, str]:
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            fields = (path / "stat").read_text().rpartition(")")[2].split()
+            fields = status(int(path.name))
             state, parent, group, session = fields[0], *map(int, fields[1:4])
             if session == executor and state not in "ZX":
                 found[int(path.name)] = parent, group

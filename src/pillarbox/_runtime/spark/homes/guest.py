@@ -32,7 +32,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class Turn:
-    """The right. Any thread may call its methods.
+    """The right to run functions in a home, which its guests have in turn. Any thread may call its methods.
 
     Attributes:
         in_line: the threads that wait for it.
@@ -177,7 +177,7 @@ class Guest:
             if present is not None and self._waits_since is None:
                 self._waits_since = self._clock()
         if present is not None:
-            self.cut_off(present)
+            self._cut_off(present)
         if late is not None:
             _refuse(late[1])
         self._wake()
@@ -209,9 +209,9 @@ class Guest:
         with self._lock:
             present = self._present
         if present is not None and present.fileno() == number:
-            self.cut_off(present)
+            self._cut_off(present)
 
-    def cut_off(self, channel: Channel) -> None:
+    def _cut_off(self, channel: Channel) -> None:
         """Let a relay go, and cancel its epoch, if one is running."""
         channel.cut()
         with self._lock:  # no other relay gets its turn meanwhile
@@ -224,7 +224,7 @@ class Guest:
             self._is_over = True
             present = self._present
         if present is not None:
-            self.cut_off(present)
+            self._cut_off(present)
         self._wake()
 
     def welcome(self) -> None:

@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.guest import Guest, Turn
-from pillarbox._runtime.spark.homes.processes import Process, leave
+from pillarbox._runtime.spark.homes.processes import Process, leave, watch_all
 from pillarbox._runtime.spark.homes.signals import EndSignal
 from pillarbox._runtime.spark.homes.wire import ASK, Hello, HomeFacts
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError, close_in_forks
@@ -36,7 +36,6 @@ _HELLO_SECONDS = 2.0
 _HELLO_BYTES = 4096
 # The door looks at the clock so often (milliseconds).
 _TICK_MS = 500
-_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
 
 _log = logging.getLogger("pillarbox")
 
@@ -94,14 +93,10 @@ class _Home:
             poll = select.poll()
             for each in (self._listening, end_signal):
                 poll.register(each, select.POLLIN)
-            ends = set()
-            for process in self._watched:
-                file = process.watch()
-                if file is None or process.has_ended():
-                    self._polled.append(process)
-                else:
-                    ends.add(file)
-                    poll.register(file, select.POLLIN)
+            files, self._polled = watch_all(self._watched)
+            for file in files:
+                poll.register(file, select.POLLIN)
+            ends = set(files)
             while True:
                 self._look(poll, end_signal, ends)
         except BaseException:
@@ -116,7 +111,7 @@ class _Home:
                 watched[number] = guest, is_present
         watched.pop(-1, None)
         for number, (_, is_present) in watched.items():
-            poll.register(number, _GONE if is_present else select.POLLIN)
+            poll.register(number, sockets.GONE if is_present else select.POLLIN)
         events = poll.poll(_TICK_MS)
         for number in watched:
             poll.unregister(number)
@@ -128,8 +123,7 @@ class _Home:
                     self._end()
             elif number in ends:
                 self._end()
-                poll.unregister(number)
-                ends.discard(number)
+                poll.unregister(number)  # it stays readable
             elif number in self._starters:
                 self._answer_starter(number, poll)
             elif number in watched:

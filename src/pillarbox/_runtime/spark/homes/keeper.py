@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -29,7 +28,6 @@ _BEGIN_SECONDS = 10.0
 # How long an answer may take with all of that, and with imports (seconds).
 _ANSWER_SECONDS = 60.0
 _PAUSE_SECONDS = 0.02
-_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class NoHomesError(Exception):
@@ -132,7 +130,7 @@ class Keeper:
         """
         with self._lock:
             try:
-                if self._connected is None or self._has_gone(self._connected):
+                if self._connected is None or sockets.has_gone(self._connected):
                     self.disconnect()
                     try:
                         self._connect()
@@ -140,11 +138,6 @@ class Keeper:
                         self._start()
             except OSError as error:
                 raise NoHomesError(str(error)) from None
-
-    def _has_gone(self, connected: socket.socket) -> bool:
-        poll = select.poll()
-        poll.register(connected, _GONE)
-        return bool(poll.poll(0))
 
     def _connection(self, deadline: float, *, starts: bool) -> socket.socket:
         """Return the connection, to a starter that is started if need be.

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from typing import NamedTuple, NoReturn
 
 from pillarbox._runtime.spark.tasks.leaving import flush_output, run_exit_handlers
@@ -78,21 +79,22 @@ class Process(NamedTuple):
             return None
 
 
+def watch_all(processes: Iterable[Process]) -> tuple[list[int], list[Process]]:
+    """Return files that are readable when a process has ended, and the processes that have none: ask these again."""
+    files, others = [], []
+    for process in processes:
+        file = process.watch()
+        if file is None or process.has_ended():
+            others.append(process)
+        else:
+            files.append(file)
+    return files, others
+
+
 def status(pid: int) -> list[str]:
     """Return the fields of a process after its name: state, parent, and so on (``man proc_pid_stat``)."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
-
-
-def exists(pid: int) -> bool:
-    """Tell whether some process has this number."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def leave(code: int) -> NoReturn:

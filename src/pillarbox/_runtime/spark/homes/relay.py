@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-import select
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
@@ -27,7 +26,7 @@ from pillarbox._runtime.spark.failures import told_elsewhere
 from pillarbox._runtime.spark.homes import surroundings
 from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError, of_this_worker
 from pillarbox._runtime.spark.homes.settings import settings_of
-from pillarbox._runtime.spark.homes.sockets import connect
+from pillarbox._runtime.spark.homes.sockets import connect, has_gone
 from pillarbox._runtime.spark.homes.wire import Hello, Kind, Visit
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError, SilentError
 from pillarbox._runtime.spark.tasks.level_tasks import SparkChunks
@@ -116,12 +115,6 @@ class _Connection:
     process: bytes | None = None
     subtasks: set[tuple[int, int]] = field(default_factory=set)
 
-    def is_open(self) -> bool:
-        """Tell whether the home has kept its end."""
-        poll = select.poll()
-        poll.register(self.channel, select.POLLIN)
-        return not poll.poll(0)
-
 
 # Of this worker, whose tasks run one after the other: connections that no task uses, by place.
 _kept: dict[str, _Connection] = {}
@@ -172,7 +165,7 @@ class Relay:
         Args:
             without: the process of the home that does not answer; 0: there was none.
         """
-        for place in [place for place, home in _kept.items() if not home.is_open()]:
+        for place in [place for place, home in _kept.items() if has_gone(home.channel)]:
             _kept.pop(place).channel.close()
         for _ in range(_TRIES):
             found = self._keeper.ask("home", **self._request, attempt=self._attempt, without=without)

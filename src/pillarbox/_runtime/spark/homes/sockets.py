@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import select
 import socket
 import stat
 import struct
@@ -19,8 +20,12 @@ import tempfile
 import time
 from contextlib import suppress
 from functools import cache
+from typing import Protocol
 
 from pillarbox._runtime.spark.homes.processes import Process, status
+
+#: What `poll` says of a connection whose other end has gone.
+GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP
 
 _CREDENTIALS = struct.Struct("3i")
 # macOS: `SOL_LOCAL` and `LOCAL_PEERPID` of sys/un.h.
@@ -30,6 +35,12 @@ _PATH_BYTES = 100
 _SECRET_BYTES = 1024
 # How old the file of a socket is that nobody listens at, when it is removed (seconds).
 _LEFT_SECONDS = 60.0
+
+
+class Pollable(Protocol):
+    """An object with a descriptor."""
+
+    def fileno(self) -> int: ...
 
 
 def executor_pid() -> int:
@@ -253,6 +264,13 @@ def peer_pid(connected: socket.socket) -> int:
     if uid != os.getuid():
         raise PermissionError(f"the process {pid} at the other end belongs to user {uid}")
     return int(pid)
+
+
+def has_gone(connected: Pollable) -> bool:
+    """Tell whether the other end of a connection has gone."""
+    poll = select.poll()
+    poll.register(connected, GONE)
+    return bool(poll.poll(0))
 
 
 def sweep() -> None:

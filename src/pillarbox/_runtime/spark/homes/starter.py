@@ -2,9 +2,8 @@
 
 Before the first home it imports what homes need, and forks it: nothing that it forks has run a function of the user's.
 While it imports, it tells who asks to wait; nothing else takes long. So who gets no answer in two seconds kills it and
-starts the next one, which adopts its homes. Workers keep
-their connections to it. A connection begins with the secret of the executor's workers; then a request is a line of
-JSON, and so is its answer.
+starts the next one, which adopts its homes. Workers keep their connections to it. A connection begins with the secret
+of the executor's workers; then a request is a line of JSON, and so is its answer.
 
 | request                                          | answer                                              |
 | ------------------------------------------------ | --------------------------------------------------- |
@@ -40,7 +39,7 @@ from typing import Any, NoReturn
 
 from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.keeper import SIGNAL, start_python
-from pillarbox._runtime.spark.homes.processes import Process, exists, leave
+from pillarbox._runtime.spark.homes.processes import Process, leave, watch_all
 from pillarbox._runtime.spark.homes.starter_connections import (
     TICK_SECONDS,
     WAIT,
@@ -100,7 +99,7 @@ class _Starter:
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._fates: deque[tuple[int, str]] = deque(maxlen=_MOST_FATES)
         # Workers that hold tasks of a run, and those who wait for its end.
-        self._holders: dict[str, set[int]] = {}
+        self._holders: dict[str, set[Process]] = {}
         self._endings: list[Ending] = []
         self._last_asked = self._homes_asked_at = self._told_at = time.monotonic()
         self._has_imported = False
@@ -130,12 +129,9 @@ class _Starter:
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
         self._selector.register(woken, selectors.EVENT_READ, lambda: self._wake(woken))
-        for process in self._watched:
-            file = process.watch()
-            if file is None or process.has_ended():
-                self._polled.append(process)
-            else:
-                self._selector.register(file, selectors.EVENT_READ, self._end_all)
+        files, self._polled = watch_all(self._watched)
+        for file in files:
+            self._selector.register(file, selectors.EVENT_READ, self._end_all)
         for connected in clients:
             self._take(connected)
         while not (self._table.is_ending and not self._table.homes):
@@ -170,9 +166,9 @@ class _Starter:
         elif now - self._last_asked > _IDLE_SECONDS:
             self._end_all()
 
-    def _living_holders(self, run: str) -> set[int]:
+    def _living_holders(self, run: str) -> set[Process]:
         holders = self._holders.get(run, set())
-        holders &= {pid for pid in holders if exists(pid)}
+        holders -= {process for process in holders if process.has_ended()}
         return holders
 
     def _end_all(self) -> None:
@@ -295,14 +291,14 @@ class _Starter:
             return {"error": f"no home can be made: {error}"}
 
     def _holds(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
-        self._holders.setdefault(text_of(told, "run"), set()).add(int(number_of(told, "pid")))
+        self._holders.setdefault(text_of(told, "run"), set()).add(Process.of(int(number_of(told, "pid"))))
         return {}
 
     def _over(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
         return {"over": [run for run in texts_of(told, "runs") if self._table.is_over(run)]}
 
     def _closed(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
-        self._holders.get(text_of(told, "run"), set()).discard(int(number_of(told, "pid")))
+        self._holders.get(text_of(told, "run"), set()).discard(Process.of(int(number_of(told, "pid"))))
         return {}
 
     def _fate_of(self, told: dict[str, Any], client: Client) -> dict[str, Any]:
@@ -314,9 +310,8 @@ class _Starter:
         """Let all homes of a run end, and workers close what they hold of it."""
         run, secrets, within = text_of(told, "run"), texts_of(told, "secrets"), number_of(told, "within")
         homes = self._table.end_run(run, secrets)
-        for pid in self._holders.get(run, ()):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, SIGNAL)
+        for process in self._holders.get(run, ()):
+            process.kill(SIGNAL)
         self._endings.append(Ending(run, client, time.monotonic() + within, {home.process.pid for home in homes}))
         self._answer_endings(time.monotonic())
 

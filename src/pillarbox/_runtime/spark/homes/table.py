@@ -23,6 +23,7 @@ _SECONDS_AWAY = 600.0
 # So many runs that are not alive any more are known.
 _MOST_RUNS = 1024
 _MOST_LOST = 4096
+_SUPERSEDED = "a newer run of its query has begun"
 
 #: How a home was had: the place had it; it is the first one; one before has ended, hung or was lost; or the place had
 #: it by an earlier starter.
@@ -174,7 +175,8 @@ class Table:
         self.homes: dict[int, HomeEntry] = {}
         self._by_place: dict[str, HomeEntry] = {}
         self._runs: dict[str, _Run] = {}
-        self._lost: dict[str, bool] = {}
+        # Places whose home has ended, hung or was lost; the latest come last.
+        self._lost: dict[str, None] = {}
         # Runs that have ended, and why they get no home.
         self._ended: dict[str, str] = {}
 
@@ -193,10 +195,7 @@ class Table:
         """
         self._forget_run(run, "its query has ended")
         known = {*secrets}
-        homes = [home for home in self.homes.values() if (home.run == run if home.run else home.secret in known)]
-        for home in homes:
-            self._end_home(home)
-        return homes
+        return self._end_homes(lambda home: home.run == run if home.run else home.secret in known)
 
     def _forget_run(self, run: str, why: str) -> None:
         self._runs.pop(run, None)
@@ -210,14 +209,16 @@ class Table:
         """Let a run be alive, if it may; older runs of its query are superseded."""
         if self.is_ending:
             raise RefusedError("the executor ends")
-        why = self._ended.get(request.run)
-        if why is not None:
-            raise RefusedError(f"this task is late: {why}")
+        if self.is_over(request.run):
+            raise self._late(request.run)
         run = self._runs.get(request.run)
         if run is None:
             self._supersede(request)
             run = self._runs[request.run] = _Run(request.query, request.attempt, request.epoch)
         run.epoch = max(run.epoch, request.epoch)
+
+    def _late(self, run: str) -> RefusedError:
+        return RefusedError(f"this task is late: {self._ended[run]}")
 
     def _supersede(self, request: HomeRequest) -> None:
         if not request.query or not request.run:
@@ -225,12 +226,11 @@ class Table:
         others = {name: run for name, run in self._runs.items() if run.query == request.query}
         for run in others.values():
             if None not in (run.since, request.attempt) and request.attempt < run.since:  # type: ignore[operator]
-                self._forget_run(request.run, "a newer run of its query has begun")
-                raise RefusedError("this task is late: a newer run of its query has begun")
+                self._forget_run(request.run, _SUPERSEDED)
+                raise self._late(request.run)
         for name in others:
-            self._forget_run(name, "a newer run of its query has begun")
-            for home in [home for home in self.homes.values() if home.run == name]:
-                self._end_home(home)
+            self._forget_run(name, _SUPERSEDED)
+        self._end_homes(lambda home: home.run in others)
 
     # -- homes --
 
@@ -248,7 +248,8 @@ class Table:
             home = None
         origin: Origin = "known"
         if home is None:
-            origin = "restarted" if self._lost.pop(request.place, False) else "new"
+            origin = "restarted" if request.place in self._lost else "new"
+            self._lost.pop(request.place, None)
             mine = [home for home in self._alive() if (home.run, home.secret) == (request.run, request.secret)]
             if len(mine) >= request.most:
                 home = min(mine, key=lambda home: len(home.places))
@@ -262,8 +263,8 @@ class Table:
         home.epoch, home.used_at = max(home.epoch, request.epoch), self._clock()
         return home, origin
 
-    def adopt(self, home: HomeEntry, since: int | None) -> bool:
-        """Take the home of an earlier starter; return whether it may stay, else it ends.
+    def adopt(self, home: HomeEntry, since: int | None) -> None:
+        """Take the home of an earlier starter, or let it end if nobody can need it.
 
         Args:
             since: the number of the first of Spark's tasks that it served.
@@ -271,14 +272,12 @@ class Table:
         self.homes[home.process.pid], home.is_adopted = home, True
         if self.is_ending or home.run in self._ended or any(place in self._by_place for place in home.places):
             self._end_home(home)
-            return False
+            return
         run = self._runs.setdefault(home.run, _Run(home.query, since, home.epoch))
-        run.epoch = max(run.epoch, home.epoch)
         if since is not None:
             run.since = since if run.since is None else min(run.since, since)
         for place in home.places:
             self._by_place[place] = home
-        return True
 
     def has_said(self, home: HomeEntry, epoch: int, unused: float) -> None:
         """Take what a home says of its visits: the last epoch, and how long ago that was (seconds)."""
@@ -298,8 +297,7 @@ class Table:
     def end_all(self) -> None:
         """End all homes, and meet no more requests."""
         self.is_ending = True
-        for home in self._alive():
-            self._end_home(home)
+        self._end_homes(lambda home: True)
 
     def remove(self, home: HomeEntry) -> None:
         """Forget a home whose process has ended."""
@@ -310,12 +308,19 @@ class Table:
 
     def _lose(self, places: Iterable[str]) -> None:
         """Note places that will have another home since theirs has ended, hung or was lost."""
-        self._lost.update(dict.fromkeys(places, True))
+        self._lost.update(dict.fromkeys(places))
         while len(self._lost) > _MOST_LOST:
             del self._lost[next(iter(self._lost))]
 
     def _alive(self) -> list[HomeEntry]:
         return [home for home in self.homes.values() if home.kill_at is None]
+
+    def _end_homes(self, which: Callable[[HomeEntry], bool]) -> list[HomeEntry]:
+        """Let homes end that satisfy a condition, and return them; also those that end already."""
+        homes = [home for home in self.homes.values() if which(home)]
+        for home in homes:
+            self._end_home(home)
+        return homes
 
     def _end_home(self, home: HomeEntry) -> None:
         if home.kill_at is None:

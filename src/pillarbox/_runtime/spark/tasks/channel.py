@@ -58,7 +58,6 @@ class Channel:
         self._writing = threading.Lock()
         # Messages that are sent with the next one.
         self._posted: list[bytes] = []
-        self._posted_bytes = 0
         self._asking = threading.Lock()
 
     def ask(self, *message: Any) -> Any:
@@ -83,13 +82,7 @@ class Channel:
         Raises:
             LostError: the other end has gone.
         """
-        content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        with self._writing:
-            self._posted += (_LENGTH.pack(len(content)), content)
-            self._posted_bytes += len(content)
-            is_much = self._posted_bytes > _SMALL
-        if is_much:
-            self._write([])
+        self._write(pickle.dumps(message, pickle.HIGHEST_PROTOCOL), waits=True)
 
     def send(self, message: Any) -> None:
         """Send a message.
@@ -105,14 +98,17 @@ class Channel:
         Raises:
             LostError: the other end has gone.
         """
-        self._write([_LENGTH.pack(len(content)), content])
+        self._write(content, waits=False)
 
-    def _write(self, parts: list[bytes]) -> None:
+    def _write(self, content: bytes, *, waits: bool) -> None:
+        """Write a message after those that were posted; one that waits is posted, too, until these are many bytes."""
         try:
             with self._writing:
-                parts = [*self._posted, *parts]
-                self._posted, self._posted_bytes = [], 0
-                large = parts.pop() if len(parts[-1]) >= _SMALL else b""
+                self._posted += (_LENGTH.pack(len(content)), content)
+                if waits and sum(map(len, self._posted)) <= _SMALL:
+                    return
+                parts, self._posted = self._posted, []
+                large = parts.pop() if len(content) >= _SMALL else b""
                 self._socket.sendall(b"".join(parts))
                 if large:
                     self._socket.sendall(large)
