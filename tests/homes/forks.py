@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from pillarbox._runtime.spark.homes import starter
 from pillarbox._runtime.spark.homes.imports import import_and_freeze
 
-#: What the workers of all executors know.
+#: The secret of all executors' workers.
 SECRET = "of the tests"
 
 

@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment
+from pillarbox import KeyedProcessFunction
 from pillarbox._runtime.spark.homes.settings import MODE, MOST
-from tests.runtime.spark_of_dicts import Query
+from tests.runtime.spark_of_dicts import Query, keyed_query
 
 PLACES = ("workers", "homes", "shared homes", "Spark Connect")
 WORKS = "works"
@@ -371,12 +371,7 @@ class Uses(KeyedProcessFunction):
 
 
 def query_of(entry: Entry, folder: Path, run: str, **settings: str) -> Query:
-    env = StreamExecutionEnvironment().set_parallelism(2).set_max_parallelism(2)
-    rows: Any = env.from_collection([0])  # of which Spark's take the place
-    uses = Uses(entry.name, str(folder))
-    stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(uses).uid("uses")
-    named = {"spark.jobGroup.id": run, "sql.streaming.queryId": run, **settings}
-    return Query(env, stream, **named)
+    return keyed_query(Uses(entry.name, str(folder)), 2, run=run, query=run, settings=settings)
 
 
 def outcome(entry: Entry, folder: Path, run: str, **settings: str) -> str:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from pillarbox import KeyedProcessFunction, OperatorError, StreamExecutionEnvironment, ValueStateDescriptor
+from pillarbox import KeyedProcessFunction, OperatorError, ValueStateDescriptor
 from pillarbox._elements import Buffer, decode
 from pillarbox._runtime.spark.homes import relay
 from pillarbox._runtime.spark.homes.keeper import NoHomesError
@@ -28,7 +28,7 @@ from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP
 from pillarbox._runtime.spark.worker.processor import Processor
 from tests.homes.conftest import Executor, wait_until
-from tests.runtime.spark_of_dicts import Handle, Query, Times, context_of_task, rows_of
+from tests.runtime.spark_of_dicts import Handle, Query, Times, context_of_task, keyed_query, rows_of
 
 pytestmark = [
     pytest.mark.fault,
@@ -75,11 +75,7 @@ def notes(tmp_path: Path) -> Path:
 def counting(
     notes: Path, *, run: str = "run", parallelism: int = 2, mode: str = "fork", settings: dict[str, str] | None = None
 ) -> Query:
-    env = StreamExecutionEnvironment().set_parallelism(parallelism).set_max_parallelism(2 * parallelism)
-    rows: Any = env.from_collection([0])  # of which Spark's take the place
-    stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(Count(notes))
-    named = {"spark.jobGroup.id": run, "sql.streaming.queryId": "query", MODE: mode, **(settings or {})}
-    return Query(env, stream.uid("count"), **named)
+    return keyed_query(Count(notes), parallelism, 2 * parallelism, run=run, settings={MODE: mode, **(settings or {})})
 
 
 def noted(notes: Path, what: str) -> list[int]:

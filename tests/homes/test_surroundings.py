@@ -19,12 +19,12 @@ from pyspark import accumulators as spark_accumulators
 from pyspark import cloudpickle
 from pyspark.core.broadcast import Broadcast, _broadcastRegistry, _from_id
 
-from pillarbox import KeyedProcessFunction, OperatorError, StreamExecutionEnvironment
+from pillarbox import KeyedProcessFunction, OperatorError
 from pillarbox._runtime.spark.homes import surroundings
 from pillarbox._runtime.spark.homes.broadcasts import keep_pickled_values
 from pillarbox._runtime.spark.homes.settings import MODE, MOST
 from tests.homes.conftest import Executor, wait_until
-from tests.runtime.spark_of_dicts import Query
+from tests.runtime.spark_of_dicts import Query, keyed_query
 
 pytestmark = [
     pytest.mark.fault,
@@ -33,11 +33,7 @@ pytestmark = [
 
 
 def keyed(function: Any, parallelism: int = 1, **settings: str) -> Query:
-    env = StreamExecutionEnvironment().set_parallelism(parallelism).set_max_parallelism(parallelism)
-    rows: Any = env.from_collection([0])  # of which Spark's take the place
-    stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(function).uid("f")
-    named = {"spark.jobGroup.id": "run", "sql.streaming.queryId": "query", MODE: "fork", **settings}
-    return Query(env, stream, **named)
+    return keyed_query(function, parallelism, settings=settings)
 
 
 class _Changes(KeyedProcessFunction):
@@ -112,7 +108,7 @@ class _ReadsBroadcast(KeyedProcessFunction):
 
 
 class _Adds(KeyedProcessFunction):
-    """Adds to the accumulator that unpickling has made, as those of the driver are."""
+    """Adds to the accumulator that unpickling has made, as the driver's accumulators are."""
 
     def __init__(self, total: Any, term: Any) -> None:
         self.total, self.term = total, term

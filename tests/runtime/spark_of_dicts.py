@@ -19,6 +19,7 @@ from pillarbox._elements import TaskReport, decode, report_of_text
 from pillarbox._graph.targets import output_target, spark_hash
 from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.shipping import ship
+from pillarbox._runtime.spark.facts import JOB_GROUP, QUERY_ID
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
@@ -205,6 +206,22 @@ class Query:
             pa.RecordBatch.from_arrays([pa.array(frame[name]) for name in frame.columns], names=list(frame.columns))
             for frame in frames
         )
+
+
+def keyed_query(
+    function: Any,
+    parallelism: int,
+    max_parallelism: int | None = None,
+    run: str = "run",
+    query: str = "query",
+    settings: dict[str, str] | None = None,
+) -> Query:
+    """Return a query of numbers, each of which is a key of its function. That lives in a home, or as settings say."""
+    env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    env.set_max_parallelism(max_parallelism or parallelism)
+    rows: Any = env.from_collection([0])  # of which Spark's take the place
+    stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(function).uid("function")
+    return Query(env, stream, **{JOB_GROUP: run, QUERY_ID: query, MODE: "fork", **(settings or {})})
 
 
 def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:

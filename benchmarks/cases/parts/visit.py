@@ -8,12 +8,11 @@ measured. The sides:
   home      each partition has a home; the worker is a relay
   worker    ``spark.pillarbox.homes=off``: tasks live in the worker
 
-The same number of epochs on each side, in turn, every other round backwards. What counts is the processor time of this
-process, of the homes and of the starter (their user and system time, as the kernel tells it), by visit: that is a
-partition in an epoch. The results are compared.
+The same number of epochs on each side, in turn, every other round backwards. Compared is the user and system time of
+this process, of the homes and of the starter, for each visit: a partition in an epoch. The results are compared, too.
 
-In the last line ``ratio`` is the processor time of ``worker`` over that of ``home``; ``visit_ms`` is what a visit costs
-more (milliseconds), and ``wall_ms`` how much longer it takes.
+In the last line ``ratio`` is ``worker`` over ``home``, in processor time; ``visit_ms`` is the additional processor time
+of a visit (milliseconds), and ``wall_ms`` the additional time by the clock.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from unittest.mock import patch
 
 from benchmarks.harness.case import Block, Outcome, Said
 from benchmarks.harness.turns import medians, table, turns
-from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from pillarbox import KeyedProcessFunction, ValueStateDescriptor
 
 PARTITIONS = 2
 ROWS = [1, 2, 3, 4]
@@ -51,17 +50,13 @@ class Count(KeyedProcessFunction):
 
 
 def query(mode: str) -> Any:
-    from tests.runtime.spark_of_dicts import Query
+    from tests.runtime.spark_of_dicts import keyed_query
 
-    env = StreamExecutionEnvironment().set_parallelism(PARTITIONS).set_max_parallelism(PARTITIONS)
-    rows: Any = env.from_collection([0])  # of which Spark's take the place
-    stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(Count()).uid("count")
-    named = {"spark.jobGroup.id": mode, "sql.streaming.queryId": mode, "spark.pillarbox.homes": mode}
-    return Query(env, stream, **named)
+    return keyed_query(Count(), PARTITIONS, run=mode, query=mode, settings={"spark.pillarbox.homes": mode})
 
 
 def processor_s(pids: set[int]) -> float:
-    """Return the processor time of processes so far, with that of this one (seconds)."""
+    """Return the processor time of these processes and of this one so far (seconds)."""
     total = 0
     for pid in {*pids, os.getpid()}:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -6,7 +6,7 @@ collects garbage, which writes to pages that homes share until then. Of the PySp
 workers and homes, the median is shown of what the kernel tells of each kind: the resident memory (``Rss``), the
 proportional one (``Pss``), and pages of one process alone (``Private``).
 
-It needs Linux: it reads /proc. In the last line ``ratio`` is the private memory of a home over that of a worker,
+It needs Linux: it reads /proc. In the last line ``ratio`` is the private memory of a home divided by a worker's,
 ``shared_mb`` is what the formula calls shared: all proportional memory without the private memory of workers and homes.
 """
 

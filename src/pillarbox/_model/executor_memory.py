@@ -1,7 +1,7 @@
 """The memory that executors need, term by term, and what of it is measured.
 
-The sizes of processes are those that ``make bench-processes`` measures, rounded up; the factors of state are those of
-``make bench-key-cost``. ``docs/operations.md`` has the same formula.
+``make bench-processes`` measures the sizes of processes, which are rounded up here, and ``make bench-key-cost`` the
+factors of state. ``docs/operations.md`` has the same formula.
 """
 
 from __future__ import annotations

@@ -27,13 +27,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from pillarbox import KeyedProcessFunction, ValueStateDescriptor
 from pillarbox._runtime.spark.homes import sockets
 from pillarbox._runtime.spark.homes.imports import import_and_freeze
-from pillarbox._runtime.spark.homes.settings import MODE, MOST
+from pillarbox._runtime.spark.homes.settings import MOST
 from tests.homes.chaos.tree import Process, executor, members, receive, send
 from tests.runtime import spark_of_dicts
-from tests.runtime.spark_of_dicts import Query
+from tests.runtime.spark_of_dicts import Query, keyed_query
 
 SESSIONS, QUERIES, PARTITIONS = 2, 2, 3
 # How much longer than its fault an epoch may take, and how long after a fault of a starter alone (seconds).
@@ -62,11 +62,7 @@ _queries: dict[str, Query] = {}
 def query_of(name: str, run: str, most: int) -> Query:
     """Return a query, as a worker has it."""
     if run not in _queries:
-        env = StreamExecutionEnvironment().set_parallelism(PARTITIONS).set_max_parallelism(PARTITIONS)
-        rows: Any = env.from_collection([0])  # of which Spark's take the place
-        stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(Count()).uid("count")
-        named = {"spark.jobGroup.id": run, "sql.streaming.queryId": name, MODE: "fork", MOST: str(most)}
-        _queries[run] = Query(env, stream, **named)
+        _queries[run] = keyed_query(Count(), PARTITIONS, run=run, query=name, settings={MOST: str(most)})
     return _queries[run]
 
 

@@ -1,7 +1,7 @@
 """The processes of an executor, as Spark has them: executor, daemons, workers. All are forked from this process.
 
-An executor is the parent of its daemons, and a daemon that of its workers, by which they find each other. Starters are
-forked too, in place of the command that production runs: that imports everything anew.
+An executor is the parent of its daemons, and a daemon the parent of its workers: so they find each other. Starters are
+forked, too. Production starts them by a command, which imports everything again.
 """
 
 from __future__ import annotations

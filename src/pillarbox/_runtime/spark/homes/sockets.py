@@ -3,7 +3,7 @@
 Sockets are files in a folder that only the user may enter, as Spark's own Unix sockets are. Where Spark's daemon asks
 its clients for a secret, these sockets ask for the same one. Both ends check that the other one belongs to the user.
 
-A starter's name is that of its executor and of PySpark's daemon, and homes add to the name of their starter:
+A starter is named for its executor and for PySpark's daemon, and homes add to the name of their starter:
 ``EXECUTOR[-DAEMON][.HOME]``. So the workers of one daemon meet, which have Python, environment and session in common.
 """
 
@@ -274,7 +274,7 @@ def has_gone(connected: Pollable) -> bool:
 
 
 def sweep() -> None:
-    """Remove files that processes left behind which were killed, of any executor."""
+    """Remove the files of killed processes, of any executor."""
     for name in os.listdir(_folder()):
         path = _address(name)
         with suppress(OSError):

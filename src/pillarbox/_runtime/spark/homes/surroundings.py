@@ -29,7 +29,7 @@ class Surroundings(NamedTuple):
 
     Attributes:
         context: the fields of Spark's ``TaskContext``.
-        process: the state of the worker's process, or None if it is that of the connection's visit before.
+        process: the state of the worker's process, or None if it has not changed since the connection's visit before.
         broadcasts: maps each number to the file with the value, or to None if the home has to ask for the value.
     """
 

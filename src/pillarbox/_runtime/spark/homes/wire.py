@@ -73,7 +73,7 @@ class Visit(NamedTuple):
     Attributes:
         attempt: the number of Spark's task; later tasks have higher ones.
         epoch: of its query.
-        surroundings: of its worker; None: they are those of this connection's visit before.
+        surroundings: of its worker; None: this connection's visit before had the same ones.
         subtask: vertex and subtask.
         facts: of Spark's task.
         head: the log's head, which the home asks for first; None: the relay has not read it.

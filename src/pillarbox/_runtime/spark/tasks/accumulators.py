@@ -62,7 +62,7 @@ class _Collector:
         self._is_installed = True
 
     def use_own_sums(self) -> None:
-        """Keep the calling thread's sums apart from those of other threads."""
+        """Give the calling thread its own sums."""
         if not hasattr(self._thread, "sums"):
             self._thread.sums = {}
 

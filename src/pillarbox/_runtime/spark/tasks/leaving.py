@@ -26,7 +26,7 @@ def run_exit_handlers() -> None:
 
 
 def _end_children() -> None:
-    """End processes such as those of a ``ProcessPoolExecutor``, for which ``multiprocessing`` would wait."""
+    """End child processes for which ``multiprocessing`` would wait, such as a ``ProcessPoolExecutor``'s workers."""
     module = sys.modules.get("multiprocessing.process")
     if module is not None:
         for child in module.active_children():
