@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pillarbox import OperatorError, PillarboxError, StreamExecutionEnvironment
-from pillarbox._cli.all_commands import commands as pillarbox
+from pillarbox_tools.cli.all_commands import commands as pillarbox
 from tests.errors.wrong_joins import JOIN_BUILDS
 from tests.errors.wrong_settings import SETTINGS_BUILDS
 from tests.errors.wrong_two_inputs import TWO_INPUT_BUILDS, TWO_INPUT_RUNS

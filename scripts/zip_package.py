@@ -1,4 +1,4 @@
-"""Makes ``build/pillarbox.zip``, which ``spark-submit --py-files`` ships to the workers: the package and nothing else.
+"""Makes ``build/pillarbox.zip``, which ``spark-submit --py-files`` ships to workers: both packages, nothing else.
 
 ``make zip`` runs this. The same sources make the same bytes, on any machine and at any time.
 """
@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
-PACKAGE = HOME / "src" / "pillarbox"
+PACKAGES = [HOME / "src" / name for name in ("pillarbox", "pillarbox_tools")]
 OUT = HOME / "build" / "pillarbox.zip"
 # The earliest time that a ZIP archive can have.
 TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def write_zip(package: Path, out: Path) -> None:
-    """Write the files of a package into an archive, in which Python finds it by its name."""
-    files = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+def write_zip(packages: Sequence[Path], out: Path) -> None:
+    """Write the files of packages into an archive, in which Python finds them by their names."""
+    files = [
+        (path.relative_to(package.parent).as_posix(), path)
+        for package in packages
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
     out.parent.mkdir(parents=True, exist_ok=True)
     # Compressed bytes would depend on the version of zlib.
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        for name, path in sorted((path.relative_to(package.parent).as_posix(), path) for path in files):
+        for name, path in sorted(files):
             entry = zipfile.ZipInfo(name, TIME)
             entry.create_system = 3  # Unix: the permissions below are its
             entry.external_attr = 0o100644 << 16
@@ -31,5 +37,5 @@ def write_zip(package: Path, out: Path) -> None:
 
 if __name__ == "__main__":
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
-    write_zip(PACKAGE, out)
+    write_zip(PACKAGES, out)
     print(out.relative_to(HOME) if out.is_relative_to(HOME) else out)

@@ -16,8 +16,12 @@ import pytest
 
 import pillarbox
 from benchmarks.cases import CASES
+from pillarbox._runtime.spark.tools import Tools
+from pillarbox_tools import entry
 
 SOURCE = Path(pillarbox.__file__).parent
+SRC = SOURCE.parent
+TOOLS = SRC / "pillarbox_tools"
 TESTS = Path(__file__).parent
 HOME = TESTS.parent
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -32,15 +36,22 @@ LAYERS = [
     ("_operators",),
     ("_task",),
     ("_graph",),
-    ("_model",),
-    ("_doctor",),
-    ("_dashboard",),
-    ("_export",),
+    ("_reports",),
     ("_runtime",),
     ("_datastream",),
     ("functions", "async_retry_predicates", "_api"),
-    ("_cli", "__main__", "daemon"),
+    ("__main__", "daemon"),
     ("testing",),
+]
+# The tools are above all of them, and have layers of their own.
+TOOLS_LAYERS = [
+    ("model",),
+    ("doctor", "export"),
+    ("watching", "recording"),
+    ("replay",),
+    ("dashboard",),
+    ("entry",),
+    ("cli",),
 ]
 # The packages within a layer, from the lowest to the highest; packages of one row do not know each other. A package
 # stands for the modules right in it, and "" for the modules of the layer itself that others import.
@@ -61,15 +72,18 @@ PACKAGES = {
         ("worker", "savepoint"),
         ("plan", "reading"),
         ("starting",),
-        ("watching",),
-        ("recording",),
         ("running",),
     ],
     "_datastream": [("",), ("checks",), ("streams",), ("windows", "environment"), ("connected",)],
 }
 FILES_IN_A_FOLDER = 16
 # Examples are programs of users, which come with the package: they are in no layer.
-FILES = [path for path in sorted(SOURCE.rglob("*.py")) if "examples" not in path.relative_to(SOURCE).parts]
+FILES = [
+    path
+    for package in (SOURCE, TOOLS)
+    for path in sorted(package.rglob("*.py"))
+    if "examples" not in path.relative_to(package).parts
+]
 EXAMPLES = sorted((SOURCE / "examples").rglob("*.py"))
 PUBLIC = {
     "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter", "AsyncBatchFunction", "AsyncFallback",
@@ -128,9 +142,16 @@ PUBLIC_MODULES = {
 
 
 def layer_of(module: str) -> int:
-    room = module.split(".")[1] if "." in module else ""
-    assert any(room in rooms for rooms in LAYERS), f"{module} is in no layer"
-    return next(number for number, rooms in enumerate(LAYERS) if room in rooms)
+    package, _, inner = module.partition(".")
+    room = inner.partition(".")[0]
+    layers = LAYERS if package == "pillarbox" else TOOLS_LAYERS
+    assert any(room in rooms for rooms in layers), f"{module} is in no layer"
+    height = next(number for number, rooms in enumerate(layers) if room in rooms)
+    return height if package == "pillarbox" else len(LAYERS) + height
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
 
 
 @cache
@@ -152,7 +173,7 @@ def imported(path: Path) -> list[ast.Import | ast.ImportFrom]:
 
 
 def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) -> Iterator[str]:
-    """The modules of pillarbox that a file imports; unless told otherwise, also in functions and for type checkers."""
+    """The modules of ours that a file imports; unless told otherwise, also in functions and for type checkers."""
     tree = parsed(path)
     tested = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     typing = {each for node in tested for each in statements(node)}
@@ -163,10 +184,10 @@ def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) ->
             continue
         names = [alias.name for alias in node.names]
         if isinstance(node, ast.Import):
-            yield from (name for name in names if name.startswith("pillarbox."))
-        elif node.module == "pillarbox":
-            yield from (f"pillarbox.{name}" for name in names)
-        elif node.module is not None and node.module.startswith("pillarbox."):
+            yield from (name for name in names if name.startswith(("pillarbox.", "pillarbox_tools.")))
+        elif node.module in ("pillarbox", "pillarbox_tools"):
+            yield from (f"{node.module}.{name}" for name in names)
+        elif node.module is not None and node.module.startswith(("pillarbox.", "pillarbox_tools.")):
             yield node.module
             # a module or a package, by its own name
             yield from (f"{node.module}.{name}" for name in names if f"{node.module}.{name}" in _MODULES)
@@ -174,15 +195,25 @@ def imports(path: Path, *, for_types: bool = True, in_functions: bool = True) ->
 
 @pytest.mark.slow("it parses all of src")
 def test_no_layer_knows_a_higher_one():
-    looks_up = [
-        f"{path.relative_to(SOURCE)} imports {module}"
+    seam = {"pillarbox._api imports pillarbox_tools.entry", "pillarbox.__main__ imports pillarbox_tools.cli"}
+    looks_up = {
+        f"{name_of(path)} imports {module}"
         for path in FILES
-        if path != SOURCE / "__init__.py"
+        if path not in (SOURCE / "__init__.py", TOOLS / "__init__.py")
         for module in imports(path)
-        if layer_of("pillarbox." + path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", "."))
-        < layer_of(module)
-    ]
-    assert looks_up == []
+        if layer_of(name_of(path)) < layer_of(module)
+    }
+    assert looks_up == seam
+
+
+def test_the_core_imports_the_tools_in_functions_alone():
+    found = {module for path in FILES for module in imports(path, in_functions=False) if path.is_relative_to(SOURCE)}
+    assert not any(module.startswith("pillarbox_tools") for module in found)
+
+
+def test_the_tools_have_all_that_the_core_calls():
+    tools: Tools = entry
+    assert {name for name in vars(Tools) if not name.startswith("_")} <= set(dir(tools))
 
 
 @pytest.mark.parametrize("layer", PACKAGES)
@@ -212,7 +243,7 @@ def test_no_package_knows_a_higher_one(layer):
 def test_no_folder_is_too_full():
     full = {
         str(folder.relative_to(HOME)): count
-        for folder in [each for home in (SOURCE, TESTS) for each in (home, *home.rglob("*/"))]
+        for folder in [each for home in (SOURCE, TOOLS, TESTS) for each in (home, *home.rglob("*/"))]
         if (count := len([path for path in folder.glob("*.py") if path.name != "__init__.py"])) > FILES_IN_A_FOLDER
     }
     assert full == {}
@@ -230,7 +261,7 @@ def test_packages_say_what_lives_there():
 
 def test_no_file_is_too_long():
     """A file has one concept; where it takes more than this, there are several in it."""
-    lines = {path.relative_to(SOURCE): len(path.read_text().splitlines()) for path in FILES}
+    lines = {path.relative_to(SRC): len(path.read_text().splitlines()) for path in FILES}
     assert {str(path): count for path, count in lines.items() if count > LONGEST} == {}
 
 
@@ -258,8 +289,8 @@ _OF_SPARK = re.compile(
 
 def test_private_names_of_spark_are_in_one_file():
     """What they are for, and what happens if they go, is said there."""
-    found = {path.relative_to(SOURCE).as_posix() for path in FILES if _OF_SPARK.search(path.read_text())}
-    assert found == {"_runtime/spark/facts.py"}
+    found = {path.relative_to(SRC).as_posix() for path in FILES if _OF_SPARK.search(path.read_text())}
+    assert found == {"pillarbox/_runtime/spark/facts.py"}
 
 
 def test_examples_use_what_is_public():
@@ -274,7 +305,7 @@ def test_examples_use_what_is_public():
 
 def test_what_is_not_public_has_a_private_name():
     """A module is private if its name, or that of a package around it, begins with an underscore."""
-    modules = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in FILES}
+    modules = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in FILES if path.is_relative_to(SOURCE)}
     public = {
         module.removesuffix("/__init__").replace("/", ".")
         for module in modules
@@ -285,15 +316,16 @@ def test_what_is_not_public_has_a_private_name():
 
 def test_what_modules_share_has_no_underscore():
     """So only public modules list their names: elsewhere ``__all__`` would say once more what each name says."""
-    listing = {path.relative_to(SOURCE).as_posix() for path in FILES if "\n__all__" in path.read_text()}
-    assert listing == {"_api.py"} | {
-        f"{module}.py" if (SOURCE / f"{module}.py").exists() else f"{module}/__init__.py" for module in PUBLIC_MODULES
+    listing = {path.relative_to(SRC).as_posix() for path in FILES if "\n__all__" in path.read_text()}
+    assert listing == {"pillarbox/_api.py"} | {
+        f"pillarbox/{module}.py" if (SOURCE / f"{module}.py").exists() else f"pillarbox/{module}/__init__.py"
+        for module in PUBLIC_MODULES
     }
     taken = [
-        f"{path.relative_to(SOURCE)} imports {node.module}.{alias.name}"
+        f"{path.relative_to(SRC)} imports {node.module}.{alias.name}"
         for path in FILES
         for node in imported(path)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pillarbox.")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("pillarbox.", "pillarbox_tools."))
         for alias in node.names
         if alias.name.startswith("_") and alias.name != "__all__"
     ]
@@ -303,7 +335,7 @@ def test_what_modules_share_has_no_underscore():
 def test_all_that_modules_share_has_a_docstring():
     """Ruff asks for docstrings in public modules alone."""
     without = [
-        f"{path.relative_to(SOURCE)}: {getattr(node, 'name', 'the module')}"
+        f"{path.relative_to(SRC)}: {getattr(node, 'name', 'the module')}"
         for path in FILES
         for tree in [parsed(path)]
         for node in [tree, *tree.body]
@@ -335,7 +367,8 @@ def test_what_needs_no_spark_is_imported_where_there_is_none():
 
 @pytest.mark.parametrize("module", ["pillarbox", "pillarbox.mailbox"])
 def test_a_light_import_stays_light(module):
-    code = f"import sys, {module}; print([m for m in ('pyspark', 'pyarrow', 'pandas', 'numpy') if m in sys.modules])"
+    heavy = ("pyspark", "pyarrow", "pandas", "numpy", "pillarbox_tools")
+    code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -348,17 +381,17 @@ for name in sys.argv[1:]:
     if name in beside.get(package, ()):
         beside[name] = beside[package]  # to import it first is to import its package first
         continue
-    for loaded in [module for module in sys.modules if module.partition(".")[0] == "pillarbox"]:
+    for loaded in [module for module in sys.modules if module.partition(".")[0] in ("pillarbox", "pillarbox_tools")]:
         del sys.modules[loaded]
     try:
         importlib.import_module(name)
     except Exception as error:
         print(name, repr(error))
-    beside[name] = {module for module in sys.modules if module.partition(".")[0] == "pillarbox"}
+    beside[name] = {module for module in sys.modules if module.partition(".")[0] in ("pillarbox", "pillarbox_tools")}
 """
 
 
-_MODULES = [".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__") for path in FILES]
+_MODULES = [name_of(path) for path in FILES]
 
 
 @pytest.mark.long("imports everything again for each module")

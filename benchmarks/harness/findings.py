@@ -57,7 +57,7 @@ def notice_queries() -> None:
     if _FILE not in os.environ:
         return
     try:
-        importlib.import_module("pillarbox._doctor.rules")
+        importlib.import_module("pillarbox_tools.doctor.rules")
         start: Any = importlib.import_module("pillarbox._runtime.spark.starting.start")
     except ImportError:  # another revision, which has no doctor
         return
@@ -76,14 +76,15 @@ def examine_queries() -> None:
     """Let the doctor look at the queries that were noticed; call it when they have ended, and before Spark does."""
     if not _noticed:
         return
-    from pillarbox._doctor.facts import Facts
-    from pillarbox._doctor.rules import wrong
-    from pillarbox._runtime.spark.watching.watched import WatchedQuery
+    from pillarbox._runtime.spark.running.progress_reader import ProgressReader
+    from pillarbox_tools.doctor.facts import Facts
+    from pillarbox_tools.doctor.rules import wrong
+    from pillarbox_tools.watching.watched import WatchedQuery
 
     with Path(os.environ[_FILE]).open("a") as file:
         for started in _noticed:
             watched = WatchedQuery(started)
-            watched.take_progress()
+            watched.take([each for each in ProgressReader(started.query).new() if each is not None])
             found = [[each.rule, each.message] for each in wrong(Facts.of(watched.snapshot()))]
             epochs = len(watched.snapshot().epochs)
             file.write(json.dumps({"query": started.checkpoint, "epochs": epochs, "wrong": found}) + "\n")

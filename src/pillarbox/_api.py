@@ -1,7 +1,6 @@
 """The names of the public namespace, ``pillarbox``, and where they come from."""
 
 from pillarbox._copies import immutable
-from pillarbox._dashboard.server import Dashboard
 from pillarbox._datastream.connected.broadcast_stream import BroadcastConnectedStream, BroadcastStream
 from pillarbox._datastream.connected.connected_streams import ConnectedStreams
 from pillarbox._datastream.connected.joined_streams import (
@@ -31,10 +30,7 @@ from pillarbox._errors import (
     SavepointError,
     TypeMismatchError,
 )
-from pillarbox._export.prometheus import MetricsServer
 from pillarbox._graph.program import Program
-from pillarbox._model.metrics import metrics
-from pillarbox._model.operator_report import OperatorReport
 from pillarbox._operators.async_io.api.cache import AsyncCache
 from pillarbox._operators.async_io.api.fallback import AsyncFallback, fallback
 from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFailure, AsyncFunction
@@ -136,12 +132,20 @@ from pillarbox._operators.windowing.api.triggers import (
     TriggerResult,
 )
 from pillarbox._operators.windowing.api.windows import CountWindow, GlobalWindow, TimeWindow, Window
+from pillarbox._reports.metrics import metrics
+from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._rows import Row
 from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.spark.reading.state_reader import read_state
-from pillarbox._runtime.spark.recording.record import record
-from pillarbox._runtime.spark.running.dashboard import dashboard
-from pillarbox._runtime.spark.running.exporting import QueryCollector, export_otel, serve_metrics
+from pillarbox._runtime.spark.running.observing import (
+    Dashboard,
+    MetricsServer,
+    QueryCollector,
+    dashboard,
+    export_otel,
+    record,
+    serve_metrics,
+)
 from pillarbox._runtime.spark.running.query import start
 from pillarbox._runtime.spark.running.run import run
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
@@ -149,6 +153,7 @@ from pillarbox._runtime.spark.savepoint.savepoint import savepoint
 from pillarbox._runtime.spark.savepoint.write_state import write_state
 from pillarbox._runtime.spark.settings.session import local_session
 from pillarbox._runtime.spark.starting.rescale import rescale
+from pillarbox._runtime.spark.tools import Tools, provide
 from pillarbox._state.descriptors import (
     AggregateFunction,
     AggregatingState,
@@ -332,3 +337,16 @@ __all__ = [
     "sum_",
     "write_state",
 ]
+
+
+def _tools() -> Tools | None:
+    try:
+        from pillarbox_tools import entry
+    except ModuleNotFoundError as error:
+        if error.name != "pillarbox_tools":
+            raise
+        return None
+    return entry
+
+
+provide(_tools)

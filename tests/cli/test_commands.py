@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pillarbox import CheckpointMismatchError, SavepointError
-from pillarbox._cli import all_commands, commands, show
 from pillarbox._runtime.spark import files
 from pillarbox._runtime.spark.running import requests as requests_module
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
 from pillarbox._runtime.spark.starting import rescale as rescale_module
+from pillarbox_tools.cli import all_commands, commands, show
 
 
 def called(*arguments: str):
@@ -155,7 +155,7 @@ def test_a_shell_that_connects_elsewhere(monkeypatch):
     """Spark refuses a master where SPARK_REMOTE is set, and a command has a session of its own."""
     from pyspark.sql import SparkSession
 
-    from pillarbox._cli import session as session_module
+    from pillarbox_tools.cli import session as session_module
 
     stopped = []
     spark: Any = SimpleNamespace(stop=lambda: stopped.append(True))
@@ -170,7 +170,9 @@ def test_a_shell_that_connects_elsewhere(monkeypatch):
 
 
 def test_without_its_libraries_there_is_a_sentence():
-    code = "import sys; sys.modules['click'] = None; sys.argv = ['pillarbox']; import pillarbox._cli as c; c.main()"
+    code = (
+        "import sys; sys.modules['click'] = None; sys.argv = ['pillarbox']; import pillarbox_tools.cli as c; c.main()"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "pillarbox: the command line needs click: pip install 'pillarbox[cli]'\n"

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pillarbox import CheckpointMismatchError, ConfigurationError
-from pillarbox._cli import all_commands, commands, watching
-from pillarbox._model.bundle import read_bundle, write_bundle
 from pillarbox._runtime.spark.checkpoint import checkpoint as checkpoint_module
 from pillarbox._runtime.spark.reading import inspection
-from pillarbox._runtime.spark.watching import stored
+from pillarbox_tools.cli import all_commands, commands, watching
+from pillarbox_tools.model.bundle import read_bundle, write_bundle
+from pillarbox_tools.watching import stored
 from tests.model.made import keyed, model, progress, source
 
 

@@ -12,17 +12,17 @@ from typing import Any
 import httpx
 import pytest
 
-from pillarbox._dashboard import app
-from pillarbox._dashboard.documents import as_json
-from pillarbox._dashboard.guard import is_loopback
-from pillarbox._dashboard.server import Dashboard, open_dashboard
-from pillarbox._dashboard.shown import StoredQuery
-from pillarbox._dashboard.told import Told
-from pillarbox._dashboard.views import view_of
 from pillarbox._errors import ConfigurationError, ProgramError
-from pillarbox._model.plan import Plan
-from pillarbox._model.query_model import QueryModel
-from pillarbox._model.snapshot import Snapshot, Stage
+from pillarbox._reports.plan import Plan
+from pillarbox_tools.dashboard import app
+from pillarbox_tools.dashboard.documents import as_json
+from pillarbox_tools.dashboard.guard import is_loopback
+from pillarbox_tools.dashboard.server import Dashboard, open_dashboard
+from pillarbox_tools.dashboard.shown import StoredQuery
+from pillarbox_tools.dashboard.told import Told
+from pillarbox_tools.dashboard.views import view_of
+from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.snapshot import Snapshot, Stage
 from tests.model.made import keyed, model, plan, progress, source
 
 
@@ -343,15 +343,21 @@ def test_one_server_shows_all_queries(dashboard: Dashboard) -> None:
         open_dashboard([other], "127.0.0.1", dashboard.port % 60_000 + 1)
 
 
-def test_a_port_that_is_taken_is_one_clear_error() -> None:
+def test_a_port_in_use_is_left_for_a_free_one(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(
-            ConfigurationError, match=f"cannot listen on 127.0.0.1:{port} .*in use.*choose another port"
-        ):
-            Dashboard("127.0.0.1", port)
+        with open_dashboard([], "127.0.0.1", port) as opened:
+            assert opened.port != port
+            assert _get(f"{opened.url}api/queries") == []
+            assert open_dashboard([], "127.0.0.1", port) is opened, "the second query asks for the same port"
+    assert f"port {port} of 127.0.0.1 is in use" in capsys.readouterr().err
+
+
+def test_an_address_of_another_machine_is_one_clear_error() -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot listen on 192\.0\.2\.1:0 "):
+        Dashboard("192.0.2.1", 0)
 
 
 def test_a_closed_dashboard_can_be_opened_again(live: Live) -> None:

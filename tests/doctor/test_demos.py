@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pillarbox._doctor.facts import Facts
-from pillarbox._doctor.rules import examine
-from pillarbox._runtime.spark.watching.stored import stored_snapshot
+from pillarbox_tools.doctor.facts import Facts
+from pillarbox_tools.doctor.rules import examine
+from pillarbox_tools.watching.stored import stored_snapshot
 from tests.support.docs import HOME
 from tests.support.sessions import environment_without_spark
 

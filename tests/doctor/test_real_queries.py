@@ -24,12 +24,12 @@ from pillarbox import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from pillarbox._doctor.facts import Facts
-from pillarbox._doctor.rules import RULES, wrong
-from pillarbox._model.executor_memory import executor_memory_of
-from pillarbox._runtime.spark.running.following import watched_query
-from pillarbox._runtime.spark.starting import examination
-from pillarbox._runtime.spark.watching.stored import stored_snapshot
+from pillarbox_tools.doctor import warnings as examination
+from pillarbox_tools.doctor.facts import Facts
+from pillarbox_tools.doctor.rules import RULES, wrong
+from pillarbox_tools.model.executor_memory import executor_memory_of
+from pillarbox_tools.watching.following import watched_query
+from pillarbox_tools.watching.stored import stored_snapshot
 from tests.see.queries import Inbox, counts, slow_sink, started
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow("four queries")]

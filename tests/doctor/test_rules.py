@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox._doctor.facts import Facts, numbers_of
-from pillarbox._doctor.rules import RULES, examine, wrong
-from pillarbox._model.snapshot import Moment, Snapshot
+from pillarbox._runtime.spark.settings.requirements import numbers_of
 from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox_tools.doctor.facts import Facts
+from pillarbox_tools.doctor.rules import RULES, examine, wrong
+from pillarbox_tools.model.snapshot import Moment, Snapshot
 from tests.model.made import START, keyed, model, progress, source
 
 VERSIONS = {

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from pillarbox._doctor.facts import Facts
-from pillarbox._doctor.rules import FIRST_EPOCH_RULES, RULES, START_RULES, Rule, examine
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.configuration import Configuration
-from pillarbox._runtime.spark.starting import examination
-from pillarbox._runtime.spark.starting.examination import warn_of_findings
 from pillarbox._runtime.spark.starting.started import StartedQuery
-from pillarbox._runtime.spark.watching import watched
-from pillarbox._runtime.spark.watching.watched import WatchedQuery
+from pillarbox_tools.doctor import warnings as examination
+from pillarbox_tools.doctor.facts import Facts
+from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES, RULES, START_RULES, Rule, examine
+from pillarbox_tools.doctor.warnings import warn_of_findings
+from pillarbox_tools.watching import watched
+from pillarbox_tools.watching.watched import WatchedQuery
 from tests.doctor.test_rules import SETTINGS, VERSIONS, facts, growing
 from tests.model.made import keyed, model, progress, source
 
@@ -131,7 +131,5 @@ def test_the_workers_are_looked_at_in_the_first_epoch_that_has_tasks(
     looked_at = WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, VERSIONS)))
     of_others = [source(records_in=9, versions={**VERSIONS, "pandas": "2.2.0"})]
     for number, tasks in enumerate(([], of_others, of_others)):
-        query.lastProgress = progress(number, *tasks)
-        query.recentProgress = [query.lastProgress]
-        looked_at.take_progress()
+        looked_at.take([progress(number, *tasks)])
         assert len(warned(caplog)) == (number == 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pillarbox._export import metric as m
-from pillarbox._export.exported import Exported
-from pillarbox._export.ledger import Ledger
-from pillarbox._model.query_model import QueryModel
-from pillarbox._model.snapshot import Run
+from pillarbox_tools.export import metric as m
+from pillarbox_tools.export.exported import Exported
+from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.snapshot import Run
 from tests.model.made import START, keyed, plan, progress
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pillarbox._export.metric import METRICS
+from pillarbox_tools.export.metric import METRICS
 from tests.export.expressions import ALERTS, FOLDER, Expression, of_alerts, of_board, panels, variables
 
 LABELS = {each.prometheus_name: {"query", *each.labels} for each in METRICS}

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox._export import metric as m
-from pillarbox._export.ledger import MOST_NAMES, Ledger
-from pillarbox._export.metric import METRICS, Metric
-from pillarbox._model.plan import Plan, PlanOperator
-from pillarbox._model.query_model import QueryModel
-from pillarbox._model.snapshot import Run
+from pillarbox._reports.plan import Plan, PlanOperator
+from pillarbox_tools.export import metric as m
+from pillarbox_tools.export.ledger import MOST_NAMES, Ledger
+from pillarbox_tools.export.metric import METRICS, Metric
+from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.snapshot import Run
 from tests.model.made import START, keyed, model, plan, progress, source
 
 COUNT = ("count",)

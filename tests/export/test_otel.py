@@ -12,12 +12,12 @@ from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Sum
 
 import pillarbox
 from pillarbox._errors import ConfigurationError, ProgramError
-from pillarbox._export.exported import Exported
-from pillarbox._export.ledger import Ledger
-from pillarbox._export.metric import METRICS
-from pillarbox._export.otel import observe
-from pillarbox._model.query_model import QueryModel
-from pillarbox._model.snapshot import Run
+from pillarbox_tools.export.exported import Exported
+from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.metric import METRICS
+from pillarbox_tools.export.otel import observe
+from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.snapshot import Run
 from tests.model.made import START, keyed, model, plan, progress, source
 
 

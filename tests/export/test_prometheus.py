@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import pillarbox
 from pillarbox._errors import ConfigurationError, ProgramError
-from pillarbox._export.exported import Exported
-from pillarbox._export.ledger import Ledger
-from pillarbox._export.metric import METRICS
-from pillarbox._export.prometheus import MetricsServer, described, families
+from pillarbox_tools.export.exported import Exported
+from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.metric import METRICS
+from pillarbox_tools.export.prometheus import MetricsServer, described, families
 from tests.model.made import START, keyed, model, progress, source
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import pillarbox
 from pillarbox import KeyedProcessFunction, WatermarkStrategy
-from pillarbox._dashboard.views import view_of
-from pillarbox._model.catching_up import rows_left
-from pillarbox._runtime.spark.running.following import watched_query
+from pillarbox_tools.dashboard.views import view_of
+from pillarbox_tools.model.catching_up import rows_left
+from pillarbox_tools.watching.following import watched_query
 from tests.kafka.shop import Shop
 
 pytestmark = [

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from pillarbox._elements import TaskReport, text_of_report
-from pillarbox._model.plan import Plan, PlanEdge, PlanOperator, PlanVertex
-from pillarbox._model.query_model import QueryModel
-from pillarbox._model.snapshot import Run
+from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
+from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.snapshot import Run
 
 #: The time at which the first epoch begins (epoch ms).
 START = 1_700_000_000_000

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox._dashboard.documents import StateSize
-from pillarbox._dashboard.views import view_of
 from pillarbox._errors import ConfigurationError
-from pillarbox._model.bundle import read_bundle, write_bundle
-from pillarbox._model.failure import Failure
-from pillarbox._model.snapshot import FORMAT, Run, Snapshot
+from pillarbox._reports.failure import Failure
+from pillarbox_tools.dashboard.documents import StateSize
+from pillarbox_tools.dashboard.views import view_of
+from pillarbox_tools.model.bundle import read_bundle, write_bundle
+from pillarbox_tools.model.snapshot import FORMAT, Run, Snapshot
 from tests.model.made import START, keyed, model, progress, source
 
 #: Parts of a key, a record and a message, which a file without records must not have.

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox._model.catching_up import catching_up, line_of, rows_left
-from pillarbox._model.progress import epoch_of
-from pillarbox._model.query_model import QueryModel
-from pillarbox._model.snapshot import Stage
 from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox_tools.model.catching_up import catching_up, line_of, rows_left
+from pillarbox_tools.model.epochs import epoch_of
+from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.snapshot import Stage
 from tests.model.made import START, keyed, model, progress, source
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox._model.executor_memory import ExecutorMemory, executor_memory_of
-from pillarbox._model.executors import Executors
-from pillarbox._model.progress import epoch_of
-from pillarbox._model.snapshot import ExecutorRun, Snapshot
+from pillarbox_tools.model.epochs import epoch_of
+from pillarbox_tools.model.executor_memory import ExecutorMemory, executor_memory_of
+from pillarbox_tools.model.executors import Executors
+from pillarbox_tools.model.snapshot import ExecutorRun, Snapshot
 from tests.model.made import keyed, model, progress, source
 
 MIB = 1 << 20

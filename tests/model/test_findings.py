@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pillarbox._errors import OperatorError
-from pillarbox._model.failure import Attempt, Failure, without_line
-from pillarbox._model.growth import bytes_of, growth_of, memory_of, slope
-from pillarbox._model.held_watermarks import held_watermarks
-from pillarbox._model.skew import skew_of
+from pillarbox._reports.failure import Attempt, Failure, without_line
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox_tools.model.growth import bytes_of, growth_of, memory_of, slope
+from pillarbox_tools.model.held_watermarks import held_watermarks
+from pillarbox_tools.model.skew import skew_of
 from tests.model.made import START, keyed, model, progress, source
 
 _DAY = 86_400_000

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from pillarbox._model.progress import epoch_of
-from pillarbox._model.snapshot import EpochRun, Snapshot, read
+from pillarbox_tools.model.epochs import epoch_of
+from pillarbox_tools.model.snapshot import EpochRun, Snapshot, read
 from tests.model.made import START, keyed, model, progress, source
 
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox._model.moments import Moments
-from pillarbox._model.query_model import EPOCHS
-from pillarbox._model.snapshot import EpochRun, VertexRun
+from pillarbox_tools.model.moments import Moments
+from pillarbox_tools.model.query_model import EPOCHS
+from pillarbox_tools.model.snapshot import EpochRun, VertexRun
 from tests.model.made import START, keyed, model, plan, progress
 
 

@@ -26,7 +26,7 @@ from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermar
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox._operators.windowing.shared_operator import SharedWindowOperator
-from pillarbox._runtime.recording.unanswered import UnansweredOperator
+from pillarbox_tools.replay.unanswered import UnansweredOperator
 from tests.faults.parts.part import Joined, Part
 from tests.operators_table import keyed, stateless, two_streams, windows
 from tests.operators_table.entry import Entry

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from pillarbox._runtime.recording.recording import read_recording
-from pillarbox._runtime.recording.replay import replay
 from pillarbox.testing import ProgramTestHarness
+from pillarbox_tools.recording.recording import read_recording
+from pillarbox_tools.replay.replay import replay
 from tests.operators_table.entry import Entry
 from tests.operators_table.table import OPERATORS
 from tests.operators_table.test_entries import RECORDS, program, push

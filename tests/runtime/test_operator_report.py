@@ -17,7 +17,7 @@ from pillarbox import (
     metrics,
 )
 from pillarbox._elements import text_of_report
-from pillarbox._model.operator_report import by_operator
+from pillarbox._reports.operator_report import by_operator
 
 SOURCE = {"vertex": "in", "uid": "", "level": 0, "epoch": 3, "mails": 1, "alignment_ms": 0}
 COUNT = {**SOURCE, "vertex": "count -> out", "uid": "count", "level": 1}

@@ -13,8 +13,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import pillarbox
-from pillarbox._dashboard.server import Dashboard
-from pillarbox._runtime.spark.watching.stored import CheckpointQuery
+from pillarbox import Dashboard
+from pillarbox_tools.dashboard.server import open_dashboard
+from pillarbox_tools.watching.stored import CheckpointQuery
 from tests.see.browser import PHONE, overflows, page
 from tests.see.queries import FIRST, Inbox, counts, slow_sink, started
 
@@ -223,7 +224,7 @@ def test_a_failure_is_shown_with_its_record_and_from_the_checkpoint_alone(
         wait_for(shown, "#overview dd", "failed")
     stored = CheckpointQuery(spark, str(checkpoint))
     assert stored.snapshot().run.status == "failed"
-    opened[0].show(stored)
+    open_dashboard([stored], "127.0.0.1", opened[0].port)
     with page(chromium, f"{opened[0].url}query/{query.id}") as shown:
         wait_for(shown, "#failures dd", "ValueError")
         wait_for(shown, "#overview .note", "the driver does not tell it live")

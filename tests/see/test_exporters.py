@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import ConfigurationError
-from pillarbox._export.metric import METRICS
+from pillarbox_tools.export.metric import METRICS
 from tests.export.expressions import ALERTS, of_alerts, of_board
 from tests.see.everything import everything, some_payments
 from tests.see.prometheus import Prometheus, prometheus, wait_until

@@ -17,12 +17,13 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
-from pillarbox._dashboard.shown import StoredQuery
-from pillarbox._model.bundle import read_bundle, write_bundle
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
-from pillarbox._runtime.spark.watching.stored import CheckpointQuery, stored_snapshot
-from pillarbox._runtime.spark.watching.watched import stages_of
+from pillarbox_tools.dashboard.server import Dashboard, open_dashboard
+from pillarbox_tools.dashboard.shown import StoredQuery
+from pillarbox_tools.model.bundle import read_bundle, write_bundle
+from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
+from pillarbox_tools.watching.watched import stages_of
 from tests.see.queries import FIRST, Count, Inbox, counts, started
 
 pytestmark = [
@@ -184,7 +185,7 @@ def wait_for(client: httpx.Client, query: Any, is_there: Any) -> None:
 def check_stored(spark: SparkSession, checkpoint: Path, dashboard: pillarbox.Dashboard) -> None:
     """Check what the checkpoint alone tells of the query that has failed."""
     stored = CheckpointQuery(spark, str(checkpoint))
-    dashboard.show(stored)
+    open_dashboard([stored], "127.0.0.1", dashboard.port)
     with httpx.Client(base_url=dashboard.url, timeout=60) as client:
         view = view_of(client, stored)
     assert (view["status"], view["is_live"], view["stages"]) == ("failed", False, None)
@@ -204,7 +205,7 @@ def check_bundle(spark: SparkSession, checkpoint: Path, path: Path) -> None:
         assert [each.encode() in content for each in _PLANTED] == [with_records] * 2
     # The size of each state by its name is in it.
     assert read_bundle(path).state_sizes["count"].keys() == {"seen", "timer"}
-    with pillarbox.Dashboard() as opened, httpx.Client(base_url=opened.url, timeout=60) as client:
+    with Dashboard() as opened, httpx.Client(base_url=opened.url, timeout=60) as client:
         opened.show(StoredQuery(read_bundle(path)))
         [entry] = client.get("/api/queries").json()
         assert entry["status"] == "failed"

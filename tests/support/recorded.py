@@ -15,13 +15,13 @@ import pyarrow as pa
 import pillarbox
 from pillarbox import ProgramError
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._model.failure import Attempt, Failure
+from pillarbox._reports.failure import Attempt, Failure
 from pillarbox._rows import batch_to_bytes
 from pillarbox._runtime.local import LocalJob
-from pillarbox._runtime.recording.recording import RecordingFacts, input_of, read_recording, write_recording
-from pillarbox._runtime.recording.replay import replay
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.tasks.recorded import chunks_of
+from pillarbox_tools.recording.recorded import chunks_of
+from pillarbox_tools.recording.recording import RecordingFacts, input_of, read_recording, write_recording
+from pillarbox_tools.replay.replay import replay
 
 
 @contextmanager

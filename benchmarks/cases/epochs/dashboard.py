@@ -128,7 +128,7 @@ class Page:
     """A dashboard with a query that was made up."""
 
     def __init__(self, subtasks: int, operators: int, epochs: int) -> None:
-        from pillarbox._dashboard.server import Dashboard
+        from pillarbox_tools.dashboard.server import Dashboard
 
         self._query = MadeQuery(subtasks, operators, epochs)
         self._dashboard = Dashboard()

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from pillarbox._elements import TaskReport, text_of_report
-from pillarbox._model.plan import Plan, PlanEdge, PlanOperator, PlanVertex
-from pillarbox._model.query_model import QueryModel
-from pillarbox._model.snapshot import Run, Snapshot
+from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
+from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.snapshot import Run, Snapshot
 
 # When the first epoch began (epoch ms), and how long each took.
 _FIRST = 1_767_225_600_000

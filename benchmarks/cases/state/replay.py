@@ -37,7 +37,7 @@ from benchmarks.harness.process import ROOT, SOURCE, Side
 from benchmarks.harness.stepped import SparkSide
 from benchmarks.harness.turns import extent, rounded, table, turns
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
-from pillarbox._model.failure import Failure
+from pillarbox._reports.failure import Failure
 
 KEYS = 10_000
 SMALL = {"rows": 20_000, "fails_at": 14_001, "rounds": 1}

@@ -13,8 +13,8 @@ from pillarbox._graph.program import Program
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.operator import StreamOperator
 from pillarbox._operators.stateless.sinks import PrintOperator
-from pillarbox._runtime.recording.unanswered import UnansweredOperator
 from pillarbox._runtime.spark import runtime
+from pillarbox_tools.replay.unanswered import UnansweredOperator
 from tests.faults.parts import columns
 from tests.faults.parts.part import streams_of
 from tests.faults.programs import job, limited_job, second_job

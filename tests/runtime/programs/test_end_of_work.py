@@ -8,8 +8,8 @@ import pytest
 
 from pillarbox import TaskReport
 from pillarbox._elements import text_of_report
+from pillarbox._runtime.spark.running.progress_reader import ProgressReader
 from pillarbox._runtime.spark.running.query import EndOfWork
-from pillarbox._runtime.spark.watching.progress import ProgressReader
 
 # 2026-11-21T20:00:00.000Z, and a second later.
 TEN = 1795291200000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import sys
+import threading
 from os import terminal_size
 from types import SimpleNamespace
 from typing import Any
@@ -12,16 +13,28 @@ from typing import Any
 import pytest
 
 import pillarbox
-from pillarbox._runtime.spark.running import progress_line as module
-from pillarbox._runtime.spark.running.progress_line import ProgressLine
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
+from pillarbox_tools.watching import progress_line as module
+from pillarbox_tools.watching.progress_line import ProgressLine
 from tests.model.made import model, progress, source
 
 CLEAR = "\r\x1b[K"
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
+    """A stream that says that it is a terminal.
+
+    Attributes:
+        written: set when something is written.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.written.set()
+        return super().write(text)
 
     def isatty(self) -> bool:
         return True
@@ -29,7 +42,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_EVERY", 0.0)
+    monkeypatch.setattr(module, "_EVERY", 0.01)
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: terminal_size((40, 24)))
 
 
@@ -61,30 +74,30 @@ def test_what_goes_wrong_with_it_is_no_concern_of_the_query() -> None:
 
 
 class Query:
-    """A query that ends after some looks at it."""
+    """A query that ends when its terminal shows something, if there is one."""
 
     id = "q"
     runId = "r"
     isActive = True
 
-    def __init__(self) -> None:
-        self.waits = 0
+    def __init__(self, written: threading.Event | None) -> None:
+        self._written = written
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        self.waits += 1
-        self.isActive = self.waits < 4
-        return not self.isActive
+        assert self._written is None or self._written.wait(30)
+        self.isActive = False
+        return True
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, bar: str) -> str:
-    query, known = Query(), model()
+def _run(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, bar: str, written: threading.Event | None) -> str:
+    query, known = Query(written), model()
     known.progressed(progress(1, source(records_in=50)))
     context = SimpleNamespace(getConf=lambda: {"spark.ui.showConsoleProgress": bar})
     start: Any = SimpleNamespace(checkpoint=None, is_available_now=True, spark=SimpleNamespace(sparkContext=context))
     sparks: Any = query
     started = StartedQuery(sparks, start)
     watched: Any = SimpleNamespace(model=known, stages=lambda: None)
-    started.watched = watched
+    monkeypatch.setattr(module, "watched", lambda started: watched)
     remember(started)
     monkeypatch.setattr(module, "is_classic", lambda spark: True)
     monkeypatch.setattr(sys, "stderr", stream)
@@ -93,11 +106,12 @@ def _run(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, bar: str) -> str:
 
 
 def test_run_shows_the_progress_of_a_batch_and_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = _run(monkeypatch, Terminal(), "false")
-    assert shown.count("1 epoch · 50 rows · 50 rows/s") == 3
+    terminal = Terminal()
+    shown = _run(monkeypatch, terminal, "false", terminal.written)
+    assert "1 epoch · 50 rows · 50 rows/s" in shown
     assert shown.endswith(CLEAR)
 
 
 def test_there_is_no_line_where_nobody_looks_or_spark_shows_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _run(monkeypatch, io.StringIO(), "false") == ""
-    assert _run(monkeypatch, Terminal(), "true") == ""
+    assert _run(monkeypatch, io.StringIO(), "false", None) == ""
+    assert _run(monkeypatch, Terminal(), "true", None) == ""

@@ -1,9 +1,8 @@
-"""The dashboard that a program asks for: it is opened before its query starts, without Spark."""
+"""The dashboard that a program asks for, without Spark."""
 
 from __future__ import annotations
 
 import json
-import socket
 import urllib.request
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +10,13 @@ from typing import Any
 import pytest
 
 import pillarbox
-from pillarbox import ConfigurationError
-from pillarbox._dashboard import server
 from pillarbox._graph.dashboard_place import DashboardPlace
 from pillarbox._runtime.spark.configuration import Configuration
 from pillarbox._runtime.spark.running import query as module
-from pillarbox._runtime.spark.starting.started import StartedQuery, remember
+from pillarbox._runtime.spark.starting.started import StartedQuery, find, remember
+from pillarbox._runtime.spark.tools import Hooks
+from pillarbox_tools import entry
+from pillarbox_tools.dashboard import server
 
 
 class Query:
@@ -40,11 +40,14 @@ class Query:
 def start(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Starts a query of two programs that ask for a dashboard on a port; the queries that were started."""
     started: list[Query] = []
+    planned: list[Any] = []
 
     def run() -> Any:
         query: Any = Query()
         how: Any = SimpleNamespace(checkpoint=None, spark=None, trigger="", is_available_now=False)
-        remember(StartedQuery(query, how, configuration=Configuration({}, {})))
+        found = StartedQuery(query, how, planned, configuration=Configuration({}, {}), is_watched=True)
+        remember(found)
+        found.hooks = Hooks(found, entry)
         started.append(query)
         return query
 
@@ -57,28 +60,19 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
         facts = SimpleNamespace(
             dashboard=DashboardPlace("127.0.0.1", port, None), uses_processing_time=False, plan=None, auto_rescale=False
         )
-        planned = [SimpleNamespace(facts=facts, parallelism=2)] * 2
+        planned[:] = [SimpleNamespace(facts=facts, parallelism=2)] * 2
         monkeypatch.setattr(module, "programs_of", lambda writer: planned)
         writer: Any = SimpleNamespace(foreachBatch=None)
         pillarbox.start(writer)
         return started
 
-    start_on.started = started  # type: ignore[attr-defined]
     return start_on
 
 
-def test_a_port_that_is_taken_is_told_before_anything_runs(start: Any) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{port} "):
-            start(port)
-    assert start.started == []
-
-
 def test_the_programs_of_a_query_share_its_dashboard(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(start(0)) == 1
+    [query] = start(0)
+    found: Any = find(query)
+    assert found.hooks.wait(30)
     [opened] = [each for each in server._open if each.is_open]
     with opened, urllib.request.urlopen(f"{opened.url}api/queries", timeout=30) as answer:
         assert [each["id"] for each in json.load(answer)] == ["q"]

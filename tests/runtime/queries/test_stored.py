@@ -11,13 +11,13 @@ import pytest
 from pillarbox import CheckpointMismatchError
 from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
-from pillarbox._model.snapshot import Run, Snapshot
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery
-from pillarbox._runtime.spark.watching import stored, watched
-from pillarbox._runtime.spark.watching.stored import CheckpointQuery, stored_snapshot
-from pillarbox._runtime.spark.watching.watched import WatchedQuery
+from pillarbox_tools.model.snapshot import Run, Snapshot
+from pillarbox_tools.watching import stored, watched
+from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
+from pillarbox_tools.watching.watched import WatchedQuery
 from tests.model.made import START, keyed, model, plan, progress, source
 
 NO_SPARK: Any = None

@@ -9,10 +9,10 @@ import pytest
 
 from pillarbox import ProgramError
 from pillarbox._graph.layout import Layout
-from pillarbox._model.failure import Attempt, Failure
-from pillarbox._model.plan import Plan, PlanOperator, PlanVertex
+from pillarbox._reports.failure import Attempt, Failure
+from pillarbox._reports.plan import Plan, PlanOperator, PlanVertex
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, vertex_with
-from pillarbox._runtime.spark.recording.target import Target
+from pillarbox_tools.recording.target import Target
 
 
 def vertex(number: int, level: int, *operators: tuple[str, str]) -> PlanVertex:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pillarbox import ConfigurationError, KeyedProcessFunction, MapStateDescriptor, Row, ValueStateDescriptor
-from pillarbox._runtime.recording.mask import StandIns, masked
-from pillarbox._runtime.recording.recording import Recording, read_recording, write_recording
-from pillarbox._runtime.recording.replay import replay
 from pillarbox.testing import ProgramTestHarness
+from pillarbox_tools.recording.mask import StandIns, masked
+from pillarbox_tools.recording.recording import Recording, read_recording, write_recording
+from pillarbox_tools.replay.replay import replay
 from tests.support.recorded import recorded
 
 CARDS = [f"secret-card-{number}" for number in range(30)]

@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox import CheckpointMismatchError
 from pillarbox._runtime.spark.checkpoint.offset_entry import OffsetEntry
-from pillarbox._runtime.spark.recording import sources
+from pillarbox_tools.recording import sources
 
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
 KAFKA = '{"topic":{"0":7}}'

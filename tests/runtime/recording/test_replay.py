@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner
 
 from pillarbox import KeyedProcessFunction, OperatorError, ValueStateDescriptor
-from pillarbox._cli.all_commands import commands
-from pillarbox._runtime.recording.recording import read_recording
-from pillarbox._runtime.recording.replay import Replay, replay
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.testing import ProgramTestHarness
+from pillarbox_tools.cli.all_commands import commands
+from pillarbox_tools.recording.recording import read_recording
+from pillarbox_tools.replay.replay import Replay, replay
 from tests.support.recorded import recorded
 
 NOW = 1_700_000_000_000

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pillarbox import ConfigurationError, KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
-from pillarbox._runtime.recording.recording import read_recording
-from pillarbox._runtime.recording.trial import Trial, compare_programs
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox.testing import ProgramTestHarness
+from pillarbox_tools.recording.recording import read_recording
+from pillarbox_tools.replay.trial import Trial, compare_programs
 from tests.support.recorded import recorded
 
 

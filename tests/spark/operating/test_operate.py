@@ -25,9 +25,9 @@ from pillarbox import (
     WindowFunction,
     read_state,
 )
-from pillarbox._cli import commands
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.starting.rescale import rescale
+from pillarbox_tools.cli import commands
 
 pytestmark = pytest.mark.spark
 

@@ -25,7 +25,6 @@ from pillarbox import (
     read_state,
     sum_,
 )
-from pillarbox._cli import commands
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
@@ -33,6 +32,7 @@ from pillarbox._runtime.spark.savepoint.savepoint import _sources, open_savepoin
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.savepoint.files import LocalSavepoint
+from pillarbox_tools.cli import commands
 from tests.runtime.savepoint.test_savepoints_by_columns import content
 from tests.support.savepoints import restore_logs
 

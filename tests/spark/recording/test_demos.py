@@ -12,8 +12,8 @@ from examples.delays import run as delays
 from examples.delays.data import tables
 from examples.flights import run as flights
 from examples.flights.data import flights as all_flights
-from pillarbox._runtime.spark.recording.target import Target
 from pillarbox._runtime.spark.starting.started import find
+from pillarbox_tools.recording.target import Target
 from tests.support.recorded import replay_epochs
 
 pytestmark = [

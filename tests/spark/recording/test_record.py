@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import ConfigurationError, ProgramError, StreamExecutionEnvironment, WatermarkStrategy
-from pillarbox._runtime.recording.recording import read_recording
-from pillarbox._runtime.recording.replay import replay
+from pillarbox_tools.recording.recording import read_recording
+from pillarbox_tools.replay.replay import replay
 from tests.spark.recording.program import Inbox, Seen, Totals
 from tests.support.sessions import tasks_are_tried_once
 

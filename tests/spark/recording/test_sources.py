@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
-from pillarbox._runtime.recording.recording import read_recording
-from pillarbox._runtime.recording.replay import replay
-from pillarbox._runtime.spark.running.record_request import request_record
+from pillarbox_tools.recording.record_request import request_record
+from pillarbox_tools.recording.recording import read_recording
+from pillarbox_tools.replay.replay import replay
 from tests.spark.recording.program import Heartbeats, Inbox, Limited, Seen
 from tests.support.recorded import replay_epochs
 
@@ -138,7 +138,7 @@ def test_a_failure_is_recorded_before_it_is_raised(
 def test_the_command_compares_the_next_version(
     spark: SparkSession, running: tuple[Any, Inbox, str], tmp_path: Path
 ) -> None:
-    from pillarbox._cli.all_commands import commands
+    from pillarbox_tools.cli.all_commands import commands
 
     query, inbox, checkpoint = running
     payments(inbox, 1)

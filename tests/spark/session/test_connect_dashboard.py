@@ -21,7 +21,7 @@ pytestmark = [
 
 def shown(spark: Any, folder: Path) -> dict[str, Any]:
     """Run a query; return what the dashboard tells of it, of one of its keys, and of it after its end."""
-    from pillarbox._runtime.spark.watching.stored import stored_snapshot
+    from pillarbox_tools.watching.stored import stored_snapshot
 
     inbox = Inbox(folder / "payments")
     query = started(counts(spark, inbox), folder / "checkpoint", "by Connect")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox import ConfigurationError
-from pillarbox._runtime.spark.settings import session
+from pillarbox._runtime.spark.settings import requirements, session
 
 
 class FakeConf(dict[str, str]):
@@ -28,13 +28,13 @@ def test_pandas_3_is_refused(monkeypatch):
 
     monkeypatch.setattr(pandas, "__version__", "3.0.1")
     with pytest.raises(ConfigurationError, match=r"pandas 3\.0\.1 is too new: .*pip install 'pandas<3'"):
-        session.check_packages()
+        requirements.check_packages()
 
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
     with pytest.raises(ConfigurationError, match="pip install 'protobuf'"):
-        session.check_packages()
+        requirements.check_packages()
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -59,15 +59,15 @@ def test_an_old_java_is_refused(monkeypatch, tmp_path, said, version):
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match=f"{java}: Java {version} is too old: Spark 4 needs Java 17 or newer"):
-        session.check_java()
+        requirements.check_java()
     java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\"' >&2\n")
-    session.check_java()
+    requirements.check_java()
 
 
 def test_no_java_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match="needs Java 17 or newer: install it, or set JAVA_HOME"):
-        session.check_java()
+        requirements.check_java()
 
 
 def test_an_environment_with_the_same_base_python_is_another_one(tmp_path):
@@ -75,14 +75,14 @@ def test_an_environment_with_the_same_base_python_is_another_one(tmp_path):
     other = tmp_path / "other" / "bin" / "python"
     assert other.resolve() == Path(sys.executable).resolve()
     with pytest.raises(ConfigurationError, match=f"workers run {other}, this program runs {sys.executable}: put os.en"):
-        session.check_python(str(other))
-    session.check_python(sys.executable)
+        requirements.check_python(str(other))
+    requirements.check_python(sys.executable)
     alias = tmp_path / "python3"
     alias.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     alias.chmod(0o755)
-    session.check_python(str(alias))
+    requirements.check_python(str(alias))
     with pytest.raises(ConfigurationError, match="workers run nothing"):
-        session.check_python("nothing")
+        requirements.check_python("nothing")
 
 
 @pytest.mark.parametrize("said", ["true", "True"])

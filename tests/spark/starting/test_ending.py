@@ -17,11 +17,11 @@ from click.testing import CliRunner
 
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from pillarbox._cli import commands
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import query as query_module
 from pillarbox._runtime.spark.running.ending import Gate, end_between_epochs
 from pillarbox._runtime.spark.running.requests import request_stop
+from pillarbox_tools.cli import commands
 
 pytestmark = pytest.mark.spark
 

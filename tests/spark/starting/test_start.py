@@ -24,7 +24,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox._model.metrics import metrics
+from pillarbox._reports.metrics import metrics
 from pillarbox._runtime.spark.plan.registry import metrics_names
 
 LATER = 3_600_000

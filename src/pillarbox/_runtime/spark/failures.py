@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pillarbox._errors import OperatorError, PillarboxError, describe
-from pillarbox._model.failure import Attempt, Failure, without_line
+from pillarbox._reports.failure import Attempt, Failure, without_line
 from pillarbox._runtime.failures import located
 from pillarbox._tracebacks import user_traceback
 

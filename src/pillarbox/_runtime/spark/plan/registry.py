@@ -20,7 +20,7 @@ from pillarbox._graph.dashboard_place import DashboardPlace
 from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
-from pillarbox._model.plan import Plan, PlanVertex, plan_of
+from pillarbox._reports.plan import Plan, PlanVertex, plan_of
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.plan.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.rows.buffer_rows import has_narrow_rows

@@ -1,5 +1,5 @@
-"""Queries that run: their end between two epochs, requests from the command line, the dashboard and exporters.
+"""Queries that run: their progress, their end between two epochs, and requests from the command line.
 
-Imports `starting`, `watching` and what is below them. Start with `query.py`, then `ending.py`. Weak spot: a query that
-its writer's own `start()` started has nobody who looks after it, unless it is shown or exported.
+Imports `starting` and what is below it. Start with `query.py`, then `ending.py`; `observing.py` has the public methods
+that the tools implement. Weak spot: a query that its writer's own `start()` started is watched only if somebody asks.
 """

@@ -16,21 +16,20 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pillarbox._dashboard.server import open_dashboard
 from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, describe, shorten
-from pillarbox._model.progress import millis, tasks_of
+from pillarbox._reports.progress import millis, tasks_of
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of, programs_of, wanted_parallelism
 from pillarbox._runtime.spark.running.ending import end_query, finish_epoch
+from pillarbox._runtime.spark.running.progress_reader import ProgressReader
 from pillarbox._runtime.spark.running.requests import RequestWatch
 from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.starting.closing import close_started
 from pillarbox._runtime.spark.starting.rescale import check_spark, rescale
 from pillarbox._runtime.spark.starting.start import changes_refused
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
-from pillarbox._runtime.spark.telling import tell
-from pillarbox._runtime.spark.watching.watched import WatchedQuery
+from pillarbox._runtime.spark.tools import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -77,8 +76,7 @@ def start(
     Raises:
         CheckpointMismatchError: the checkpoint belongs to another program; or to change its parallelism was
             interrupted.
-        ConfigurationError: this Spark cannot rescale, and ``env.set_auto_rescale(True)`` asks for it; or the dashboard
-            of ``env.enable_dashboard()`` cannot be opened.
+        ConfigurationError: this Spark cannot rescale, and ``env.set_auto_rescale(True)`` asks for it.
         ProgramError: the query has no program of pillarbox.
     """
     if not hasattr(writer, "foreachBatch"):
@@ -97,11 +95,8 @@ def start(
     instead = _instead.get()
     if instead is not None:
         instead(how)
-    # A port that is taken is to be told before anything runs.
-    places = [facts.dashboard for facts in facts_of(planned) if facts.dashboard is not None]
-    dashboards = {each.url: each for each in (open_dashboard([], *place) for place in places)}
     _adapt(how, planned)
-    with changes_refused():
+    with changes_refused(watched=True):
         query = how.run()
     timed = any(facts.uses_processing_time for facts in facts_of(planned))
     started = find(query)
@@ -109,9 +104,6 @@ def start(
     watch = _Watch(started, ends=timed and how.is_available_now)
     started.hold_its_end(watch.wait_for_closing)
     watch.start()
-    for url, dashboard in dashboards.items():
-        dashboard.show(watch.watched)
-        tell(f"query {query.id}: its dashboard is at {url}")
     return query
 
 
@@ -203,7 +195,8 @@ class _Watch(threading.Thread):
         self._query: Any = started.query
         self._end = EndOfWork() if ends else None
         self._requests = None if started.checkpoint is None else RequestWatch(started)
-        self.watched = started.watched = WatchedQuery(started)
+        self._progress = ProgressReader(started.query)
+        self._warned = False
 
     def wait_for_closing(self) -> None:
         """Wait until the functions of the query, which has ended, are closed. Any thread."""
@@ -219,33 +212,57 @@ class _Watch(threading.Thread):
             _watches.discard(self)
 
     def _watch(self) -> None:
-        failure: Exception | None = None
-        try:
-            self._wait()
-        except Exception as error:
+        failure = self._wait()
+        if failure is not None:
             # The query's own failure is raised where the user waits for it.
-            failure = error
-            _log.debug("query %s ended: %s", self._query.id, describe(error))
+            _log.debug("query %s ended: %s", self._query.id, describe(failure))
         self._managed.wait_while_held()
-        try:
-            self.watched.end(failure)
-        except Exception as error:  # its Spark is gone
-            _log.debug("query %s: its end is not known: %s", self._query.id, describe(error))
+        if self._managed.hooks is not None:
+            self._take_progress()
+            self._managed.hooks.ended(failure)
         close_started(self._managed)
 
-    def _wait(self) -> None:
+    def _wait(self) -> Exception | None:
+        """Wait for the end of the query; return why it failed, or None."""
         if self._requests is not None:
             self._requests.look()
         looked_for_requests = time.monotonic()
-        while not self._managed.has_ended(_LOOK_EVERY if self._end is None else _LOOK_FOR_END_EVERY):
+        while True:
+            try:
+                if self._managed.has_ended(_LOOK_EVERY if self._end is None else _LOOK_FOR_END_EVERY):
+                    return None
+            except Exception as error:
+                if not self._managed.is_running:
+                    return error
+                # The query runs: it is Spark that could not be asked.
+                self._could_not_look(error)
+                time.sleep(_LOOK_EVERY)
             if self._requests is not None and time.monotonic() - looked_for_requests >= _REQUESTS_EVERY:
                 self._requests.look()
                 looked_for_requests = time.monotonic()
             is_reached = False
-            for progress in self.watched.take_progress():
+            for progress in self._take_progress():
                 is_reached = self._end is not None and self._end.is_reached(progress)
             if is_reached:
                 end_query(self._managed, lambda: True)
+
+    def _take_progress(self) -> list[Progress | None]:
+        """Return the new progress reports, and hand them on. An error is logged: the next look sees what is missing."""
+        try:
+            reports = self._progress.new()
+        except Exception as error:
+            self._could_not_look(error)
+            reports = []
+        if self._managed.hooks is not None:
+            self._managed.hooks.progressed([each for each in reports if each is not None])
+        return reports
+
+    def _could_not_look(self, error: Exception) -> None:
+        level = logging.DEBUG if self._warned or not self._managed.is_running else logging.WARNING
+        self._warned = True
+        _log.log(
+            level, "query %s: its progress could not be read, and is read again: %s", self._query.id, describe(error)
+        )
 
     def leave(self, seconds: float) -> None:
         """Wait for the end of a query that has ended as far as its program knows: the process ends."""

@@ -34,11 +34,11 @@ from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import sentence_of
 from pillarbox._runtime.spark.files import add_line, file_names, read_lines
-from pillarbox._runtime.spark.recording.record import record
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 from pillarbox._runtime.spark.starting.started import StartedQuery
+from pillarbox._runtime.spark.tools import needed_tools
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -271,6 +271,7 @@ class RequestWatch:
             if task.get("epoch") is None:
                 # (The running epoch is not over.)
                 task = {**task, "epoch": Checkpoint(started.start.spark, str(started.checkpoint)).last_committed}
+            record = needed_tools("record()").record
             record(started.start.writer, request.directory, checkpointLocation=started.checkpoint, **task)
         except Exception as error:
             _log.warning("query %s: a task could not be recorded: %s", self._name, error)

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,10 @@ from pyspark.errors import StreamingQueryException
 
 from pillarbox._errors import ProgramError, check_text, shorten
 from pillarbox._runtime.spark.failures import sentence_of
-from pillarbox._runtime.spark.recording.record import record
 from pillarbox._runtime.spark.running.ending import end_query
-from pillarbox._runtime.spark.running.progress_line import progress_line
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
 from pillarbox._runtime.spark.telling import tell
+from pillarbox._runtime.spark.tools import installed_tools, needed_tools
 from pillarbox._time.duration import DurationLike, to_millis
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
     Raises:
         StreamingQueryException: the query has failed.
         ProgramError: an argument is wrong, or another process has started the query.
+        ConfigurationError: ``recordings`` needs the package ``pillarbox_tools``, which is not installed.
 
     Example:
         >>> query = pillarbox.start(writer)  # doctest: +SKIP
@@ -66,6 +67,7 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
     seconds = to_millis(grace, "run(): grace") / 1000
     if recordings is not None:
         check_text(recordings, "run(): recordings")
+        needed_tools("run(recordings=...)")
     if not hasattr(query, "awaitTermination"):
         raise ProgramError(f"run() takes a query, as start() returned it, not {shorten(query)}")
     started = find(query)
@@ -75,16 +77,14 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds", recordings
             " another process has started it"
         )
     waiting: Any = query
+    tools = installed_tools()
     try:
-        with _Signals() as signals, progress_line(started) as line:
-            while not waiting.awaitTermination(_LOOK_EVERY):
-                if line is not None:
-                    line.look()
-                if signals.count:
-                    if line is not None:
-                        line.clear()
-                    _end(started, seconds, signals)
-                    break
+        with _Signals() as signals:
+            with nullcontext() if tools is None else tools.progress_line(started):
+                while not (has_ended := waiting.awaitTermination(_LOOK_EVERY)) and not signals.count:
+                    pass
+            if not has_ended:
+                _end(started, seconds, signals)
             waiting.awaitTermination()
     except StreamingQueryException:
         if recordings is not None:
@@ -98,6 +98,7 @@ def _record_failure(started: StartedQuery, recordings: str) -> None:
     directory = os.path.join(recordings, f"{query.name or query.id}-{str(query.runId)[:8]}")
     tell(f"query {query.id}: the task that failed is being recorded in {directory}")
     try:
+        record = needed_tools("run(recordings=...)").record
         record(started.start.writer, directory, checkpointLocation=started.checkpoint)
     except Exception as error:
         _log.warning("query %s: the task that failed could not be recorded: %s", query.id, sentence_of(error))

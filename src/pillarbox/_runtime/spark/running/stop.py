@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ProgramError, SavepointError, describe, shorten
-from pillarbox._model.metrics import metrics
+from pillarbox._reports.metrics import metrics
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import sentence_of
 from pillarbox._runtime.spark.plan.registry import facts_of

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._doctor import machine_rules as rules
-from pillarbox._doctor.facts import Facts
 from pillarbox._errors import ConfigurationError, check_count, check_text
 from pillarbox._runtime.spark.cores import cores_of, default_slots, local_cores
 from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
+from pillarbox._runtime.spark.settings.requirements import (
+    REFUSED,
+    check_java,
+    check_packages,
+    check_python,
+    check_settings,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from pillarbox._doctor.rules import Rule
 
 # A program sets a higher parallelism by itself: each partition has a state store and may have a home of its own.
 _MOST_BY_DEFAULT = 16
 # `spark.sql.shuffle.partitions` may be meant for the batch jobs of a whole cluster; each of ours has a state store.
 _MOST_PARTITIONS = 128
-
-# A streaming program is refused where one of these is true.
-_REFUSED = ("spark.speculation", "spark.shuffle.push.enabled")
 
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
@@ -97,54 +94,6 @@ def _daemon_finds_pillarbox() -> bool:
     return subprocess.run([sys.executable, "-c", look], cwd=os.sep, check=False).returncode == 0
 
 
-def check_packages() -> None:
-    """Check that the Python packages that Spark's stateful Python API needs are installed.
-
-    Raises:
-        ConfigurationError: one is missing, or pandas is too new.
-    """
-    for module, package in (
-        ("pandas", "pandas<3"),
-        ("pyarrow", "pyarrow"),
-        ("google.protobuf", "protobuf"),
-    ):
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigurationError(
-                f"Spark's stateful Python API needs {package}, which cannot be imported ({error}):"
-                f" pip install '{package}'"
-            ) from error
-    _refuse(rules.pandas, Facts(versions={"pandas": importlib.import_module("pandas").__version__}))
-
-
-def check_java() -> None:
-    """Check that there is a Java for Spark 4: version 17 or newer.
-
-    Raises:
-        ConfigurationError: there is none, or it is older.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if java is None or not os.path.exists(java):
-        raise ConfigurationError("Spark needs Java 17 or newer: install it, or set JAVA_HOME to where it is")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d[^"]*)', said)
-    if found is not None:
-        _refuse(rules.java, Facts(versions={"java": found[1]}), f"{java}: ")
-
-
-def _refuse(rule: Rule, facts: Facts, where: str = "") -> None:
-    """Refuse what a rule of the doctor finds, without which no program runs.
-
-    Raises:
-        ConfigurationError: it finds something.
-    """
-    found = rule(facts)
-    if found is not None:
-        raise ConfigurationError(f"{where}{found}")
-
-
 def check_session(spark: SparkSession, *, streaming: bool) -> None:
     """Check that the application can run a program.
 
@@ -153,38 +102,11 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
     """
     check_packages()
     if streaming:
-        said = {name: str(spark.conf.get(name, "false")) for name in _REFUSED}
-        for rule in (rules.speculation, rules.push_based_shuffle):
-            _refuse(rule, Facts(settings=said))
+        check_settings({name: str(spark.conf.get(name, "false")) for name in REFUSED})
     # On this machine the workers can be compared with the driver; elsewhere the interpreter's path may well differ.
     context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
     if context is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):
         check_python(context.pythonExec)
-
-
-def check_python(worker: str) -> None:
-    """Check that the workers' Python has the packages of this one.
-
-    Args:
-        worker: a path, or a name to be found on the path for programs.
-
-    Raises:
-        ConfigurationError: it is another one, or belongs to another environment.
-    """
-    found = shutil.which(worker)
-    # The paths alone do not tell: two environments may share one base Python, one environment has several names for it.
-    if found is None or (found != sys.executable and _prefix(found) != sys.prefix):
-        raise ConfigurationError(
-            f"Spark's Python workers run {found or worker}, this program runs {sys.executable}: put"
-            ' os.environ["PYSPARK_PYTHON"] = sys.executable before the session is made'
-        )
-
-
-@cache
-def _prefix(python: str) -> str:
-    """Return where a Python has its packages."""
-    said = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=False)
-    return said.stdout.strip()
 
 
 def default_parallelism(spark: SparkSession) -> tuple[int, str]:

@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._doctor.facts import Facts
-from pillarbox._doctor.rules import START_RULES
 from pillarbox._errors import CheckpointMismatchError, ProgramError, describe
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import CODES
@@ -40,7 +38,6 @@ from pillarbox._runtime.spark.settings.session import default_parallelism
 from pillarbox._runtime.spark.settings.session_settings import alone, session_settings
 from pillarbox._runtime.spark.settings.writer import Start, note_batch_function
 from pillarbox._runtime.spark.starting.closing import close_ended_queries
-from pillarbox._runtime.spark.starting.examination import warn_of_findings
 from pillarbox._runtime.spark.starting.first_batch import begin_batch_without_input
 from pillarbox._runtime.spark.starting.first_epoch import begin_from_savepoint
 from pillarbox._runtime.spark.starting.query_settings import drain_setting, program_settings
@@ -49,6 +46,7 @@ from pillarbox._runtime.spark.starting.started import StartedQuery, remember
 from pillarbox._runtime.spark.starting.whole_batches import whole_batches
 from pillarbox._runtime.spark.tasks.task_facts import RUN
 from pillarbox._runtime.spark.telling import tell
+from pillarbox._runtime.spark.tools import Hooks, installed_tools
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,17 +60,24 @@ _WRAPPED = "_pillarbox_wrapped"
 # Kinds of writers of sessions whose Spark has been looked at.
 _checked: set[type[Any]] = set()
 
+# Whether starts in this thread refuse changes, and whether what they start is watched.
 _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
+_watched: ContextVar[bool] = ContextVar("pillarbox_watched", default=False)
 
 
 @contextmanager
-def changes_refused() -> Iterator[None]:
-    """Let starts in this thread refuse programs that cannot resume from the checkpoint, as far as its notes tell."""
-    token = _refusing.set(True)
+def changes_refused(*, watched: bool = False) -> Iterator[None]:
+    """Let starts in this thread refuse programs that cannot resume from the checkpoint, as far as its notes tell.
+
+    Args:
+        watched: whether the caller watches the queries that start, and hands their events to their hooks.
+    """
+    tokens = _refusing.set(True), _watched.set(watched)
     try:
         yield
     finally:
-        _refusing.reset(token)
+        _refusing.reset(tokens[0])
+        _watched.reset(tokens[1])
 
 
 def watch_starts(spark: SparkSession) -> None:
@@ -170,10 +175,14 @@ class _Starting:
             belong_to(query)
         # Spark prepares the first epoch meanwhile.
         configuration = self._configuration(checkpoint)
-        warn_of_findings(Facts(configuration.versions, None, configuration.settings), START_RULES)
+        started = StartedQuery(
+            *(query, start, programs, self._run_id, configuration, self._layouts), is_watched=_watched.get()
+        )
         # Nobody looks after a query that was started by its writer alone: its end is noticed now.
-        started = StartedQuery(query, start, programs, self._run_id, configuration, self._layouts)
         close_ended_queries(remember(started))
+        tools = installed_tools()
+        if tools is not None:
+            started.hooks = Hooks(started, tools)
         return query
 
     def _configuration(self, checkpoint: Checkpoint | None) -> Configuration:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.configuration import Configuration
     from pillarbox._runtime.spark.plan.registry import PlannedProgram
     from pillarbox._runtime.spark.settings.writer import Start
-    from pillarbox._runtime.spark.watching.watched import WatchedQuery
+    from pillarbox._runtime.spark.tools import Hooks
 
 
 class StartedQuery:
@@ -35,10 +35,11 @@ class StartedQuery:
         configuration: what it runs with; None: it was not noted.
         is_closed: whether what executors held of it has been closed, or is about to be.
         await_end: the query's own ``awaitTermination``.
-        watched: what is known of it as it runs; None: nobody watches it.
+        is_watched: whether a thread of :func:`pillarbox.start` watches it.
+        hooks: tell the tools of it; None: there are no tools.
     """
 
-    watched: WatchedQuery | None = None
+    hooks: Hooks | None = None
 
     def __init__(
         self,
@@ -48,6 +49,8 @@ class StartedQuery:
         run: str = "",
         configuration: Configuration | None = None,
         layouts: Sequence[Layout] = (),
+        *,
+        is_watched: bool = False,
     ) -> None:
         self.query = query
         self.start = start
@@ -56,6 +59,7 @@ class StartedQuery:
         self.layouts = layouts
         self.run = run
         self.configuration = configuration
+        self.is_watched = is_watched
         self.is_closed = False
         # Guards the number; threads wait for it to be 0.
         self._changed = threading.Condition()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from pillarbox._elements import Buffer
-from pillarbox._model.failure import Attempt
+from pillarbox._reports.failure import Attempt
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.configuration import packages_here
 from pillarbox._runtime.spark.failures import failures_in_worker

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, Records, pickled_records
-from pillarbox._model.failure import Attempt
+from pillarbox._reports.failure import Attempt
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.configuration import packages_here
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.output import Output
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.accumulators import collecting
-from pillarbox._runtime.spark.tasks.recorded import RecordedTask
+from pillarbox._runtime.spark.tasks.replacement import replacement_here
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
 from pillarbox._runtime.spark.worker.closing import hold, working
 from pillarbox._runtime.spark.worker.executor import executor_here
@@ -49,12 +49,12 @@ class SourceHost:
         """Run the epoch of this partition."""
         acknowledge_at_once()
         facts = TaskFacts.here(self._layout)._replace(executor=executor_here())
-        recorded = RecordedTask.here()
-        if recorded is not None and recorded.is_task(self._layout.program, self._shipped.number, facts.partition):
+        replacement = replacement_here()
+        if replacement is not None and replacement.is_task(self._layout.program, self._shipped.number, facts.partition):
             told = {"is_last": facts.is_last, "layout": list(facts.layout), "is_pickled": self._columns is None}
-            recorded.send_source(told, map(self._named, batches))
+            replacement.send_source(told, map(self._named, batches))
             return
-        if recorded is not None and recorded.is_left_out(self._layout.program, self._shipped.number):
+        if replacement is not None and replacement.is_left_out(self._layout.program, self._shipped.number):
             return
         attempt = None if self._bounded else Attempt(self._shipped.number, facts.batch, facts.attempt)
         with working(), failures_in_worker(self._shipped.name, facts.partition, attempt), collecting():

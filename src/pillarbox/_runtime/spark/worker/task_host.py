@@ -26,7 +26,7 @@ from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, Output
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.accumulators import collecting
 from pillarbox._runtime.spark.tasks.level_tasks import LevelTasks
-from pillarbox._runtime.spark.tasks.recorded import RecordedTask
+from pillarbox._runtime.spark.tasks.replacement import replacement_here
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout, TaskFacts
 from pillarbox._runtime.spark.worker.executor import executor_here
 from pillarbox._task.vertex import WAKE_CHANNEL
@@ -83,7 +83,7 @@ class TaskHost:
         self._store = _SparkChunkStore(chunks)
         self._ran: set[int] = set()
         self._facts = TaskFacts.here(self._program)._replace(executor=executor_here())
-        self._recorded = RecordedTask.here()
+        self._replacement = replacement_here()
         # Where the subtasks of this task of Spark's live, which all lie in one state partition.
         self._tasks: LevelTasks | Relay | None = None
         # Why they live in this worker although a home is wanted.
@@ -122,14 +122,14 @@ class TaskHost:
             now, rows = _batch_timestamp(rows)
         facts = self._facts._replace(time=now)
         buffers = _sent(rows) if facts.is_last else _buffers(rows)
-        if self._recorded is not None and self._recorded.is_task(self._program.program, *place):
+        if self._replacement is not None and self._replacement.is_task(self._program.program, *place):
             told = {"time": now, "is_last": facts.is_last, "layout": list(facts.layout)}
-            self._recorded.send(told, self._store, buffers)
+            self._replacement.send(told, self._store, buffers)
             return
-        if self._recorded is not None:
-            if self._recorded.is_left_out(self._program.program, place[0]):
+        if self._replacement is not None:
+            if self._replacement.is_left_out(self._program.program, place[0]):
                 return
-            facts = facts._replace(clock=self._recorded.clock(self._program.program, *place))
+            facts = facts._replace(clock=self._replacement.clock(self._program.program, *place))
         tasks = self._tasks_of(code)
         if isinstance(tasks, Relay):
             wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)

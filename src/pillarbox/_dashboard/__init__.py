@@ -1,7 +1,0 @@
-"""The dashboard: pages that show queries while they run, and afterwards, from their snapshots.
-
-Start with `server.py`, then `app.py`, which has the routes; `views.py` makes what the pages draw, as objects of the
-classes in `documents.py`. It imports `_model` and `_doctor`, and knows no Spark: the runtime hands it queries.
-Starlette and uvicorn (extra `dashboard`) are imported when a dashboard is opened. Weak spot: the script of
-the page has no tests but those in a real browser.
-"""

@@ -1,0 +1,45 @@
+"""The tasks' metrics as a query's progress reports them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+from pillarbox._elements import TaskReport
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._reports.operator_report import OperatorReports, by_operator
+from pillarbox._reports.progress import tasks_of
+
+
+@overload
+def metrics(progress: Any) -> list[TaskReport]: ...
+@overload
+def metrics(progress: Any, by: Literal["task"]) -> list[TaskReport]: ...
+@overload
+def metrics(progress: Any, by: Literal["operator"]) -> OperatorReports: ...
+
+
+def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[TaskReport] | OperatorReports:
+    """Return the metrics of an epoch, of all programs in the query: of each task, or added up by operator.
+
+    A task whose output was lost with its executor runs again: it is among the tasks twice, and counts once in the
+    sums.
+
+    Example::
+
+        print(pillarbox.metrics(query.lastProgress, by="operator"))
+        for task in pillarbox.metrics(query.lastProgress):
+            print(task.uid, task.subtask, task.records_in, task.busy_ms)
+
+    Args:
+        by: ``"task"``: a :class:`TaskReport` for each task. ``"operator"``: an :class:`OperatorReport` for each vertex,
+            which is an operator with those that are chained to it; when the list is printed, it is a table.
+        progress: a query's ``lastProgress``, one of its ``recentProgress``, the event of a listener's
+            ``onQueryProgress``, or a dict made of its JSON.
+
+    Raises:
+        ProgramError: it is something else.
+    """
+    if by not in ("task", "operator"):
+        raise ProgramError(f'metrics(): by is "task" or "operator", not {shorten(by)}')
+    tasks = tasks_of(progress)
+    return by_operator(tasks) if by == "operator" else [task for _, task in tasks]

@@ -1,0 +1,58 @@
+"""What a query's progress, as Spark reports it, has of pillarbox's tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pillarbox._elements import TaskReport, report_of_text
+from pillarbox._errors import ProgramError, shorten
+
+_NAME = re.compile(r"(pillarbox(?: \d+)?)( level \d+)?")
+
+
+def tasks_of(progress: Any) -> list[tuple[str, TaskReport]]:
+    """Return the reports of all tasks of an epoch, each with the name that its program's metrics are observed under.
+
+    Raises:
+        ProgramError: it is no progress of a query.
+    """
+    progress = getattr(progress, "progress", progress)
+    if progress is None:
+        return []
+    is_dict = isinstance(progress, Mapping)
+    observed = progress.get("observedMetrics") if is_dict else getattr(progress, "observedMetrics", None)
+    if observed is None:
+        raise ProgramError(f"metrics() takes the progress of a query, such as lastProgress, not {shorten(progress)}")
+    tasks: list[tuple[str, TaskReport]] = []
+    for name, values in observed.items():
+        if found := _NAME.fullmatch(name):
+            tasks += [(found[1], report_of_text(text)) for text in _only(values) or ()]
+    return tasks
+
+
+def _only(row: Any) -> Any:
+    """Return the only value of a row.
+
+    Args:
+        row: a row of Spark's, a list, or a dict; in a progress under Spark Connect it has ``values`` and a ``schema``.
+    """
+    if isinstance(row, list):
+        return row[0]
+    named = row if isinstance(row, Mapping) else row.asDict()
+    return named["values"][0] if "values" in named else named["tasks"]
+
+
+def millis(timestamp: str) -> int:
+    """Return a time as Spark writes it as epoch milliseconds."""
+    return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
+
+
+def is_idle(progress: Mapping[str, Any]) -> bool:
+    """Return whether a progress is of no epoch: Spark also reports that there was nothing to do.
+
+    Such a report has the number of the epoch that comes next.
+    """
+    return "addBatch" not in (progress["durationMs"] or ())

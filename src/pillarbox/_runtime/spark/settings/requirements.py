@@ -1,0 +1,139 @@
+"""What a program needs to run: Java, packages, workers with the driver's Python, and two settings of Spark.
+
+Functions named ``...problem`` return one message, or None; the doctor asks them, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+
+from pillarbox._errors import ConfigurationError
+
+#: A streaming program is refused if one of these is true.
+REFUSED = ("spark.speculation", "spark.shuffle.push.enabled")
+
+
+def numbers_of(version: str | None) -> tuple[int, ...] | None:
+    """Return the numbers that a version begins with, such as (3, 11, 7); None: there are none."""
+    found = re.match(r"\d+(\.\d+)*", version or "")
+    return None if found is None else tuple(map(int, found[0].split(".")))
+
+
+def java_problem(version: str) -> str | None:
+    """Return what is wrong with a version of Java."""
+    if (numbers_of(version) or (17,))[0] >= 17:
+        return None
+    return f"Java {version} is too old: Spark 4 needs Java 17 or newer, so install it and set JAVA_HOME"
+
+
+def pandas_problem(version: str) -> str | None:
+    """Return what is wrong with a version of pandas, which Spark's stateful Python API uses."""
+    if (numbers_of(version) or (2,))[0] < 3:
+        return None
+    return (
+        f"pandas {version} is too new: Spark's stateful Python API needs pandas before 3, so run pip install 'pandas<3'"
+    )
+
+
+def speculation_problem(settings: Mapping[str, str]) -> str | None:
+    """Return what is wrong if Spark starts second attempts of slow tasks."""
+    if not _is_true(settings, "spark.speculation"):
+        return None
+    return "spark.speculation is true: 2 attempts of one task would work on the same state, so set it to false"
+
+
+def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
+    """Return what is wrong if shuffles are pushed: Spark then does not compare the output of a task's two attempts."""
+    if not _is_true(settings, "spark.shuffle.push.enabled"):
+        return None
+    return (
+        "spark.shuffle.push.enabled is true: where an executor is lost, Spark may mix the output of 2 attempts of one"
+        " task, so set it to false"
+    )
+
+
+def _is_true(settings: Mapping[str, str], name: str) -> bool:
+    return settings.get(name, "false").strip().lower() == "true"
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Check that no setting of the application stands in the way of a streaming program.
+
+    Raises:
+        ConfigurationError: one does.
+    """
+    _refuse(speculation_problem(settings) or push_based_shuffle_problem(settings))
+
+
+def check_packages() -> None:
+    """Check that the Python packages that Spark's stateful Python API needs are installed.
+
+    Raises:
+        ConfigurationError: one is missing, or pandas is too new.
+    """
+    for module, package in (
+        ("pandas", "pandas<3"),
+        ("pyarrow", "pyarrow"),
+        ("google.protobuf", "protobuf"),
+    ):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"Spark's stateful Python API needs {package}, which cannot be imported ({error}):"
+                f" pip install '{package}'"
+            ) from error
+    _refuse(pandas_problem(importlib.import_module("pandas").__version__))
+
+
+def check_java() -> None:
+    """Check that there is a Java for Spark 4: version 17 or newer.
+
+    Raises:
+        ConfigurationError: there is none, or it is older.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None or not os.path.exists(java):
+        raise ConfigurationError("Spark needs Java 17 or newer: install it, or set JAVA_HOME to where it is")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d[^"]*)', said)
+    if found is not None:
+        _refuse(java_problem(found[1]), f"{java}: ")
+
+
+def check_python(worker: str) -> None:
+    """Check that the workers' Python has the packages of this one.
+
+    Args:
+        worker: a path, or a name to be found on the path for programs.
+
+    Raises:
+        ConfigurationError: it is another one, or belongs to another environment.
+    """
+    found = shutil.which(worker)
+    # The paths alone do not tell: two environments may share one base Python, one environment has several names for it.
+    if found is None or (found != sys.executable and _prefix(found) != sys.prefix):
+        raise ConfigurationError(
+            f"Spark's Python workers run {found or worker}, this program runs {sys.executable}: put"
+            ' os.environ["PYSPARK_PYTHON"] = sys.executable before the session is made'
+        )
+
+
+@cache
+def _prefix(python: str) -> str:
+    """Return where a Python has its packages."""
+    said = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=False)
+    return said.stdout.strip()
+
+
+def _refuse(problem: str | None, where: str = "") -> None:
+    if problem is not None:
+        raise ConfigurationError(f"{where}{problem}")

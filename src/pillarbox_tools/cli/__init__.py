@@ -1,0 +1,18 @@
+"""The command line, ``pillarbox``: a look at checkpoints, and what is done to them while their query is stopped."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from pillarbox_tools.cli.all_commands import commands
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        extra = {"click": "cli", "rich": "cli", "pyspark": "cli,spark"}.get(package)
+        if extra is None:
+            raise
+        sys.exit(f"pillarbox: the command line needs {package}: pip install 'pillarbox[{extra}]'")
+    commands(prog_name="pillarbox")

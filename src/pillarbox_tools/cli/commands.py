@@ -1,0 +1,399 @@
+"""The commands. They print results to standard output, and progress and errors to standard error.
+
+Exit codes: 0, success; 1, failure, with a message that says why; 2, wrong usage.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+import pillarbox as package
+from pillarbox._errors import CheckpointMismatchError, PillarboxError
+from pillarbox._task.memory import readable
+from pillarbox_tools.cli import show
+from pillarbox_tools.cli.progress import progress
+from pillarbox_tools.cli.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_EPILOG = """
+\b
+Examples:
+  pillarbox inspect /checkpoints/flights
+  pillarbox state /checkpoints/flights count --where "seen > 1000"
+  pillarbox rescale /checkpoints/flights --parallelism 8
+  pillarbox savepoint /checkpoints/flights /savepoints/flights-1
+  pillarbox stop /checkpoints/flights
+
+CHECKPOINT is the checkpointLocation of a query, wherever Spark reads: a path, hdfs://, s3a://, abfss://. Pass the
+settings that it needs to Spark as with spark-submit: --conf spark.jars.packages=... --conf spark.hadoop....
+
+Exit codes: 0, success; 1, failure, with the reason on standard error; 2, wrong usage.
+"""
+
+
+@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package.__version__, prog_name="pillarbox")
+def pillarbox() -> None:
+    """Inspect the checkpoints of pillarbox's queries, and change what cannot change while they run.
+
+    All commands start a local Spark, unless --master says otherwise; none needs the program that wrote the checkpoint.
+    """
+
+
+def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of Spark's session, and hand it to the command as ``open_session``."""
+
+    @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs, as spark-submit has it.")
+    @click.option(
+        "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."
+    )
+    @click.option("--verbose", is_flag=True, help="Show Spark's log, and where an error comes from.")
+    @functools.wraps(command)
+    def wrapper(master: str, settings: tuple[str, ...], verbose: bool, **arguments: Any) -> None:
+        pairs = [setting.partition("=") for setting in settings]
+        for name, equals, _ in pairs:
+            if not name or not equals:
+                raise click.BadParameter(f"{name!r} is not KEY=VALUE", param_hint="--conf")
+
+        @contextmanager
+        def open_session(what: str) -> Iterator[SparkSession]:
+            console = Console(stderr=True)
+            with (
+                console.status("Starting Spark ...") as status,
+                session(master, {name: value for name, _, value in pairs}, verbose=verbose) as spark,
+            ):
+                status.stop()
+                with progress(spark, console, what):
+                    yield spark
+
+        try:
+            command(open_session=open_session, **arguments)
+        except Exception as error:
+            # A reader of a pipe may close it when it has enough: Click ends the command then.
+            if verbose or isinstance(error, (click.ClickException, BrokenPipeError)):
+                raise
+            raise click.ClickException(_sentence(error)) from None
+
+    return wrapper
+
+
+def _sentence(error: Exception) -> str:
+    """Return an error as somebody at the command line wants it."""
+    return str(error) if isinstance(error, PillarboxError) else f"{_said(error)} (--verbose shows more)"
+
+
+# What Java prints of an exception and of its causes: the class, and what it says.
+_JAVAS = re.compile(
+    r"^(?:: |Caused by: )([\w.$]+): (.*?)(?=\n\s+at |\n\s+\.\.\. \d+ more|\nCaused by: |\Z)", re.M | re.S
+)
+# After this, Spark's messages contain plans and the statement.
+_STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}.*", re.DOTALL)
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says, without Java's stack and Spark's plans."""
+    text, kind = str(error), type(error).__name__
+    causes = [(name.rpartition(".")[2], said) for name, said in _JAVAS.findall(text) if said.strip()]
+    if causes:
+        # A SparkException says that a job or a thread has failed, and its cause says why.
+        kind, text = next((cause for cause in causes if cause[0] != "SparkException"), causes[-1])
+    return f"{kind}: {_STATE.sub('', text.partition(_STACK)[0].partition(_AT)[0]).strip()}"
+
+
+_STACK, _AT = "\n\nJVM stacktrace", "\n\tat "
+
+
+def _where(rows: DataFrame, condition: str) -> DataFrame:
+    """Return the rows for which a condition holds.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        return rows.where(condition)
+    except AnalysisException as error:
+        variants = [each.name for each in rows.schema.fields if each.dataType.typeName() == "variant"]
+        named = [name for name in variants if name in condition]
+        hint = f"; {named[0]} is a VARIANT, so say of what type it is, as in {named[0]}::long > 10" if named else ""
+        raise click.BadParameter(f"{condition!r}: {_said(error)}{hint}", param_hint="--where") from None
+
+
+def say(found: dict[str, Any], sentence: str, *, as_json: bool) -> None:
+    """Print what a command did: as a JSON object, or as a message."""
+    click.echo(json.dumps(found) if as_json else sentence)
+
+
+def show_found(found: dict[str, Any], table: Callable[[Console, dict[str, Any]], None], *, as_json: bool) -> None:
+    """Print what a command found: as a JSON object, or as tables."""
+    if as_json:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        table(show.output(), found)
+
+
+def place(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Return a path that was given as an argument, without a slash at its end.
+
+    Raises:
+        BadParameter: it is empty.
+    """
+    if not value:
+        raise click.BadParameter("it is empty")
+    return value.rstrip("/") or value
+
+
+CHECKPOINT = click.argument("checkpoint", callback=place)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_EPOCH = click.option(
+    "--epoch",
+    type=click.IntRange(0),
+    help="The micro-batch to read, if Spark still has its state; by default, the last.",
+)
+
+
+@pillarbox.command()
+@CHECKPOINT
+@_EPOCH
+@click.option(
+    "--top", default=5, show_default=True, type=click.IntRange(0), help="How many of the largest keys to name."
+)
+@click.option(
+    "--against",
+    metavar="CHECKPOINT",
+    help="Compare with the program of another checkpoint: list what keeps it from resuming from this one.",
+)
+@_JSON
+@with_spark
+def inspect(
+    checkpoint: str, epoch: int | None, top: int, against: str | None, as_json: bool, open_session: Any
+) -> None:
+    """Show the content of CHECKPOINT, or of a savepoint.
+
+    It shows the program, the epochs, and for each operator its keys, timers, watermark and bytes.
+
+    All state is read and checked once. The query may be running.
+
+    To see what a change of a program would do, run the changed program once on a checkpoint of its own, as in a test,
+    and pass that checkpoint by --against: the exit code is 1 if the program could not resume from CHECKPOINT.
+    """
+    from pillarbox._runtime.spark.files import is_savepoint
+    from pillarbox._runtime.spark.reading.inspection import changes_to, inspect_checkpoint, inspect_savepoint
+
+    with open_session(f"Reading {checkpoint}") as spark:
+        if is_savepoint(spark, checkpoint):
+            if epoch is not None or against is not None:
+                raise click.UsageError(
+                    f"{checkpoint} is a savepoint: it has one epoch, and --against is for checkpoints"
+                )
+            found = inspect_savepoint(spark, checkpoint)
+            show_found(found, show.savepoint, as_json=as_json)
+            return
+        found = inspect_checkpoint(spark, checkpoint, epoch, top)
+        if against is not None:
+            found["changes"] = changes_to(spark, checkpoint, against)
+    show_found(found, show.checkpoint, as_json=as_json)
+    if found.get("changes", {}).get("refused"):
+        sys.exit(1)
+
+
+@pillarbox.command()
+@CHECKPOINT
+@click.argument("uid")
+@_EPOCH
+@click.option("--where", metavar="SQL", help="Which rows, as in SQL: \"key = 'AA' AND seen > 10\".")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(0), help="How many rows to print; 0: all.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line; with --output, one.")
+@click.option("--output", metavar="DIR", help="Write all rows as Parquet to DIR, which must not exist, and print none.")
+@with_spark
+def state(
+    checkpoint: str,
+    uid: str,
+    epoch: int | None,
+    where: str | None,
+    limit: int,
+    as_json: bool,
+    output: str | None,
+    open_session: Any,
+) -> None:
+    """Show the state of the operator UID in CHECKPOINT, or in a savepoint.
+
+    There is a row for each key, and for each of its windows. The columns are key, namespace (of a window: its start and
+    end), one for each state, timers, subtask. A column whose type the checkpoint does not know is a VARIANT: compare
+    it as in --where "seen::long > 10". 'pillarbox inspect' shows the uids, and the states of each. The query may be
+    running. None of your classes is needed, and none is run.
+
+    If --output is interrupted, run the same command again: it starts from scratch, and overwrites the incomplete DIR.
+    """
+    from pillarbox._runtime.spark.failures import unwrapped_failures
+    from pillarbox._runtime.spark.files import reader
+    from pillarbox._runtime.spark.reading.state_reader import read_state
+    from pillarbox._runtime.spark.settings.places import new_folder
+
+    with open_session(f"Reading the state of {uid}") as spark, unwrapped_failures():
+        rows = read_state(spark, checkpoint, uid, epoch)
+        if where is not None:
+            rows = _where(rows, where)
+        if output is not None:
+            with new_folder(spark, output):
+                rows.write.mode("append").parquet(output)
+            count = reader(spark).parquet(output).count()
+            say({"output": output, "rows": count}, f"{output}: {show.counted(count, 'row')}", as_json=as_json)
+            return
+        if limit:
+            rows = rows.limit(limit + 1)
+        lines = rows.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false')) AS line").toLocalIterator()
+        shown = show.Rows(show.output(), rows.columns, as_json=as_json, limit=limit)
+        for row in lines:
+            shown.add(row.line)
+    shown.end()
+
+
+@pillarbox.command()
+@CHECKPOINT
+@click.option(
+    "--parallelism", required=True, type=click.IntRange(1), metavar="N", help="How many tasks are to run at a time."
+)
+@_JSON
+@with_spark
+def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any) -> None:
+    """Change how many tasks the stopped query of CHECKPOINT runs at a time.
+
+    Its state moves to N of Spark's partitions. Then start the same program with set_parallelism(N): it resumes
+    exactly where it stopped. N is at most the max parallelism, which the first start has fixed.
+
+    If the command is interrupted, no query starts on the checkpoint until you run the same command again. The command
+    needs Spark 4.2 or newer; the query may run on an older one afterwards.
+    """
+    from pillarbox._runtime.spark.starting.rescale import rescale as change
+
+    with open_session(f"Changing the parallelism to {parallelism}") as spark:
+        changed = change(spark, checkpoint, parallelism)
+    now = f"now; start with set_parallelism({parallelism})" if changed else "already"
+    found = {"checkpoint": checkpoint, "parallelism": parallelism, "changed": changed}
+    say(found, f"{checkpoint}: its parallelism is {parallelism} {now}", as_json=as_json)
+
+
+@pillarbox.command()
+@CHECKPOINT
+@click.argument("directory", callback=place)
+@_EPOCH
+@click.option(
+    "--stop", is_flag=True, help="Stop the running query between two epochs; the savepoint is of its last one."
+)
+@click.option(
+    "--drain", is_flag=True, help="With --stop: let event time end first, so that all windows and timers fire."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="With --stop: how long the query may take to be stopped (seconds).",
+)
+@_JSON
+@with_spark
+def savepoint(
+    checkpoint: str,
+    directory: str,
+    epoch: int | None,
+    stop: bool,
+    drain: bool,
+    timeout: float,
+    as_json: bool,
+    open_session: Any,
+) -> None:
+    """Write a savepoint of CHECKPOINT into DIRECTORY, which must not exist.
+
+    A savepoint is all state of the query as plain Parquet. A program can start from it with any number of subtasks and
+    key groups. The query may be stopped or running: the savepoint is of the last committed epoch, or of --epoch.
+
+    If the command is interrupted, there is no savepoint. Run the same command again: it starts from scratch, and
+    overwrites the incomplete one.
+
+    With --stop, the command leaves a request in the checkpoint for the driver of the query, which must have been
+    started with pillarbox.start(...). The request is withdrawn if no driver accepts it in time. DIRECTORY is a path as
+    the driver sees it. If the command is killed, run it again: it waits for its earlier request. A query that is
+    started again ignores a request for which no command waits any more.
+    """
+    from pillarbox._runtime.spark.running.requests import request_stop
+    from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
+    from pillarbox._runtime.spark.savepoint.savepoint import savepoint as write
+
+    if drain and not stop:
+        raise click.UsageError("--drain needs --stop: a query that keeps running is not drained")
+    if stop and epoch is not None:
+        raise click.UsageError("--epoch is not for --stop: the savepoint is of the query's last epoch")
+    with open_session(f"Writing a savepoint of {checkpoint}") as spark:
+        if stop:
+            request_stop(
+                spark, checkpoint, directory, drain=drain, timeout=timeout, tell=functools.partial(click.echo, err=True)
+            )
+        else:
+            write(spark, checkpoint, directory, epoch=epoch)
+        try:
+            manifest = open_savepoint(spark, directory).manifest
+        except CheckpointMismatchError:
+            if not stop:
+                raise
+            # The driver has answered that it is running.
+            found = {"savepoint": directory, "epoch": None, "operators": None, "bytes": None}
+            said = f"{directory}: the driver has written the savepoint, at a place that is not seen from here"
+            say(found, said, as_json=as_json)
+            return
+    uids = [operator.uid for operator in manifest.operators]
+    size = sum(each.length for each in manifest.files.values())
+    say(
+        {"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size},
+        f"{directory}: a savepoint of epoch {manifest.epoch}; state of {show.counted(len(uids), 'operator')},"
+        f" {readable(size)}{'; drained' if manifest.drained else ''}",
+        as_json=as_json,
+    )
+
+
+@pillarbox.command()
+@CHECKPOINT
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="How long the running epoch may take to complete (seconds); then it is interrupted.",
+)
+@_JSON
+@with_spark
+def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> None:
+    """Stop the running query of CHECKPOINT between two epochs, without a savepoint.
+
+    The running epoch completes and is committed, so the next start runs no epoch again, and 'pillarbox rescale' accepts
+    the checkpoint. If the epoch takes longer than --timeout, it is interrupted, and the next start runs it again.
+
+    The command leaves a request in the checkpoint for the driver of the query, which must have been started with
+    pillarbox.start(...). The request is withdrawn if no driver accepts it in time. If the command is killed, run it
+    again: it waits for its earlier request. pillarbox.run(query), in the program, does the same at SIGTERM.
+    """
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+    from pillarbox._runtime.spark.running.requests import request_stop
+
+    with open_session(f"Stopping the query of {checkpoint}") as spark:
+        request_stop(
+            spark, checkpoint, None, drain=False, timeout=timeout, tell=functools.partial(click.echo, err=True)
+        )
+        files = Checkpoint(spark, checkpoint)
+        last = files.last_committed
+        begun = None if files.unfinished is None else last + 1
+    where = f"after epoch {last}" if begun is None else f"in epoch {begun}, which the next start runs again"
+    found = {"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}
+    say(found, f"{checkpoint}: the query is stopped {where}", as_json=as_json)

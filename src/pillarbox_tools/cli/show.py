@@ -1,0 +1,372 @@
+"""Tables of what the commands found.
+
+One that is wider than the console is shown row by row, a line for each column, so no word is cut. Output without width,
+such as a pipe or a file, is as wide as it takes; but rows of state are shown one by one where their table would be too
+wide to be read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import unicodedata
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from pillarbox._task.memory import readable
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox_tools.doctor.facts import Finding
+
+# Values are cut short in tables, not in JSON.
+_CELL = 200
+# The width of what is no terminal, and that of the widest table of state there.
+_ENDLESS = 1_000_000
+_WIDEST = 200
+_RULE = 80
+
+
+def output() -> Console:
+    """Return the console on standard output."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_ENDLESS)
+
+
+def checkpoint(console: Console, found: dict[str, Any]) -> None:
+    """Print what ``inspect_checkpoint`` found."""
+    console.print(_text(found["checkpoint"], "bold"))
+    console.print(f"epoch {found['epoch']} of {_epochs(found)}; parallelism {found['parallelism']}")
+    interrupted, unfinished = found["interrupted_rescale_to"], found["unfinished_epoch"]
+    if interrupted is not None:
+        console.print(
+            f"a change to parallelism {interrupted} was interrupted: run 'pillarbox rescale' to {interrupted} again",
+            style="red",
+        )
+    elif unfinished is not None:
+        console.print(f"epoch {unfinished} was begun, and is not committed: the query runs, or will run it again")
+    for program in found["programs"] or ():
+        times = "event and processing time" if program.get("processing_time") else "event time"
+        # Older checkpoints have more key groups than subtasks.
+        subtasks, key_groups = program["parallelism"], program["max_parallelism"]
+        groups = "" if key_groups == subtasks else f", {key_groups} key groups"
+        console.print(f"program: max parallelism {subtasks}{groups}, {times}")
+        for source in program["sources"]:
+            columns = ", ".join(source["columns"] or ())
+            console.print(_text(f"source {source['name']!r}" + (f": {columns}" if columns else "")))
+    if found["programs"] is None:
+        console.print("no program is recorded: the query was started without pillarbox.start(...)")
+    if found["operators"]:
+        _operators(console, found["operators"])
+        _largest(console, found["operators"])
+    else:
+        console.print("no operator has state")
+    if "changes" in found:
+        _changes(console, found["changes"])
+
+
+def savepoint(console: Console, found: dict[str, Any]) -> None:
+    """Print what ``inspect_savepoint`` found."""
+    console.print(_text(found["savepoint"], "bold"))
+    of = f" of {found['checkpoint']}" if found["checkpoint"] else ""
+    drained = "; drained" if found["drained"] else ""
+    console.print(_text(f"savepoint of epoch {found['epoch']}{of}, by pillarbox {found['pillarbox']}{drained}"))
+    sources = found["sources"]
+    console.print(f"positions of {counted(sources, 'source')}" if sources else "no positions of sources")
+    rows = []
+    for operator in found["operators"]:
+        rows.append(
+            [
+                operator["uid"],
+                f"{operator['parallelism']:,}",
+                f"{operator['max_parallelism']:,}",
+                _keys(operator),
+                f"{operator['namespaces']:,}",
+                f"{operator['timers']:,}",
+                time(operator["watermark"]),
+                readable(operator["bytes"]),
+                "\n".join(f"{name}: {kind}" for name, kind in operator["states"].items()),
+            ]
+        )
+    columns = ["uid", "subtasks", "key groups", "keys", "windows", "timers", "watermark", "size", "states"]
+    _print(console, columns, rows, numbers={"subtasks", "key groups", "keys", "windows", "timers", "size"})
+
+
+def _epochs(found: dict[str, Any]) -> str:
+    oldest = found["oldest_epoch"]
+    return f"{found['last_epoch']}" if oldest is None else f"{oldest} to {found['last_epoch']}"
+
+
+def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
+    rows = []
+    for operator in operators:
+        timers, due = operator["timers"], operator["next_timers"]
+        sizes = operator["bytes_of"]
+        states = "\n".join(
+            f"{name}: {kind}" + (f", about {readable(sizes[name])}" if name in sizes else "")
+            for name, kind in operator["states"].items()
+        )
+        rows.append(
+            [
+                operator["uid"],
+                operator["kind"] or "",
+                _keys(operator),
+                f"{operator['namespaces']:,}",
+                "\n".join(f"{count:,} {domain}" for domain, count in timers.items()) or "0",
+                "\n".join(time(timestamp) for timestamp in due.values()),
+                time(operator["watermark"]),
+                readable(operator["state_bytes"]),
+                readable(operator["log_bytes"]),
+                states + ("\n(plain data)" if operator["is_plain"] else ""),
+            ]
+        )
+    columns = [
+        "uid", "made by", "keys", "windows", "timers", "next timer", "watermark", "state", "log", "states",
+    ]  # fmt: skip
+    _print(console, columns, rows, numbers={"keys", "windows", "timers", "state", "log"})
+    for operator in operators:
+        if reason := operator.get("reason_for_pickles"):
+            console.print(_text(f"operator {operator['uid']!r}: its states are pickled: {reason}"))
+        if operator.get("classes"):
+            console.print(_text(f"operator {operator['uid']!r}: its state names {', '.join(operator['classes'])}"))
+        for uid, count in operator["carried"].items():
+            if count:
+                console.print(_text(f"operator {uid!r}: {counted(count, 'request')} {_are(count)} carried on"))
+
+
+def _keys(operator: dict[str, Any]) -> str:
+    """Return the number of an operator's keys; one by columns has them in Arrow streams, where nobody counts them."""
+    return "in columns" if operator["by_columns"] else f"{operator['keys']:,}"
+
+
+def _largest(console: Console, operators: list[dict[str, Any]]) -> None:
+    rows = [[operator["uid"], key, readable(bytes_)] for operator in operators for key, bytes_ in operator["largest"]]
+    if rows:
+        console.print(_text("Largest keys", "italic"))
+        _print(console, ["uid", "key", "about"], rows, numbers={"about"})
+
+
+def _print(
+    console: Console,
+    columns: Sequence[str],
+    rows: list[list[str]],
+    numbers: set[str] | None = None,
+    *,
+    widest: int = _ENDLESS,
+) -> None:
+    """Print a table; where it is too wide for the terminal, or for others, a line for each column of each row."""
+    table = Table()
+    for name in columns:
+        justify: Any = "right" if name in (numbers or ()) else "left"
+        table.add_column(_text(name), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(cell) for cell in row))
+    if not rows or _width(console, table) <= (widest if console.width == _ENDLESS else console.width):
+        console.print(table)
+        return
+    for number, row in enumerate(rows, 1):
+        console.print(Rule(_text(f"row {number}"), align="left"), width=min(console.width, _RULE))
+        lines = Table.grid(padding=(0, 2, 0, 0))
+        lines.add_column(style="bold")
+        lines.add_column(overflow="fold")
+        for name, cell in zip(columns, row):
+            lines.add_row(_text(name), _text(cell))
+        console.print(lines)
+
+
+def _width(console: Console, table: Table) -> int:
+    """Return how wide a table would be without a bound."""
+    return Measurement.get(console, console.options.update(width=_ENDLESS), table).maximum
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(_visible(text), style)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _visible(text: str) -> str:
+    """Return a text with its control characters written out: a value is not to command the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(char)[1:-1] if char != "\n" and unicodedata.category(char) in ("Cc", "Cf", "Cs") else char for char in text
+    )
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things, such as ``1 source`` or ``2 sources``."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _changes(console: Console, changes: dict[str, list[str]]) -> None:
+    if not changes["refused"] and not changes["doubtful"]:
+        console.print("The other program can resume from this checkpoint.", style="green")
+    for what in changes["refused"]:
+        console.print(Text(f"refused: {what}", style="red"))
+    for what in changes["doubtful"]:
+        console.print(Text(f"doubtful: {what}", style="yellow"))
+    for what in changes["carried_out"]:
+        console.print(Text(f"carried out: {what}"))
+
+
+def time(timestamp: int | None) -> str:
+    """Return a timestamp (epoch ms) for people: in UTC, or as a number where it is no date."""
+    if timestamp is None:
+        return ""
+    if timestamp >= MAX_WATERMARK:
+        return "the end"
+    if timestamp <= MIN_TIMESTAMP:
+        return "none yet"
+    try:
+        at = datetime.fromtimestamp(timestamp / 1000, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp)
+    return at.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Rows:
+    """Rows of state: a table, or a JSON object a line as they come.
+
+    Args:
+        limit: how many to show, of which there may be more; 0: all.
+    """
+
+    def __init__(self, console: Console, columns: list[str], *, as_json: bool, limit: int) -> None:
+        self._console = console
+        self._as_json = as_json
+        self._limit = limit
+        self._count = 0
+        self._columns = columns
+        self._rows: list[list[str]] = []
+
+    def add(self, line: str) -> None:
+        """Add a row, as JSON."""
+        self._count += 1
+        if self._limit and self._count > self._limit:
+            return
+        if self._as_json:
+            self._console.out(line, highlight=False)
+            return
+        row = json.loads(line)
+        self._rows.append([_cell(row.get(name)) for name in self._columns])
+
+    def end(self) -> None:
+        """Print what is left."""
+        if self._as_json:
+            return
+        _print(self._console, self._columns, self._rows, widest=_WIDEST)
+        if self._limit and self._count > self._limit:
+            self._console.print(f"the first {counted(self._limit, 'row')}; --limit shows more")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _CELL else f"{text[:_CELL]}..."
+
+
+def findings(console: Console, found: Sequence[Finding], *, every: bool) -> None:
+    """Print what the doctor found: what is wrong, and how many rules found nothing or lack facts."""
+    for each in found:
+        if each.status == "wrong":
+            console.print(_text(f"{each.rule}: {each.message}", "red"), soft_wrap=True)
+        elif every:
+            said = f"{each.rule}: not known: {each.message}" if each.status == "unknown" else f"{each.rule}: fine"
+            console.print(_text(said), soft_wrap=True)
+    counts = {status: sum(each.status == status for each in found) for status in ("wrong", "fine", "unknown")}
+    wrong, fine, unknown = counts.values()
+    console.print(f"{counted(len(found), 'rule')}: {wrong} wrong, {fine} fine, {unknown} without facts")
+
+
+def executor_memory(console: Console, found: dict[str, Any]) -> None:
+    """Print the memory of executors: the formula with its terms, and the sum of all executors."""
+    executors = found["executors"]
+    console.print(_text(f"{found['checkpoint']}, as of {time(found['at'])}", "bold"))
+    for each in executors:
+        process = "" if each["executor"] is None else f", process {each['executor']}"
+        console.print(_text(f"executor on {each['host']}{process}"))
+        rows = [[term["name"], readable(term["bytes"]), term["formula"]] for term in each["terms"]]
+        rows.append(["by the formula", readable(each["computed"]), "besides the heap"])
+        if each["home_bytes"] is not None:
+            rows.append(["homes, measured", readable(each["home_bytes"]), "instead of homes and state by the formula"])
+        if each["worker_bytes"] is not None:
+            rows.append(["workers, measured", readable(each["worker_bytes"]), "those in which tasks run"])
+        rows.append(["needed", readable(each["needed"]), f"and {readable(each['heap'])} of heap"])
+        limit = "no limit is known" if each["limit"] is None else f"of {readable(each['limit'])} for the container"
+        rows.append(["needed with heap", readable(each["needed"] + each["heap"]), limit])
+        _print(console, ["", "memory", ""], rows, numbers={"memory"})
+    total = sum(each["needed"] + each["heap"] for each in executors)
+    console.print(f"{counted(len(executors), 'executor')}: {readable(total)} with their heaps")
+    for name, value in found["settings"].items():
+        console.print(_text(f"{name}={value}"))
+
+
+def replayed(console: Console, found: dict[str, Any], error: str | None) -> None:
+    """Print what a replay did."""
+    _task_of_recording(console, found)
+    number = None if found["failure"] is None else found["failure"]["number"]
+    how = "stopped where it was asked to" if found["stopped"] else "ended"
+    how = how if found["unanswered"] is None else "stopped at a call"
+    how = how if error is None else "failed" if number is None else f"failed at record {number:,}"
+    console.print(f"{counted(found['records'], 'record')} in, {counted(found['sent'], 'record')} out; it {how}")
+    for told in filter(None, (error, found["unanswered"])):
+        console.print(_text(told, "red"), soft_wrap=True)
+    for each in found["differs"]:
+        console.print(_text(each, "red"), soft_wrap=True)
+    if found["state"] is not None:
+        console.print(f"{counted(len(found['state']), 'entry').replace('entrys', 'entries')} of state differ")
+        for each in found["state"]:
+            line = f"  {each['owner']}, {each['state']}: {each['then']} in the checkpoint, {each['now']} in the replay"
+            console.print(_text(line, "red"), soft_wrap=True)
+    if found["reasons"]:
+        console.print("Possible reasons:")
+        for each in found["reasons"]:
+            console.print(_text(f"  {each}"), soft_wrap=True)
+
+
+def compared(console: Console, found: dict[str, Any]) -> None:
+    """Print how two programs compare on a recording."""
+    _task_of_recording(console, found)
+    then, now = (counted(sent, "record") for sent in found["sent"])
+    console.print(
+        f"{counted(found['records'], 'record')} in; {then} out of the recorded program, {now} out of the other"
+    )
+    first = found["first"]
+    if first is None:
+        for each in found["only_end"]:
+            console.print(_text(each, "red"), soft_wrap=True)
+        console.print("no record shows a difference" if found["only_end"] else "both did the same")
+        return
+    if found["keys"]:
+        console.print(f"{counted(found['keys'], 'key')} {'has' if found['keys'] == 1 else 'have'} another state")
+    where = "before the first record" if first["record"] is None else f"at record {first['number']:,}"
+    console.print(_text(f"The first difference is {where}", "bold"))
+    for name in ("key", "record"):
+        if first[name] is not None:
+            console.print(_text(f"{name}: {first[name]}"), soft_wrap=True)
+    _print_state(console, "state before", first["before"], "")
+    for program, step in (("recorded program", first["then"]), ("other program", first["now"])):
+        style = "" if program == "recorded program" else "red"
+        _print_state(console, f"state after, {program}", step["state"], style)
+        for each in step["output"]:
+            console.print(_text(f"output, {program}: {each}", style), soft_wrap=True)
+        if step["error"] is not None:
+            console.print(_text(f"error, {program}: {step['error']}", style), soft_wrap=True)
+
+
+def _print_state(console: Console, title: str, state: dict[str, str], style: str) -> None:
+    shown = ", ".join(f"{name} = {value}" for name, value in state.items()) or "none"
+    console.print(_text(f"{title}: {shown}", style), soft_wrap=True)
+
+
+def _task_of_recording(console: Console, found: dict[str, Any]) -> None:
+    console.print(_text(f"{found['uid'] or 'source'}, subtask {found['subtask']}, epoch {found['epoch']}", "bold"))

@@ -1,0 +1,163 @@
+"""The commands that show a query: the dashboard, the doctor, its memory, and a bundle of all that is known."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pillarbox._errors import ConfigurationError, PillarboxError, describe
+from pillarbox._graph.dashboard_place import DEFAULT_PORT
+from pillarbox_tools.cli import show
+from pillarbox_tools.cli.commands import CHECKPOINT, place, say, show_found, with_spark
+
+# How often the command looks whether it is to end (seconds).
+_LOOK_EVERY = 0.5
+
+
+@click.command()
+@click.argument("what", metavar="CHECKPOINT|FILE", callback=place)
+@click.option(
+    "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--token", help="What a browser must know; by default a random text, unless only this machine can ask.")
+@with_spark
+def dashboard(what: str, port: int, host: str, token: str | None, open_session: Any) -> None:
+    """Show the query of CHECKPOINT in a browser: one that runs elsewhere, or has stopped; or a bundle FILE.
+
+    It shows what the driver of the query has written into the checkpoint, at most once a minute, and says how old
+    that is. In the driver itself, pillarbox.dashboard(query) shows it as it happens. For a bundle, no Spark is started.
+    Ctrl-C ends the command.
+    """
+    from pillarbox_tools.dashboard.server import open_dashboard
+    from pillarbox_tools.dashboard.shown import StoredQuery
+    from pillarbox_tools.model.bundle import read_bundle
+
+    if Path(what).is_file():
+        _serve(open_dashboard([StoredQuery(read_bundle(Path(what)))], host, port, token))
+        return
+    from pillarbox_tools.watching.stored import CheckpointQuery
+
+    with open_session(f"Reading {what}") as spark:
+        _serve(open_dashboard([CheckpointQuery(spark, what)], host, port, token))
+
+
+def _serve(opened: Any) -> None:
+    with opened:
+        click.echo(opened.url)
+        try:
+            while opened.is_open:
+                time.sleep(_LOOK_EVERY)
+        except KeyboardInterrupt:
+            click.echo("", err=True)
+
+
+@click.command()
+@click.argument("checkpoint", required=False)
+@click.option("--all", "every", is_flag=True, help="Show also the rules that found nothing, and those that lack facts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_spark
+def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any) -> None:
+    """Say what is wrong with this machine, or with the query of CHECKPOINT, and what to do.
+
+    Without CHECKPOINT it looks at Java, Python, the packages and the settings here and in a worker of --master. With
+    it, at what the driver of the query has written into the checkpoint: the same of its machines, and memory, keys,
+    event time, epochs, timers, state, calls.
+
+    The exit code is 1 if something is wrong.
+    """
+    from dataclasses import asdict
+
+    from pillarbox_tools.doctor.facts import Facts
+    from pillarbox_tools.doctor.machine_rules import MACHINE_RULES
+    from pillarbox_tools.doctor.rules import RULES, examine
+    from pillarbox_tools.watching.machine import facts_of_session
+    from pillarbox_tools.watching.stored import stored_snapshot
+
+    with open_session("Asking a worker" if checkpoint is None else f"Reading {checkpoint}") as spark:
+        if checkpoint is None:
+            found = examine(facts_of_session(spark), MACHINE_RULES)
+        else:
+            snapshot = stored_snapshot(spark, checkpoint.rstrip("/") or checkpoint)
+            found = examine(Facts.of(snapshot), RULES)
+    wrong = [each for each in found if each.status == "wrong"]
+    if as_json:
+        click.echo(json.dumps({"wrong": len(wrong), "findings": [asdict(each) for each in found]}, indent=2))
+    else:
+        show.findings(show.output(), found, every=every)
+    if wrong:
+        sys.exit(1)
+
+
+@click.command()
+@CHECKPOINT
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_spark
+def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
+    """Show the memory that each executor of the query of CHECKPOINT needs, and the setting for it.
+
+    It prints the formula of docs/operations.md with the numbers of the query, as the driver has written them into the
+    checkpoint, at most a minute ago if the query runs. Below the formula is the memory of the homes as measured. The
+    last line is the setting to write: what an executor needs besides its heap, and a third.
+    """
+    from dataclasses import asdict
+
+    from pillarbox_tools.model.executor_memory import executor_memory_of
+    from pillarbox_tools.watching.stored import stored_snapshot
+
+    with open_session(f"Reading {checkpoint}") as spark:
+        snapshot = stored_snapshot(spark, checkpoint)
+    executors = executor_memory_of(snapshot)
+    if not executors:
+        raise ConfigurationError(
+            f"{checkpoint}: no task has reported its memory; the query must have been started with"
+            " pillarbox.start(...), and an epoch must have ended"
+        )
+    overhead = max(each.overhead for each in executors)
+    found = {
+        "checkpoint": checkpoint,
+        "at": snapshot.at,
+        "executors": [asdict(each) for each in executors],
+        "settings": {"spark.executor.memoryOverhead": f"{overhead >> 20}m"},
+    }
+    show_found(found, show.executor_memory, as_json=as_json)
+
+
+@click.command()
+@CHECKPOINT
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--with-records", is_flag=True, help="Put in keys, records and error messages, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_spark
+def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_session: Any) -> None:
+    """Pack what is known of the query of CHECKPOINT into FILE, to be sent to somebody who can help.
+
+    It has the plan, the history with metrics and failures, versions, settings with secrets masked, and the figures of
+    the state. It has no keys, no records and no error messages, unless --with-records is given. The query may be
+    running. 'pillarbox dashboard FILE' opens it.
+    """
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+    from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
+    from pillarbox_tools.model.bundle import write_bundle
+    from pillarbox_tools.watching.stored import stored_snapshot
+
+    with open_session(f"Reading {checkpoint}") as spark:
+        snapshot = stored_snapshot(spark, checkpoint)
+        notes = Checkpoint(spark, checkpoint).lines
+        state: dict[str, Any] | None = None
+        try:
+            state = inspect_checkpoint(spark, checkpoint)
+        except PillarboxError as error:
+            click.echo(f"the state is not in the bundle: {error}", err=True)
+        except Exception as error:
+            click.echo(f"the state is not in the bundle: {describe(error)}", err=True)
+    write_bundle(file, snapshot, notes, state, with_records=with_records)
+    size = file.stat().st_size
+    found = {"file": str(file), "bytes": size, "records": with_records, "runs": 1 + len(snapshot.earlier)}
+    said = f"{file}: {size:,} bytes{'' if with_records else ', without keys and records'}"
+    say(found, said, as_json=as_json)

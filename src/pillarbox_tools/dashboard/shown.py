@@ -1,0 +1,63 @@
+"""What the dashboard shows: queries, of which it knows no more than this."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from pillarbox._errors import ConfigurationError
+from pillarbox_tools.model.snapshot import Snapshot, Stage
+
+
+class ShownQuery(Protocol):
+    """A query that a dashboard shows. Any thread may call its methods.
+
+    Attributes:
+        id: Spark's id of the query.
+    """
+
+    @property
+    def id(self) -> str: ...
+
+    def look(self) -> int:
+        """Look whether there is something new; return a number that grows with each change of the snapshot."""
+
+    def snapshot(self) -> Snapshot:
+        """Return what is known of it, but for the stages that run."""
+
+    def stages(self) -> list[Stage] | None:
+        """Return the stages of the epoch that runs; None: nobody knows them."""
+
+    def key_life(self, uid: str, key: str) -> dict[str, Any]:
+        """Return what is known of a key of an operator: as the page shows it.
+
+        Raises:
+            PillarboxError: it cannot be read; the message says why.
+        """
+
+
+class StoredQuery:
+    """A query that does not run: its snapshot was read from a history or a bundle."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    @property
+    def id(self) -> str:
+        """Spark's id of the query."""
+        return self._snapshot.id
+
+    def look(self) -> int:
+        """Return the same number each time: nothing changes."""
+        return 1
+
+    def snapshot(self) -> Snapshot:
+        """Return what was read."""
+        return self._snapshot
+
+    def stages(self) -> list[Stage] | None:
+        """Return nothing: none runs."""
+        return None
+
+    def key_life(self, uid: str, key: str) -> dict[str, Any]:
+        """Refuse: there is no state."""
+        raise ConfigurationError("a bundle has no state: open the dashboard on the checkpoint to see a key")

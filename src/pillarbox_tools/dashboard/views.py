@@ -1,0 +1,265 @@
+"""What the pages draw: a snapshot, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pillarbox._reports.plan import PlanVertex
+from pillarbox_tools.dashboard.documents import (
+    Entry,
+    EpochView,
+    MomentView,
+    OperatorView,
+    PartBar,
+    PlanView,
+    RunView,
+    Shares,
+    StateSize,
+    StripBar,
+    TaskBar,
+    VertexView,
+    View,
+)
+from pillarbox_tools.doctor.facts import Facts
+from pillarbox_tools.doctor.rules import wrong
+from pillarbox_tools.model.executor_memory import executor_memory_of
+from pillarbox_tools.model.growth import growth_of, memory_of
+from pillarbox_tools.model.held_watermarks import held_watermarks
+from pillarbox_tools.model.skew import skew_of
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, TaskRun, VertexRun, rows_per_second
+
+# Spark's parts of an epoch, in the order in which they come; the tasks run in the fifth.
+_PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
+_RUNS_TASKS = "addBatch"
+# Counters of asynchronous operators.
+_CALLS = (
+    *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
+    *("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms"),
+)
+# Of an epoch, the bars of so many tasks are drawn: those that took longest.
+_BARS = 200
+# So many moments of a run are drawn.
+_POINTS = 240
+
+
+def entry_of(snapshot: Snapshot) -> Entry:
+    """Return a query as the list of queries shows it."""
+    newest = snapshot.newest
+    lags = [each.lag for each in snapshot.run.moments if each.lag is not None]
+    failures = snapshot.run.failures
+    return Entry(
+        id=snapshot.id,
+        name=snapshot.name,
+        checkpoint=snapshot.checkpoint,
+        status=snapshot.run.status,
+        is_live=snapshot.is_live,
+        began=snapshot.run.began,
+        epoch=None if newest is None else newest.number,
+        duration=None if newest is None else newest.duration,
+        rows=None if newest is None else newest.rows,
+        rows_per_second=rows_per_second(snapshot.epochs),
+        lag=lags[-1] if lags else None,
+        failure=failures[-1].message if failures else None,
+    )
+
+
+def view_of(snapshot: Snapshot) -> View:
+    """Return all that the page of a query draws, which is to be read alone: parts of it are the snapshot's own."""
+    epoch = _shown_epoch(snapshot)
+    return View(
+        **vars(entry_of(snapshot)),
+        at=snapshot.at,
+        run=_run(snapshot.run),
+        earlier=[_run(each) for each in snapshot.earlier],
+        settings=snapshot.run.settings,
+        versions=snapshot.run.versions,
+        failures=snapshot.run.failures,
+        plan=_plan(snapshot, epoch),
+        keyed=[] if snapshot.plan is None else _keyed(snapshot.plan.vertices),
+        strip=[StripBar(each.number, each.duration, each.rows) for each in snapshot.epochs],
+        shown=None if epoch is None else _epoch(epoch),
+        watermarks=held_watermarks(snapshot),
+        skew=[] if epoch is None else skew_of(epoch),
+        calls=_calls(snapshot.epochs),
+        counters=_counters(snapshot.epochs),
+        state_sizes=[
+            StateSize(uid, name, size) for uid, sizes in snapshot.state_sizes.items() for name, size in sizes.items()
+        ],
+        growth=growth_of(snapshot),
+        memory=memory_of(snapshot),
+        executors=executor_memory_of(snapshot),
+        findings=wrong(Facts.of(snapshot)),
+        missing=snapshot.missing,
+    )
+
+
+def _keyed(vertices: Sequence[PlanVertex]) -> list[str]:
+    return list(dict.fromkeys(each.uid for each in vertices if each.is_keyed))
+
+
+def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
+    """Return the newest epoch with tasks that did something; else the newest one."""
+    with_tasks = [each for each in snapshot.epochs if each.tasks]
+    newest = with_tasks[-1] if with_tasks else snapshot.newest
+    return next((each for each in reversed(with_tasks) if each.rows), newest)
+
+
+def _run(run: Run) -> RunView:
+    return RunView(
+        id=run.id,
+        began=run.began,
+        ended=run.ended,
+        status=run.status,
+        versions=run.versions,
+        failures=run.failures,
+        moments=[_moment(each) for each in _thinned(run.moments)],
+        rows=sum(each.rows for each in run.moments),
+        epochs=sum(each.epochs for each in run.moments),
+        repeated=sum(each.repeated for each in run.moments),
+        home_restarts=sum(each.home_restarts for each in run.moments),
+        fallbacks=sum(each.fallbacks for each in run.moments),
+    )
+
+
+def _thinned(moments: Sequence[Moment]) -> Sequence[Moment]:
+    step = len(moments) // _POINTS + 1
+    return moments[::-1][::step][::-1]
+
+
+def _moment(moment: Moment) -> MomentView:
+    return MomentView(
+        at=moment.at,
+        rows=moment.rows,
+        epochs=moment.epochs,
+        mean=round(moment.duration / moment.epochs),
+        longest=moment.longest,
+        state=sum(moment.state_bytes.values()),
+        keys=sum(moment.keys.values()),
+        lag=moment.lag,
+        memory=moment.process_bytes,
+    )
+
+
+def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
+    if snapshot.plan is None:
+        return None
+    runs = {} if epoch is None else {(each.program, each.vertex): each for each in epoch.vertices}
+    spans = {} if epoch is None else _spans(snapshot.plan.vertices, runs)
+    duration = 0 if epoch is None else epoch.duration
+    return PlanView(
+        [
+            _vertex(
+                each, runs.get((each.program, each.number)), spans.get((each.program, each.level), (0, 0)), duration
+            )
+            for each in snapshot.plan.vertices
+        ],
+        snapshot.plan.edges,
+    )
+
+
+def _spans(
+    vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], VertexRun]
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return for each program and level when its first task began, and when its last one was done."""
+    spans: dict[tuple[str, int], tuple[int, int]] = {}
+    for vertex in vertices:
+        run = runs.get((vertex.program, vertex.number))
+        if run is not None and run.began:
+            place = vertex.program, vertex.level
+            began, ended = spans.get(place, (run.began, run.ended))
+            spans[place] = min(began, run.began), max(ended, run.ended)
+    return spans
+
+
+def _vertex(vertex: PlanVertex, run: VertexRun | None, span: tuple[int, int], duration: int) -> VertexView:
+    counts = [] if run is None else run.operators
+    shares = None
+    if run is not None:
+        total = run.busy_ms + run.idle_ms + run.back_pressured_ms + run.state_ms or 1
+        shares = Shares(run.busy_ms / total, run.idle_ms / total, run.back_pressured_ms / total, run.state_ms / total)
+    return VertexView(
+        program=vertex.program,
+        number=vertex.number,
+        level=vertex.level,
+        uid=vertex.uid,
+        kind=vertex.kind,
+        parallelism=vertex.parallelism,
+        is_keyed=vertex.is_keyed,
+        operators=[
+            OperatorView(each.name, each.uid, *(counts[place] if place < len(counts) else ()))
+            for place, each in enumerate(vertex.operators)
+        ],
+        level_share=min(1.0, (span[1] - span[0]) / duration) if duration else 0.0,
+        run=run,
+        shares=shares,
+    )
+
+
+def _epoch(epoch: EpochRun) -> EpochView:
+    bars: list[PartBar] = []
+    start = 0
+    tasks_from = 0
+    for name in (*(each for each in _PARTS if each in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))):
+        if name == _RUNS_TASKS:
+            tasks_from = start
+        bars.append(PartBar(name, start, start + epoch.parts[name]))
+        start += epoch.parts[name]
+    return EpochView(
+        number=epoch.number,
+        began=epoch.began,
+        duration=epoch.duration,
+        rows=epoch.rows,
+        output_rows=epoch.output_rows,
+        state_commit=epoch.state_commit,
+        spark=bars,
+        tasks_from=tasks_from,
+        tasks=[_bar(each, epoch) for each in sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]],
+        tasks_in_all=len(epoch.tasks),
+        sources=epoch.sources,
+    )
+
+
+def _bar(task: TaskRun, epoch: EpochRun) -> TaskBar:
+    start = task.started - epoch.began
+    return TaskBar(
+        program=task.program,
+        vertex=task.vertex,
+        subtask=task.subtask,
+        start=start,
+        end=start + task.total_ms,
+        busy=task.busy_ms,
+        back_pressured=task.back_pressured_ms,
+        idle=task.idle_ms,
+        state=task.state_ms,
+        records_in=task.records_in,
+        attempt=task.attempt,
+        host=task.host,
+        home_restarts=task.home_restarts,
+        home_cold_starts=task.home_cold_starts,
+        home_adoptions=task.home_adoptions,
+        fallback=task.fallback,
+    )
+
+
+def _calls(epochs: Sequence[EpochRun]) -> list[dict[str, str | int]]:
+    """Return what asynchronous operators did in the newest epoch in which they did something."""
+    found: dict[str, dict[str, str | int]] = {}
+    for epoch in epochs:
+        for vertex in epoch.vertices:
+            for name, count in vertex.counters.items():
+                uid, _, counter = name.rpartition(".")
+                if counter in _CALLS and f"{uid}.completed" in vertex.counters:
+                    found.setdefault(uid, {"uid": uid})
+                    found[uid] = {**found[uid], "epoch": epoch.number, counter: count}
+    return list(found.values())
+
+
+def _counters(epochs: Sequence[EpochRun]) -> dict[str, int]:
+    """Return all other counters, added up over the epochs that are known."""
+    found: dict[str, int] = {}
+    for epoch in epochs:
+        for vertex in epoch.vertices:
+            for name, count in vertex.counters.items():
+                if name.rpartition(".")[2] not in _CALLS:
+                    found[name] = found.get(name, 0) + count
+    return found

@@ -1,0 +1,88 @@
+"""What the core calls of the tools: the hooks, and what implements public methods (``_runtime/spark/tools.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._runtime.spark.plan.registry import facts_of
+from pillarbox._runtime.spark.running.observing import Dashboard, MetricsServer
+from pillarbox._runtime.spark.starting.started import StartedQuery
+from pillarbox._runtime.spark.telling import tell
+from pillarbox._runtime.spark.tools import Progress
+from pillarbox_tools.doctor.facts import Facts
+from pillarbox_tools.doctor.rules import START_RULES
+from pillarbox_tools.doctor.warnings import warn_of_findings
+from pillarbox_tools.watching.following import watched, watched_query
+
+if TYPE_CHECKING:
+    from pillarbox_tools.export.collector import Collector
+
+
+def on_started(started: StartedQuery) -> None:
+    """Log what the doctor finds at a start, and open the dashboards that the program asks for."""
+    configuration = started.configuration
+    if configuration is not None:
+        warn_of_findings(Facts(configuration.versions, None, configuration.settings), START_RULES)
+    places = {facts.dashboard for facts in facts_of(started.programs) if facts.dashboard is not None}
+    if not started.is_watched or not places:
+        return
+    from pillarbox_tools.dashboard.server import open_dashboard
+
+    for place in sorted(places):
+        dashboard = open_dashboard([watched(started)], *place)
+        tell(f"query {started.query.id}: its dashboard is at {dashboard.url}")
+
+
+def on_progress(started: StartedQuery, reports: Sequence[Progress]) -> None:
+    """Take the progress of a query into its model."""
+    watched(started).take(reports)
+
+
+def on_ended(started: StartedQuery, failure: Exception | None) -> None:
+    """Take the end of a query into its model."""
+    watched(started).end(failure)
+
+
+def progress_line(started: StartedQuery) -> AbstractContextManager[None]:
+    """Show the progress of a query in the terminal, until the block ends."""
+    from pillarbox_tools.watching.progress_line import progress_line
+
+    return progress_line(started)
+
+
+def record(writer: Any, directory: str, **options: Any) -> str:
+    """See :func:`pillarbox.record`."""
+    from pillarbox_tools.recording.record import record
+
+    return record(writer, directory, **options)
+
+
+def dashboard(query: Any, port: int, *, host: str, token: str | None) -> Dashboard:
+    """See :func:`pillarbox.dashboard`."""
+    from pillarbox_tools.dashboard.server import open_dashboard
+
+    shown = watched_query(query, "dashboard()", ": 'pillarbox dashboard CHECKPOINT' shows what its checkpoint has")
+    return open_dashboard([shown], host, port, token)
+
+
+def serve_metrics(query: Any, port: int, *, host: str) -> MetricsServer:
+    """See :func:`pillarbox.serve_metrics`."""
+    from pillarbox_tools.export.prometheus import open_server
+
+    return open_server(watched_query(query, "serve_metrics()").ledger, host, port)
+
+
+def query_collector() -> Collector:
+    """See :class:`pillarbox.QueryCollector`."""
+    from pillarbox_tools.export.collector import Collector
+
+    return Collector(lambda query: watched_query(query, "QueryCollector").ledger)
+
+
+def export_otel(query: Any, meter_provider: Any) -> None:
+    """See :func:`pillarbox.export_otel`."""
+    from pillarbox_tools.export.otel import observe
+
+    observe(watched_query(query, "export_otel()").ledger, meter_provider)

@@ -1,0 +1,134 @@
+"""The ledger of a query: its epochs, each added up once, in the thread that feeds its model."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+
+from pillarbox_tools.export import metric as m
+from pillarbox_tools.export.metric import Metric
+from pillarbox_tools.export.names import Names
+from pillarbox_tools.export.readings import readings_of
+from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.snapshot import EpochRun
+from pillarbox_tools.model.trigger import trigger_interval
+
+_log = logging.getLogger("pillarbox")
+
+#: Of one query, so many names of metrics of users' functions are exported: a name for each key would fill a database.
+MOST_NAMES = 200
+_USER = (m.USER_COUNT, m.USER_MIN, m.USER_MAX)
+
+Values = dict[tuple[Metric, tuple[str, ...]], float]
+
+
+@dataclass
+class Standing:
+    """How the metrics of a query stand: values by metric and by the values of its labels, before they are divided.
+
+    Attributes:
+        counters: the sums.
+        gauges: the values after the newest epoch that told them; a query that has ended has none.
+    """
+
+    counters: Values = field(default_factory=dict)
+    gauges: Values = field(default_factory=dict)
+
+
+class Ledger:
+    """Adds up the epochs of a model, which it follows. Any thread may ask for the sums.
+
+    Attributes:
+        id: Spark's id of the query, and ``name``: the name that the user gave it.
+    """
+
+    def __init__(self, model: QueryModel) -> None:
+        known = model.snapshot()
+        self.id = known.id
+        self.name = known.name
+        self._names = Names(known.plan)
+        self._lock = threading.Lock()
+        self._has_ended = False
+        self._counters: Values = {(m.STARTS, ()): 1, (m.FAILURES, ()): 0}
+        self._gauges: Values = {(m.LEFT_OUT, ()): 0}
+        self._user_names: set[tuple[str, ...]] = set()
+        self._left_out: set[tuple[str, ...]] = set()
+        # Keys, timers and bytes of state of each subtask, as it last told.
+        self._subtasks: dict[str, dict[int, tuple[int, int, int]]] = {}
+        versions = known.run.versions
+        self._gauges[m.INFO, (known.id, versions.get("spark", ""), versions.get("pillarbox", ""))] = 1
+        interval = trigger_interval(known.run.settings)
+        if interval:
+            self._gauges[m.TRIGGER, ()] = interval
+        for labels in self._names.infos:
+            self._gauges[m.OPERATOR_INFO, labels] = 1
+        model.follow(self)
+
+    # -- the thread that feeds the model --
+
+    def progressed(self, epoch: EpochRun) -> None:
+        """Add an epoch."""
+        readings = list(readings_of(epoch, self._names))
+        with self._lock:
+            for metric, labels, value in readings:
+                if metric in _USER and not self._is_exported(labels):
+                    continue
+                if value is None:
+                    self._gauges.pop((metric, labels), None)
+                elif metric.kind == "counter":
+                    self._counters[metric, labels] = self._counters.get((metric, labels), 0) + max(0, value)
+                else:
+                    self._gauges[metric, labels] = value
+            self._take_state(epoch)
+
+    def _is_exported(self, labels: tuple[str, ...]) -> bool:
+        """Return whether a metric of users' functions is exported: the first names are."""
+        if labels in self._user_names:
+            return True
+        if len(self._user_names) < MOST_NAMES:
+            self._user_names.add(labels)
+            return True
+        operator, name = labels
+        if not self._left_out:
+            _log.warning(
+                "query %s: more than %d names of metrics of its functions: %r of operator %r and further ones are not"
+                " exported. Names must be few: use none that has a key in it",
+                *(self.name or self.id, MOST_NAMES, name, operator),
+            )
+        if len(self._left_out) < MOST_NAMES:  # it is a sign, and no list
+            self._left_out.add(labels)
+            self._gauges[m.LEFT_OUT, ()] = len(self._left_out)
+        return False
+
+    def _take_state(self, epoch: EpochRun) -> None:
+        for task in epoch.tasks:
+            if task.keys is None and task.timers is None and task.state_bytes is None:
+                continue
+            head = self._names.chain(task.program, task.vertex)[0]
+            told = task.keys or 0, task.timers or 0, task.state_bytes or 0
+            self._subtasks.setdefault(head, {})[task.subtask] = told
+        for head, subtasks in self._subtasks.items():
+            for metric, parts in zip((m.KEYS, m.TIMERS, m.STATE_SIZE), zip(*subtasks.values())):
+                self._gauges[metric, (head,)] = sum(parts)
+
+    def ended(self, status: str) -> None:
+        """Note the end of the query."""
+        with self._lock:
+            self._has_ended = True
+            if status == "failed":
+                self._counters[m.FAILURES, ()] += 1
+
+    # -- any thread --
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the query has ended: no sum changes any more."""
+        return self._has_ended
+
+    def standing(self) -> Standing:
+        """Return how the metrics stand."""
+        with self._lock:
+            if self._has_ended:
+                return Standing(dict(self._counters), {(m.UP, ()): 0})
+            return Standing(dict(self._counters), {**self._gauges, (m.UP, ()): 1})

@@ -1,0 +1,74 @@
+"""OpenTelemetry: an observable instrument for each metric, on a meter provider of the user's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import pillarbox
+from pillarbox._errors import ConfigurationError, ProgramError, shorten
+from pillarbox_tools.export.exported import Exported
+from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.metric import METRICS, Metric
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+
+_lock = threading.Lock()
+# The queries that each provider is told of: an instrument can be made once.
+_of_providers: WeakKeyDictionary[Any, Exported] = WeakKeyDictionary()
+# The queries that the global provider is told of; a program may set that provider later.
+_of_global: list[Exported] = []
+
+
+def observe(ledger: Ledger, provider: MeterProvider | None) -> None:
+    """Let a provider observe a query; None: the global one.
+
+    Raises:
+        ConfigurationError: OpenTelemetry is missing.
+        ProgramError: it is no provider.
+    """
+    try:
+        from opentelemetry import metrics
+    except ImportError as error:
+        raise ConfigurationError(
+            f"export_otel() needs OpenTelemetry ({error}): pip install 'pillarbox[otel]'"
+        ) from error
+    if provider is not None and not hasattr(provider, "get_meter"):
+        raise ProgramError(
+            "export_otel(): meter_provider is a MeterProvider of OpenTelemetry, or None for the global one, not"
+            f" {shorten(provider)}"
+        )
+    with _lock:
+        if provider is None or provider is metrics.get_meter_provider():
+            if not _of_global:
+                # A meter of the API's takes part when the program sets a provider.
+                _of_global.append(_instrumented(metrics.get_meter("pillarbox", pillarbox.__version__)))
+            _of_global[0].add(ledger)
+            return
+        if provider not in _of_providers:
+            _of_providers[provider] = _instrumented(provider.get_meter("pillarbox", pillarbox.__version__))
+        _of_providers[provider].add(ledger)
+
+
+def _instrumented(meter: Any) -> Exported:
+    exported = Exported()
+    for metric in METRICS:
+        make = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
+        make(metric.otel_name, callbacks=[_observer(exported, metric)], unit=metric.unit, description=metric.help)
+    return exported
+
+
+def _observer(exported: Exported, metric: Metric) -> Callable[[CallbackOptions], Iterator[Observation]]:
+    """Return the function that observes a metric of all queries."""
+    from opentelemetry.metrics import Observation
+
+    names = ("query", *metric.labels)
+
+    def observe(_: CallbackOptions) -> Iterator[Observation]:
+        for labels, value in exported.samples().get(metric, {}).items():
+            yield Observation(value, dict(zip(names, labels)))
+
+    return observe

@@ -1,0 +1,136 @@
+"""Prometheus: a collector for a registry, and a server of the process that is scraped."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import ConfigurationError
+from pillarbox._runtime.spark.running import observing
+from pillarbox_tools.export.exported import Exported
+from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.export.metric import METRICS, Metric
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric as Family
+
+
+def families(exported: Exported) -> Iterator[Family]:
+    """Return all metrics with their samples, as prometheus-client has them; those without samples are left out."""
+    samples = exported.samples()
+    for metric in METRICS:
+        if metric in samples:
+            family = _family(metric)
+            for labels, value in samples[metric].items():
+                family.add_metric(labels, value)
+            yield family
+
+
+def described() -> Iterator[Family]:
+    """Return all metrics without samples, from which a registry sees whether another collector has one of them."""
+    return map(_family, METRICS)
+
+
+def _family(metric: Metric) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    return kind(metric.prometheus_name, metric.help, labels=("query", *metric.labels))
+
+
+def check_client(what: str) -> None:
+    """Check that prometheus-client is installed.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{what} needs prometheus-client ({error}): pip install 'pillarbox[metrics]'"
+        ) from error
+
+
+class _Collector:
+    def __init__(self, exported: Exported) -> None:
+        self._exported = exported
+
+    def collect(self) -> Iterator[Family]:
+        return families(self._exported)
+
+    def describe(self) -> Iterator[Family]:
+        return described()
+
+
+class MetricsServer(observing.MetricsServer):
+    """A server that Prometheus scrapes.
+
+    Args:
+        host: the address to listen on.
+        port: the port; 0: any that is free.
+
+    Attributes:
+        url: what to scrape.
+        port: the port that it listens on.
+
+    Raises:
+        ConfigurationError: the port is taken, or prometheus-client is missing.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        check_client("the server of metrics")
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        self._exported = Exported()
+        registry = CollectorRegistry()
+        registry.register(_Collector(self._exported))
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the server of metrics cannot listen on {host}:{port} ({error.strerror or error}): choose another"
+                " port, as in pillarbox.serve_metrics(query, port=0), which takes any that is free"
+            ) from error
+        self.port: int = self._server.server_port
+        shown = f"[{host}]" if ":" in host else host
+        named = socket.gethostname() if host in ("0.0.0.0", "::") else shown
+        self.url: str = f"http://{named}:{self.port}/metrics"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it answers."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Close the server."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+_lock = threading.Lock()
+# The server that is open; there is one at most.
+_open: list[MetricsServer] = []
+
+
+def open_server(ledger: Ledger, host: str, port: int) -> MetricsServer:
+    """Return the server of this process, opened if it is not open, which tells of a query.
+
+    Raises:
+        ConfigurationError: it cannot be opened, or is open on another port.
+    """
+    with _lock:
+        _open[:] = [each for each in _open if each.is_open]
+        if not _open:
+            _open.append(MetricsServer(host, port))
+        [server] = _open
+        if port not in (0, server.port):
+            raise ConfigurationError(
+                f"the server of metrics of this process is open on port {server.port}, so it cannot open on port"
+                f" {port}: one server tells of all queries of a process"
+            )
+        server._exported.add(ledger)
+        return server

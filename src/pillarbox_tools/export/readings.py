@@ -1,0 +1,99 @@
+"""What an epoch adds to the counters, and how the gauges stand after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pillarbox._copies import COPY_MS
+from pillarbox_tools.export import metric as m
+from pillarbox_tools.export.metric import Metric
+from pillarbox_tools.export.names import Names, told_apart
+from pillarbox_tools.model.catching_up import backlog
+from pillarbox_tools.model.snapshot import EpochRun, VertexRun
+
+#: A metric, the values of its labels (without the query's), and the value, which the metric's divisor is for; None: the
+#: gauge has no value any more.
+Reading = tuple[Metric, tuple[str, ...], "float | None"]
+
+# Watermarks beyond these (epoch ms) stand for "before all time" and "after all time".
+_ALL_TIME = 1 << 60
+_OF_VERTEX = (
+    (m.TASKS, "tasks"),
+    (m.REPEATED, "repeated"),
+    (m.UNFINISHED, "unfinished"),
+    (m.SENT, "records_out"),
+    (m.BYTES_SENT, "bytes_out"),
+    (m.BUSY, "busy_ms"),
+    (m.IDLE, "idle_ms"),
+    (m.BACK_PRESSURED, "back_pressured_ms"),
+    (m.STATE_TIME, "state_ms"),
+    (m.BUSIEST, "busiest_ms"),
+    (m.STATE_WRITTEN, "state_bytes_written"),
+    (m.HOME_RESTARTS, "home_restarts"),
+    (m.HOME_COLD_STARTS, "home_cold_starts"),
+    (m.HOME_ADOPTIONS, "home_adoptions"),
+)
+
+
+def readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
+    """Return the readings of an epoch: of a counter what it adds, of a gauge the value at the end.
+
+    Keys, timers and the size of state are not among them: in an epoch, only those tasks run that have something to do.
+    """
+    yield m.EPOCHS, (), 1
+    yield m.EPOCH_TIME, (), epoch.duration
+    yield m.EPOCH_DURATION, (), epoch.duration
+    yield m.EPOCH_NUMBER, (), epoch.number
+    yield m.EPOCH_END, (), epoch.began + epoch.duration
+    yield m.ROWS_IN, (), epoch.rows
+    if epoch.output_rows is not None:
+        yield m.ROWS_OUT, (), epoch.output_rows
+    if epoch.state_commit is not None:
+        yield m.STATE_COMMIT, (), epoch.state_commit
+    for part, duration in epoch.parts.items():
+        yield m.SPARK_TIME, (part,), duration
+    for source, label in zip(epoch.sources, told_apart(each.description for each in epoch.sources)):
+        yield m.SOURCE_ROWS, (label,), source.rows
+        yield m.SOURCE_BACKLOG, (label,), backlog(source)
+    memory = max((each.process_bytes for each in epoch.tasks if each.process_bytes), default=None)
+    if memory is not None:
+        yield m.WORKER_MEMORY, (), memory
+    for vertex in epoch.vertices:
+        yield from _of_vertex(vertex, names, epoch.began + epoch.duration)
+
+
+def _of_vertex(vertex: VertexRun, names: Names, end: int) -> Iterator[Reading]:
+    chain = names.chain(vertex.program, vertex.vertex)
+    head = (chain[0],)
+    for metric, field in _OF_VERTEX:
+        value = getattr(vertex, field)
+        if value is not None:
+            yield metric, head, value
+    yield m.FALLBACKS, head, sum(vertex.fallbacks.values())
+    yield m.MEAN, head, vertex.busy_ms / max(1, vertex.tasks)
+    watermark = vertex.watermark
+    if watermark is not None and abs(watermark) > _ALL_TIME:
+        watermark = None
+    yield m.WATERMARK, head, watermark
+    yield m.WATERMARK_LAG, head, None if watermark is None else end - watermark
+    for place, (operator, (came, went)) in enumerate(zip(chain, vertex.operators)):
+        # A record that is broadcast counts once, although each task gets it.
+        yield m.RECORDS_IN, (operator,), came if place else vertex.records_in
+        yield m.RECORDS_OUT, (operator,), went
+    for name, count in vertex.counters.items():
+        yield from _of_counter(*names.split(vertex.program, vertex.vertex, name), count, names)
+    for name, (lowest, highest) in vertex.gauges.items():
+        labels = names.split(vertex.program, vertex.vertex, name)
+        yield m.USER_MIN, labels, lowest
+        yield m.USER_MAX, labels, highest
+
+
+def _of_counter(operator: str, name: str, count: int, names: Names) -> Iterator[Reading]:
+    metric, labels = m.OF_COUNTERS.get(name, (m.USER_COUNT, (name,)))
+    if name.startswith(COPY_MS):
+        metric, labels = m.COPIES, (name[len(COPY_MS) :],)
+    if metric.name.startswith("async.") and not names.calls(operator):
+        metric, labels = m.USER_COUNT, (name,)  # a function has a counter of that name
+    if metric is m.LATENCY and not count:
+        return  # there was no answer
+    yield metric, (operator, *labels), count

@@ -1,0 +1,145 @@
+"""How far a query is with the input that waits for it: of a batch, or of a stream that is behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pillarbox_tools.model.snapshot import EpochRun, Snapshot, SourceProgress, Stage, rows_per_second
+from pillarbox_tools.model.trigger import trigger_interval
+
+# How many epochs the rate is taken from, and how many slow ones in a row show that a query is behind.
+_RECENT = 10
+_SLOW = 3
+# Event time that lags by less is what a query has that keeps up (milliseconds).
+_LAG = 60_000
+
+
+@dataclass(frozen=True)
+class CatchingUp:
+    """How far a query is.
+
+    Attributes:
+        epochs: how many have ended in this run, and ``rows``: how many rows came in.
+        rows_per_second: of the last epochs together.
+        share: the share of the input that is done, from 0 to 1; None: nobody knows how much there is.
+        left_ms: how long the rest takes at this rate; None: it is not known.
+        is_behind: whether the query has more to do than to keep up with its input.
+    """
+
+    epochs: int
+    rows: int
+    rows_per_second: float
+    share: float | None
+    left_ms: int | None
+    is_behind: bool
+
+
+def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
+    """Return how far a query is; None: no epoch has ended yet.
+
+    How much is left is known where the source tells its newest offsets, as Kafka does. Else it is estimated from event
+    time, which goes from where it was to now; of a batch it is not, as nobody knows where event time is to end.
+
+    Args:
+        is_batch: whether the query ends when its input does.
+    """
+    epochs, moments = snapshot.epochs, snapshot.run.moments
+    if not epochs or not moments:
+        return None
+    rows = sum(each.rows for each in moments)
+    rate = rows_per_second(epochs[-_RECENT:]) or 0.0
+    left = rows_left(epochs[-1])
+    lags = [each.lag for each in moments if each.lag is not None]
+    share, left_ms = None, None
+    if left is not None:
+        share = rows / (rows + left) if rows + left else 1.0
+        left_ms = round(1000 * left / rate) if rate else None
+    elif not is_batch and lags and lags[0] > 0:
+        share = min(1.0, max(0.0, 1 - lags[-1] / lags[0]))
+        since = moments[-1].at - moments[0].at
+        left_ms = round(since * (1 - share) / share) if share else None
+    if left is not None:
+        is_behind = left > epochs[-1].rows
+    else:
+        is_behind = bool(lags) and _LAG < lags[-1] < lags[0]
+    is_behind = is_behind or _is_slow(snapshot)
+    return CatchingUp(sum(each.epochs for each in moments), rows, rate, share, left_ms, is_batch or is_behind)
+
+
+def _is_slow(snapshot: Snapshot) -> bool:
+    """Return whether epochs with rows take longer than the interval of the trigger."""
+    interval = trigger_interval(snapshot.run.settings)
+    last = [each for each in snapshot.epochs if each.rows][-_SLOW:]
+    return bool(interval and len(last) == _SLOW and all(each.duration > interval for each in last))
+
+
+def rows_left(epoch: EpochRun) -> int | None:
+    """Return how many rows the sources had after an epoch; None: one of them does not tell."""
+    left = [backlog(source) for source in epoch.sources]
+    known = [rows for rows in left if rows is not None]
+    return sum(known) if left and len(known) == len(left) else None
+
+
+def backlog(source: SourceProgress) -> int | None:
+    """Return how many rows a source had after an epoch; None: it does not tell.
+
+    Offsets are a number, or Kafka's: numbers by topic and partition. A partition that was not read yet begins at 0, as
+    one that is new does.
+    """
+    end, latest = source.end, source.latest
+    if _is_number(end) and _is_number(latest):
+        return max(0, int(latest - end))
+    if not isinstance(end, dict) or not isinstance(latest, dict):
+        return None
+    total = 0
+    for topic, partitions in latest.items():
+        known = end.get(topic) or {}
+        if not isinstance(partitions, dict) or not isinstance(known, dict):
+            return None
+        for partition, offset in partitions.items():
+            if not partition.isdigit() or not _is_number(offset):
+                return None
+            total += max(0, offset - known.get(partition, 0))
+    return total
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def line_of(snapshot: Snapshot, stages: list[Stage] | None, *, is_batch: bool) -> str | None:
+    """Return one line for people on how far a query is; None: there is nothing to say, as it keeps up.
+
+    Args:
+        stages: of the epoch that runs.
+    """
+    found = catching_up(snapshot, is_batch=is_batch)
+    if found is not None and not found.is_behind:
+        return None
+    parts: list[str] = []
+    if found is not None:
+        parts += [
+            f"{found.epochs:,} epoch{'' if found.epochs == 1 else 's'}",
+            f"{found.rows:,} rows",
+            f"{found.rows_per_second:,.0f} rows/s",
+        ]
+        if found.share is not None:
+            # (It is all done when the query says so.)
+            parts.append(f"{min(0.99, found.share):.0%} done")
+        if found.left_ms:
+            parts.append(f"about {_duration(found.left_ms)} left")
+    elif not is_batch:
+        return None
+    if stages:
+        done, tasks = sum(each.completed for each in stages), sum(each.tasks for each in stages)
+        parts.append(f"{done:,} of {tasks:,} tasks of the next epoch")
+    return " · ".join(parts) or None
+
+
+def _duration(ms: int) -> str:
+    seconds = ms / 1000
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,86 @@
+"""Whether a few tasks, or a few keys, have most of the work."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import sqrt
+
+from pillarbox_tools.model.snapshot import EpochRun, TaskRun
+
+
+@dataclass(frozen=True)
+class HeavyKey:
+    """A key with a large share of a vertex's records.
+
+    Attributes:
+        key: the key as text, cut short.
+        subtask: the subtask that has it.
+        share: its estimated share of the records of the vertex, from 0 to 1.
+        error: the share is known to about plus or minus this (two standard errors of the sample).
+    """
+
+    key: str
+    subtask: int
+    share: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Skew:
+    """How evenly the tasks of a vertex are loaded in an epoch.
+
+    Attributes:
+        busiest: the subtask that was busy for longest.
+        busiest_ms: how long it was busy.
+        factor: that time, divided by the mean of the tasks that ran.
+        tasks: how many tasks ran.
+        heavy: the heaviest keys, the heaviest first.
+    """
+
+    program: str
+    vertex: int
+    busiest: int
+    busiest_ms: int
+    factor: float
+    tasks: int
+    heavy: list[HeavyKey] = field(default_factory=list)
+
+
+# So many keys of a vertex are named, each with at least this share of its records.
+_LEAST = 0.02
+_NAMED = 5
+
+
+def skew_of(epoch: EpochRun) -> list[Skew]:
+    """Return for each vertex of an epoch whose tasks are known how evenly they are loaded."""
+    groups: dict[tuple[str, int], list[TaskRun]] = defaultdict(list)
+    for task in epoch.tasks:
+        groups[task.program, task.vertex].append(task)
+    return [_skew(*place, tasks) for place, tasks in sorted(groups.items())]
+
+
+def _skew(program: str, vertex: int, tasks: list[TaskRun]) -> Skew:
+    busiest = max(tasks, key=lambda task: (task.busy_ms, -task.subtask))
+    mean = sum(task.busy_ms for task in tasks) / len(tasks)
+    records = sum(task.records_in for task in tasks)
+    # A key has at most all records of its task.
+    least = max(1, _LEAST * records)
+    heavy = [each for task in tasks if task.records_in >= least for each in _heavy_keys(task, records)]
+    heavy.sort(key=lambda each: -each.share)
+    factor = busiest.busy_ms / mean if mean else 1.0
+    return Skew(program, vertex, busiest.subtask, busiest.busy_ms, factor, len(tasks), heavy[:_NAMED])
+
+
+def _heavy_keys(task: TaskRun, records: int) -> list[HeavyKey]:
+    """Return the keys of a task with a large share of all records of its vertex."""
+    if task.key_sample is None:
+        return []
+    size, named = task.key_sample
+    weight = task.records_in / records
+    found: list[HeavyKey] = []
+    for key, count in named:
+        share = count / size
+        if share * weight >= _LEAST:
+            found.append(HeavyKey(key, task.subtask, share * weight, 2 * sqrt(share * (1 - share) / size) * weight))
+    return found

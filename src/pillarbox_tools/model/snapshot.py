@@ -1,0 +1,336 @@
+"""What is known of a query at a moment: plain data, which is written and read as JSON.
+
+Times are milliseconds; points in time are epoch milliseconds. None is "not known".
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pillarbox._reports.failure import Failure
+from pillarbox._reports.plan import Plan
+
+T = TypeVar("T")
+
+#: Of the JSON of a snapshot, in a bundle and in the history. Fields are only added.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SourceProgress:
+    """What a query read of one of Spark's sources in an epoch.
+
+    Attributes:
+        description: the source, in Spark's words.
+        rows: how many rows it read.
+        rows_per_second: how many rows it processed in a second.
+        start: the offsets that it read from, and ``end``: up to these; JSON as Spark writes it.
+        latest: the newest offsets of the source.
+        metrics: what the source says of itself, such as Kafka's ``maxOffsetsBehindLatest``.
+    """
+
+    description: str
+    rows: int
+    rows_per_second: float
+    start: Any = None
+    end: Any = None
+    latest: Any = None
+    metrics: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """A task in an epoch: a part of its report (``TaskReport`` says what the fields are)."""
+
+    program: str
+    vertex: int
+    subtask: int
+    started: int
+    busy_ms: int
+    idle_ms: int
+    back_pressured_ms: int
+    state_ms: int
+    records_in: int
+    records_out: int
+    watermark: int | None = None
+    held_by: list[int] | None = None
+    event_times: list[Any] | None = None
+    key_sample: list[Any] | None = None
+    keys: int | None = None
+    timers: int | None = None
+    next_wake_up: int | None = None
+    state_bytes: int | None = None
+    host: str | None = None
+    process: int | None = None
+    process_bytes: int | None = None
+    process_tasks: int | None = None
+    attempt: int | None = None
+    versions: dict[str, str] | None = None
+    private_bytes: int | None = None
+    executor: int | None = None
+    memory_limit: int | None = None
+    home_restarts: int = 0
+    home_cold_starts: int = 0
+    home_adoptions: int = 0
+    fallback: str | None = None
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it is a task before the first shuffle, which has neither state nor timers."""
+        return self.timers is None
+
+    @property
+    def total_ms(self) -> int:
+        """How long it took."""
+        return self.busy_ms + self.idle_ms + self.back_pressured_ms + self.state_ms
+
+
+@dataclass(frozen=True)
+class VertexRun:
+    """All tasks of a vertex in an epoch, added up (``OperatorReport`` says what the fields are).
+
+    Attributes:
+        began: when the first of its tasks began, and ``ended``: when the last one was done.
+        busiest_ms: the time that the busiest task was busy, and ``busiest``: its subtask.
+        operators: for each operator of the chain, how many records came in and went out.
+    """
+
+    program: str
+    vertex: int
+    tasks: int
+    began: int
+    ended: int
+    records_in: int
+    records_out: int
+    bytes_out: int
+    busy_ms: int
+    idle_ms: int
+    back_pressured_ms: int
+    state_ms: int
+    busiest: int
+    busiest_ms: int
+    operators: list[list[int]]
+    counters: dict[str, int] = field(default_factory=dict)
+    gauges: dict[str, list[float]] = field(default_factory=dict)
+    watermark: int | None = None
+    keys: int | None = None
+    timers: int | None = None
+    next_wake_up: int | None = None
+    unfinished: int = 0
+    state_bytes: int | None = None
+    state_bytes_written: int | None = None
+    rate_limited_ms: int | None = None
+    repeated: int = 0
+    home_restarts: int = 0
+    home_cold_starts: int = 0
+    home_adoptions: int = 0
+    fallbacks: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EpochRun:
+    """An epoch that was committed.
+
+    Attributes:
+        number: Spark's batch id.
+        began: when its trigger began.
+        duration: how long the trigger took.
+        parts: how long Spark's parts of it took, by Spark's names (``addBatch`` has the tasks).
+        rows: how many rows came in.
+        sources: what was read of each source.
+        vertices: each vertex that had tasks.
+        tasks: each task; only the newest epochs have them.
+        state_commit: how long Spark's state stores took to commit, all partitions together.
+        output_rows: how many rows the sink says that it has written; None: it does not say.
+    """
+
+    number: int
+    began: int
+    duration: int
+    parts: dict[str, int]
+    rows: int
+    sources: list[SourceProgress] = field(default_factory=list)
+    vertices: list[VertexRun] = field(default_factory=list)
+    tasks: list[TaskRun] = field(default_factory=list)
+    state_commit: int | None = None
+    output_rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of Spark's that belongs to the running epoch."""
+
+    number: int
+    name: str
+    tasks: int
+    active: int
+    completed: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Epochs of a stretch of time, added up, as the history keeps them.
+
+    Attributes:
+        at: when it ended; it has the epochs that ended since the moment before.
+        epochs: how many there were; ``first`` and ``last``: their numbers.
+        duration: how long they took together, and ``longest``: the longest one.
+        state_bytes: the size of the state of each vertex at the end, by uid, and ``keys``: its keys.
+        lag: the time of the newest epoch minus the lowest watermark.
+        process_bytes: the resident memory of the fullest worker process.
+        home_restarts: homes that were started again.
+        fallbacks: how many tasks ran in Python workers of Spark's although they should have homes.
+    """
+
+    at: int
+    epochs: int
+    first: int
+    last: int
+    rows: int
+    duration: int
+    longest: int
+    busy_ms: int = 0
+    back_pressured_ms: int = 0
+    state_bytes: dict[str, int] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)
+    timers: int = 0
+    lag: int | None = None
+    counters: dict[str, int] = field(default_factory=dict)
+    repeated: int = 0
+    process_bytes: int | None = None
+    home_restarts: int = 0
+    fallbacks: int = 0
+
+
+@dataclass(frozen=True)
+class ExecutorRun:
+    """The tasks of a query in one executor, as they reported last.
+
+    Attributes:
+        executor: the process of its JVM; None: it is not known.
+        homes: how many processes are homes, and ``workers``: in how many Python workers of Spark's tasks ran.
+        home_bytes: the memory of its homes together, without what they share, and ``worker_bytes``: of these workers.
+        state_bytes: the approximate size of the state when it is written, and ``keys``: its keys.
+        limit: bytes that all processes of its container may use; None: there is no limit, or it is not known.
+    """
+
+    host: str
+    executor: int | None
+    homes: int
+    workers: int
+    home_bytes: int | None
+    worker_bytes: int | None
+    state_bytes: int
+    keys: int
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a query, from a start to its end.
+
+    Attributes:
+        id: Spark's ``runId``.
+        began: when it was started, and ``ended``: when it ended.
+        status: ``running``, ``stopped`` or ``failed``.
+        settings: what was set for it, with secrets masked; ``versions``: of Python, Spark and the like in the driver.
+        worker_versions: of Python and packages in workers: each combination that tasks have told, up to a few.
+        executors: those in which tasks of it live.
+        moments: its epochs, added up by the minute.
+        failures: why it ended, if it failed, and what else went wrong.
+    """
+
+    id: str
+    began: int
+    ended: int | None = None
+    status: str = "running"
+    settings: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    worker_versions: list[dict[str, str]] = field(default_factory=list)
+    executors: list[ExecutorRun] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that is known of a query.
+
+    Attributes:
+        id: Spark's id of the query, which it keeps over restarts; ``name``: the name that the user gave it.
+        checkpoint: its checkpoint location; empty: it has none that lasts.
+        at: when this was known.
+        is_live: whether the driver of the query tells it; else it was read from the history.
+        plan: of its programs; None: nobody has told.
+        run: the running run, or the last one.
+        earlier: the runs before it, the newest first.
+        epochs: its newest epochs, the oldest first.
+        missing: what is not known, as messages for people.
+        state_sizes: about how many bytes each state takes, by uid and name; only in a bundle, for which all is read.
+    """
+
+    id: str
+    name: str
+    checkpoint: str
+    at: int
+    is_live: bool
+    plan: Plan | None
+    run: Run
+    earlier: list[Run] = field(default_factory=list)
+    epochs: list[EpochRun] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    state_sizes: dict[str, dict[str, int]] = field(default_factory=dict)
+    format: int = FORMAT
+
+    @property
+    def newest(self) -> EpochRun | None:
+        """The newest epoch; None: there is none yet."""
+        return self.epochs[-1] if self.epochs else None
+
+
+def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
+    """Return how many rows came in a second of epochs, all together; None: they took no time."""
+    took = sum(each.duration for each in epochs)
+    return 1000 * sum(each.rows for each in epochs) / took if took else None
+
+
+def read(kind: type[T], value: Any) -> T:
+    """Return the value of a class of this module that ``dataclasses.asdict`` and JSON have made plain data of.
+
+    Fields that this version does not know are left out, those that a former one did not know have their defaults.
+
+    Raises:
+        TypeError: a field without a default is missing, or a value is of another kind.
+    """
+    return _read(kind, value)  # type: ignore[no-any-return]
+
+
+def _read(kind: Any, value: Any) -> Any:
+    if kind is Any:
+        return value
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return None if value is None else _read(next(each for each in arguments if each is not type(None)), value)
+    if origin in (list, dict) and not isinstance(value, origin):
+        raise TypeError(f"a {origin.__name__} is not {type(value).__name__}")
+    if origin is list:
+        return [_read(arguments[0], each) for each in value]
+    if origin is dict:
+        return {name: _read(arguments[1], each) for name, each in value.items()}
+    if isinstance(kind, type) and is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{kind.__name__} is not {type(value).__name__}")
+        hints = _hints(kind)
+        return kind(**{name: _read(hints[name], each) for name, each in value.items() if name in hints})
+    return value
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind)}

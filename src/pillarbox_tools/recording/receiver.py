@@ -1,0 +1,113 @@
+"""The driver's side of a recording: takes what the recorded task sends, and tells other tasks of their clocks."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pillarbox._errors import ConfigurationError
+from pillarbox._runtime.spark.tasks.channel import Channel, LostError
+from pillarbox_tools.recording.recorded import Part
+
+_HELLO_SECONDS = 30.0
+
+
+class Receiver:
+    """Listens in a thread of its own, and talks to each worker that knows the token in another.
+
+    Args:
+        host: the address to listen on, which workers can reach.
+        place: the file for the input.
+        limit: how large the input may be (bytes).
+        clocks: the logs of clocks of other tasks, by vertex and subtask.
+
+    Attributes:
+        port: where it listens, and ``token``: what a worker has to say.
+        facts: what the task told of itself, and ``end``: what it told at the end of its input.
+        state: the chunks of its log; ``bytes``: the size of its input.
+        error: what went wrong; None: nothing did.
+    """
+
+    def __init__(self, host: str, place: Path, limit: int, clocks: Mapping[tuple[int, int], bytes]) -> None:
+        self._socket = socket.create_server((host, 0))
+        self._socket.settimeout(None)  # whatever default the user's program has set
+        self.port: int = self._socket.getsockname()[1]
+        self.token: str = secrets.token_hex(16)
+        self._place = place
+        self._limit = limit
+        self._clocks = clocks
+        self.facts: dict[str, Any] = {}
+        self.end: dict[str, Any] = {}
+        self.state: dict[int, bytes] = {}
+        self.bytes: int = 0
+        self.error: Exception | None = None
+        self._done = threading.Event()
+        self._connections: list[Channel] = []
+        threading.Thread(target=self._serve, name="pillarbox recording", daemon=True).start()
+
+    def is_done(self, timeout: float) -> bool:
+        """Return whether it has all, or something went wrong; wait for that for a time (seconds)."""
+        return self._done.wait(timeout)
+
+    def close(self) -> None:
+        """Let the worker go, and listen no more."""
+        self._socket.close()
+        for each in self._connections:
+            each.cut()
+
+    def _serve(self) -> None:
+        while not self._done.is_set():
+            try:
+                connected, _ = self._socket.accept()
+            except OSError:  # it was closed
+                return
+            worker = Channel(connected)
+            self._connections.append(worker)
+            threading.Thread(target=self._talk, args=(worker,), name="pillarbox recording", daemon=True).start()
+
+    def _talk(self, worker: Channel) -> None:
+        try:
+            worker.set_timeout(_HELLO_SECONDS)
+            if not hmac.compare_digest(worker.receive_bytes(most=len(self.token)), self.token.encode()):
+                worker.close()
+                return
+            part, content = worker.receive()
+            if part is Part.CLOCK:
+                worker.send(self._clocks.get(content, b""))
+                return
+            worker.set_timeout(None)
+            self._take(worker, content)
+        except LostError:
+            worker.close()  # the attempt failed; Spark may try again
+        except Exception as error:
+            self.error = error
+            self._done.set()
+
+    def _take(self, worker: Channel, facts: dict[str, Any]) -> None:
+        self.facts, self.state, self.bytes = facts, {}, 0
+        with self._place.open("wb") as file:
+            while True:
+                part, content = worker.receive()
+                if part is Part.CHUNK:
+                    number, chunk = content
+                    self.state[number] = chunk
+                elif part is Part.PORTION:
+                    self.bytes += len(content)
+                    if self.bytes > self._limit:
+                        raise ConfigurationError(
+                            f"the input of the task has more than {self._limit:,} bytes, and a recording is never cut:"
+                            " raise the limit: limit=... of record(), --limit of 'pillarbox record'"
+                        )
+                    file.write(content)
+                elif part is Part.END:
+                    self.end = content
+                    break
+                else:
+                    raise AssertionError(f"a worker has sent a message with the part {part}")
+        self._done.set()
+        worker.send(None)

@@ -1,0 +1,171 @@
+"""A recording: a folder with all that a task had in an epoch.
+
+- ``recording.json``: what it is of, in plain data;
+- ``program``: the vertex, pickled; ``state``: the chunks of the task's log before the epoch, and ``state-after``: those
+  after it, if the epoch was committed;
+- ``input``: the portions of the input, one pickle after the other: lists of buffers; of a source, Arrow batches.
+
+To replay a recording runs code from it: take recordings only from people whose programs you would run.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pillarbox
+from pillarbox._errors import ConfigurationError, advice_on_version, describe
+from pillarbox._graph.layout import Layout
+from pillarbox._reports.failure import Failure
+from pillarbox._runtime.shipping import ShippedVertex
+
+FORMAT = 1
+_FACTS, _PROGRAM, _STATE, _AFTER, _INPUT = "recording.json", "program", "state", "state-after", "input"
+
+
+@dataclass(frozen=True)
+class RecordingFacts:
+    """What a recording is of.
+
+    Attributes:
+        checkpoint: of the query; ``epoch``: Spark's number of the epoch.
+        number: the number of the vertex.
+        uid: the uid of its first operator that has one, and ``name``: the names of its operators.
+        subtask: which of its subtasks; of a source, the partition.
+        level: 0: it is a source.
+        layout: the numbers of the program's layout in the checkpoint.
+        time: the time of the epoch (epoch ms).
+        clock: what the task's clock showed, as the text of a clock log; None: it is not known.
+        is_last: whether event time ended in it.
+        is_pickled: of a source, whether its rows are records of a collection.
+        failure: how the task failed; None: it is not known that it did.
+        calls: the operators of the vertex that call services.
+        doubts: what may not be as it was in the epoch, as messages for people.
+        is_masked: whether values were replaced.
+        python, pillarbox: the versions that recorded it.
+        bytes: the size of the input.
+    """
+
+    checkpoint: str
+    epoch: int
+    number: int
+    uid: str
+    name: str
+    subtask: int
+    level: int
+    layout: list[Any]
+    time: int
+    clock: str | None
+    is_last: bool = False
+    is_pickled: bool = False
+    failure: dict[str, Any] | None = None
+    calls: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    is_masked: bool = False
+    python: str = ""
+    pillarbox: str = ""
+    bytes: int = 0
+    format: int = FORMAT
+
+    @property
+    def program_layout(self) -> Layout:
+        """The layout of the program."""
+        return Layout(*self.layout)
+
+    @property
+    def noted_failure(self) -> Failure | None:
+        """How the task failed, as it was noted."""
+        return None if self.failure is None else Failure.of_facts(self.failure)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording on disk.
+
+    Attributes:
+        folder: where it is.
+        facts: what it is of.
+        shipped: the vertex.
+        state: the chunks of the log before the epoch, by number.
+        after: the chunks after it; None: the epoch was not committed, or its state no longer existed.
+    """
+
+    folder: Path
+    facts: RecordingFacts
+    shipped: ShippedVertex
+    state: dict[int, bytes]
+    after: dict[int, bytes] | None
+
+    def portions(self) -> Iterator[Any]:
+        """Yield the portions of the input."""
+        return portions_of(self.folder)
+
+
+def write_recording(
+    folder: Path, facts: RecordingFacts, shipped: bytes, state: dict[int, bytes], after: dict[int, bytes] | None
+) -> None:
+    """Write a recording into the folder that has its input.
+
+    Args:
+        shipped: the vertex, pickled.
+    """
+    (folder / _PROGRAM).write_bytes(shipped)
+    (folder / _STATE).write_bytes(pickle.dumps(state))
+    if after is not None:
+        (folder / _AFTER).write_bytes(pickle.dumps(after))
+    known = {**asdict(facts), "python": platform.python_version(), "pillarbox": pillarbox.__version__}
+    (folder / _FACTS).write_text(json.dumps(known, indent=1))
+
+
+def input_of(folder: Path) -> Path:
+    """Return the file with the input of a recording."""
+    return folder / _INPUT
+
+
+def portions_of(folder: Path) -> Iterator[Any]:
+    """Yield the portions of the input in the folder of a recording."""
+    with input_of(folder).open("rb") as file:
+        while True:
+            try:
+                yield pickle.load(file)
+            except EOFError:
+                return
+
+
+def read_recording(folder: Path) -> Recording:
+    """Return a recording.
+
+    Raises:
+        ConfigurationError: it is none, or this Python or pillarbox cannot replay it.
+    """
+    try:
+        found = json.loads((folder / _FACTS).read_text())
+        if found["format"] != FORMAT:
+            raise ConfigurationError(
+                f"recording {folder} has format {found['format']}, this version of pillarbox reads format {FORMAT}:"
+                f" {advice_on_version(found['format'], FORMAT)}"
+            )
+        facts = RecordingFacts(**found)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"{folder} is no recording: {describe(error)}") from error
+    minor, mine = (version.split(".")[:2] for version in (facts.python, platform.python_version()))
+    if minor != mine:
+        raise ConfigurationError(
+            f"recording {folder} was made with Python {facts.python}, and this is Python {platform.python_version()}:"
+            f" its functions can only be read by Python {'.'.join(minor)}"
+        )
+    size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
+    if size != facts.bytes:
+        raise ConfigurationError(f"{folder} is damaged: its input has {size:,} of {facts.bytes:,} bytes")
+    try:
+        state = pickle.loads((folder / _STATE).read_bytes())
+        after = pickle.loads((folder / _AFTER).read_bytes()) if (folder / _AFTER).exists() else None
+        shipped = pickle.loads((folder / _PROGRAM).read_bytes())
+    except (OSError, EOFError, pickle.UnpicklingError) as error:
+        raise ConfigurationError(f"{folder} is damaged: {describe(error)}") from error
+    return Recording(folder, facts, shipped, state, after)

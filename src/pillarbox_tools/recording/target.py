@@ -1,0 +1,163 @@
+"""Which task is recorded, and what is known of it: from the program's plan, the checkpoint and the history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pillarbox._elements import edge_of_channel
+from pillarbox._errors import ProgramError, is_count, shorten
+from pillarbox._reports.failure import Failure
+from pillarbox._reports.plan import Plan, PlanVertex
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.state import CheckpointState
+from pillarbox._runtime.spark.plan.registry import PlannedProgram, vertex_with
+from pillarbox._runtime.spark.reading.key_life import keys_of_text
+from pillarbox._runtime.spark.reading.state_reader import operator_with
+from pillarbox._state.keys.key_groups import subtask_of_key
+from pillarbox._task.vertex import sender_of_edge
+from pillarbox_tools.model.snapshot import EpochRun, Snapshot
+from pillarbox_tools.watching.history import read_history
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Target(NamedTuple):
+    """A task of an epoch.
+
+    Attributes:
+        program: its program, and ``vertex``: its vertex.
+        subtask: which of the vertex's subtasks; of a source, the partition.
+        epoch: the number of the micro-batch.
+        failure: how it failed; None: it is not known that it did.
+        known: what the history has of the epoch; None: nothing.
+    """
+
+    program: PlannedProgram
+    vertex: PlanVertex
+    subtask: int
+    epoch: int
+    failure: Failure | None
+    known: EpochRun | None
+
+    @property
+    def _plan(self) -> Plan:
+        plan = None if self.program.facts is None else self.program.facts.plan
+        assert plan is not None, "the vertex was found in it"
+        return plan
+
+    @property
+    def uid(self) -> str:
+        """The uid of one of its operators, if possible of one that no other vertex has; empty: none has a uid."""
+        others = {
+            each.uid
+            for vertex in self._plan.vertices
+            if (vertex.program, vertex.number) != (self.vertex.program, self.vertex.number)
+            for each in vertex.operators
+        }
+        own = [each.uid for each in self.vertex.operators if each.uid]
+        return next((uid for uid in own if uid not in others), own[0] if own else "")
+
+    @property
+    def earlier(self) -> list[int]:
+        """The vertices that it gets records from."""
+        return self._plan.before(self.vertex.program, self.vertex.number)
+
+    @property
+    def sources(self) -> list[int]:
+        """The sources that it gets records from without another vertex between."""
+        program, plan = self.vertex.program, self._plan
+        sources = {each.number for each in plan.vertices if each.program == program and each.level == 0}
+        mine = (program, self.vertex.number)
+        return [each.sender for each in plan.edges if (each.program, each.receiver) == mine and each.sender in sources]
+
+
+def find_target(
+    spark: SparkSession,
+    checkpoint: str,
+    planned: Sequence[PlannedProgram],
+    epoch: int | None,
+    uid: str | None,
+    subtask: int | None,
+    key: str | None,
+) -> Target:
+    """Return the task to record; it takes the arguments of ``record``.
+
+    Raises:
+        ProgramError: there is no such task.
+    """
+    notes = Checkpoint(spark, checkpoint)
+    history = read_history(spark, checkpoint)
+    failure = _failure(history, uid)
+    if epoch is None:
+        known = None if failure is None else failure.epoch
+        epoch = notes.last_committed + 1 if known is None and notes.is_interrupted else known
+        epoch = notes.last_committed if epoch is None else epoch
+    elif not is_count(epoch, 0):
+        raise ProgramError(f"record(): an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
+    of_failure = failure if failure is not None and failure.epoch == epoch else None
+    number: int | None = None
+    if uid is None and of_failure is not None:
+        uid, number = of_failure.uid, of_failure.vertex
+    if uid is None:
+        raise ProgramError(
+            f"checkpoint {checkpoint}: no failure of epoch {epoch} is known, so say which task to record: uid, and"
+            " subtask or key"
+        )
+    program, vertex = vertex_with(planned, uid, number)
+    if key is not None:
+        subtask = _subtask_of(spark, checkpoint, vertex.uid, key)
+    elif subtask is None and of_failure is not None and of_failure.uid in [each.uid for each in vertex.operators]:
+        subtask = of_failure.subtask
+    if subtask is None:
+        raise ProgramError(f"record(): say which subtask of {uid!r} to record: subtask=..., or key=...")
+    if of_failure is not None and of_failure.subtask != subtask:
+        of_failure = None
+    ran = next((each for snapshot in history for each in snapshot.epochs if each.number == epoch), None)
+    return Target(program, vertex, subtask, epoch, of_failure, ran)
+
+
+def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
+    if not history or not history[0].run.failures:
+        return None
+    newest = history[0].run.failures[-1]
+    return newest if uid is None or newest.uid == uid else None
+
+
+def _subtask_of(spark: SparkSession, checkpoint: str, uid: str, text: str) -> int:
+    files = CheckpointState(spark, checkpoint)
+    _, heads = operator_with(files, uid)
+    head = next(iter(heads.values()))
+    key = keys_of_text(text)[-1]
+    return subtask_of_key(key, head.max_parallelism, head.parallelism)
+
+
+def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
+    """Return what differs in the sources from when the epoch ran, as far as the history tells.
+
+    Args:
+        end: what the task has told of its input.
+    """
+    epoch = target.known
+    if epoch is None:
+        return []
+    program, mine = target.vertex.program, (target.vertex.number, target.subtask)
+    if "rows" in end:
+        before = [
+            task.records_in for task in epoch.tasks if (task.program, task.vertex, task.subtask) == (program, *mine)
+        ]
+        return [
+            f"partition {target.subtask} of the source had {then:,} records then, and {end['rows']:,} when it was read"
+            " again"
+            for then in before[:1]
+            if then != end["rows"]
+        ]
+    channels = Counter(sender_of_edge(edge_of_channel(channel)) for channel in end["channels"])
+    return [
+        f"the source had {vertex.tasks:,} partitions then, and {channels[vertex.vertex]:,} when it was read again, so"
+        " records may have come in another order"
+        for vertex in epoch.vertices
+        if vertex.program == program and vertex.vertex in target.sources and channels[vertex.vertex] != vertex.tasks
+    ]

@@ -1,0 +1,236 @@
+"""Running a recording again, in this process: no Spark, no Java, and no calls unless they are asked for."""
+
+from __future__ import annotations
+
+import bdb
+import pdb
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._errors import causes_of, shorten
+from pillarbox._reports.failure import Attempt, Failure
+from pillarbox._runtime.failures import located
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._task.stream_task import StreamTask
+from pillarbox._time.clock_log import ClockLog
+from pillarbox._tracebacks import is_user_code
+from pillarbox_tools.recording.recording import Recording
+from pillarbox_tools.replay.outside import outside_calls, settled
+from pillarbox_tools.replay.rerun import Rerun
+from pillarbox_tools.replay.states import Difference, compare_logs
+from pillarbox_tools.replay.unanswered import UnansweredError
+
+
+@dataclass
+class Replay:
+    """What a replay did.
+
+    Attributes:
+        records: how many records the task's input had, up to the end or the failure.
+        sent: how many records it sent.
+        failure: how it failed; None: it did not.
+        error: the error that ended it.
+        differs: in what it is not as it was recorded; empty: it is the same.
+        state: differences between the state after it and the state in the checkpoint; None: they were not compared.
+        reasons: why it may differ, as messages for people; where it does not, there are none.
+        stopped: whether it stopped before a record that was asked for, or in the debugger.
+        unanswered: the message that says at which calls of a service it stopped; None: it did not.
+    """
+
+    records: int = 0
+    sent: int = 0
+    failure: Failure | None = None
+    error: BaseException | None = None
+    differs: list[str] = field(default_factory=list)
+    state: list[Difference] | None = None
+    reasons: list[str] = field(default_factory=list)
+    stopped: bool = False
+    unanswered: str | None = None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing is known that differs from what was recorded."""
+        return not self.differs and not self.state
+
+
+class _StopError(Exception):
+    """The replay has reached the record before which it is to stop."""
+
+
+def replay(
+    recording: Recording,
+    *,
+    at: int | None = None,
+    debug: bool = False,
+    diff: bool = False,
+    allow_calls: bool = False,
+    seed: int | None = None,
+    clock: int | None = None,
+) -> Replay:
+    """Run a recorded task again, up to its failure or to its end.
+
+    Args:
+        at: stop before this record of the input, counted from 1.
+        debug: open Python's debugger at that record, or at the record that failed. If it is not known which one did, as
+            in a timer or a later operator of the task, the debugger opens where the exception was raised.
+        diff: compare the state after it with the state that the checkpoint had, or the failure with the noted one.
+        allow_calls: make the calls of asynchronous operators; else the task stops at the first one.
+        seed: of the random numbers that user code draws; None: they are others each time.
+        clock: what the clock of the task and of user code shows all the time (epoch ms); None: the task's shows what it
+            showed then, and user code sees the time of now.
+    """
+    noted = recording.facts.noted_failure
+    stop = at if at is not None else noted.number if debug and noted is not None else None
+    with settled(seed, clock):
+        found = _run(recording, clock, stop, allow_calls=allow_calls, debug=debug, diff=diff)
+    if not found.is_same and found.unanswered is None:
+        calls: list[str] = []
+        with settled(seed, clock):
+            _run(recording, clock, None, allow_calls=allow_calls, calls=calls)
+        found.reasons += [f"it calls {call}" for call in calls]
+        found.reasons += _reasons(recording, clock)
+    return found
+
+
+def _run(
+    recording: Recording,
+    clock: int | None,
+    stop: int | None,
+    *,
+    allow_calls: bool,
+    debug: bool = False,
+    diff: bool = False,
+    calls: list[str] | None = None,
+) -> Replay:
+    """Run the task once.
+
+    Args:
+        stop: stop before this record.
+        calls: gets the calls of user code that may give something else each time.
+    """
+    found, facts = Replay(), recording.facts
+    look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else outside_calls()
+    with look as seen:
+        rerun = Rerun(recording, clock=clock, allow_calls=allow_calls)
+        if stop is not None:
+            _stop_at(rerun.task, stop, debug=debug)
+        try:
+            for buffers in rerun.run():
+                found.sent += sum(len(records) for _, records in rerun.outputs(buffers))
+        except BaseException as error:
+            unanswered = next((each for each in causes_of(error) if isinstance(each, UnansweredError)), None)
+            if unanswered is not None:
+                found.unanswered = str(unanswered)
+            elif any(isinstance(each, (_StopError, bdb.BdbQuit)) for each in causes_of(error)):
+                found.stopped = True
+            elif isinstance(error, Exception):
+                found.error = located(error, facts.name, facts.subtask)
+                if debug and stop is None:
+                    _look_back(found.error)
+                found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
+            else:
+                raise
+        finally:
+            rerun.task.cancel()
+    if calls is not None:
+        calls += seen
+    found.records = rerun.task.metrics.records_in
+    if diff and found.unanswered is not None:
+        found.differs.append("it stopped at calls of a service, so nothing can be compared")
+    elif diff and not found.stopped:
+        _compare(recording, found, rerun.store)
+    return found
+
+
+def _stop_at(task: StreamTask, number: int, *, debug: bool) -> None:
+    """Have a task stop before a record of its input, or enter the debugger there."""
+    for place in task.chain.head.inputs:
+        _wrap(task, place, number, debug=debug)
+
+
+def _wrap(task: StreamTask, place: Any, number: int, *, debug: bool) -> None:
+    process = place.process_records
+
+    def stopping(records: Records) -> None:
+        # The task counts a run before it hands it on.
+        first = task.metrics.records_in - len(records) + 1
+        offset = number - first
+        if not 0 <= offset < len(records):
+            process(records)
+            return
+        if offset:
+            process(records.slice(0, offset))
+        if not debug:
+            raise _StopError
+        rest = records.slice(offset, len(records))
+        task.metrics.run = len(rest)
+        debugger = _Debugger()
+        for function in _user_functions(task):
+            code = function.__code__
+            debugger.set_break(code.co_filename, code.co_firstlineno + 1)
+        debugger.runcall(process, rest)
+
+    place.process_records = stopping
+
+
+class _Debugger(pdb.Pdb):
+    """Stops in the user's code alone: to step out of that is to continue."""
+
+    def user_line(self, frame: FrameType) -> None:
+        if is_user_code(frame.f_code.co_filename):
+            super().user_line(frame)
+        else:
+            self.set_continue()
+
+
+def _look_back(error: BaseException) -> None:
+    """Open the debugger where user code raised the cause of a located error, whose tracebacks have its frames alone."""
+    raised = [each.__traceback__ for each in causes_of(error) if each.__traceback__ is not None]
+    if raised:
+        pdb.post_mortem(raised[-1])
+
+
+def _user_functions(task: StreamTask) -> Iterator[Any]:
+    """Yield the user's functions in a task, which have code that a debugger can stop in."""
+    for operator in task.chain.operators:
+        call = getattr(operator, "call", None)
+        function = getattr(call, "__func__", call)
+        if hasattr(function, "__code__"):
+            yield function
+
+
+def _compare(recording: Recording, found: Replay, store: MemoryChunkStore) -> None:
+    noted = recording.facts.noted_failure
+    if noted is not None:
+        mine = found.failure
+        if mine is None:
+            found.differs.append("the task failed then, and has not failed now")
+            return
+        for name in ("error", "cause", "uid", "key", "record", "number"):
+            then, now = getattr(noted, name), getattr(mine, name)
+            if then != now and not (recording.facts.is_masked and name in ("key", "record")):
+                found.differs.append(f"{name} was {shorten(then)}, and is {shorten(now)}")
+        return
+    if found.failure is not None:
+        found.differs.append("the task did not fail then, and has failed now")
+    elif recording.facts.level and recording.after is not None:
+        after = MemoryChunkStore()
+        after.chunks = dict(recording.after)
+        found.state = compare_logs(after, store, recording.facts.subtask)
+
+
+def _reasons(recording: Recording, clock: int | None) -> list[str]:
+    """Return what else than calls of user code may make a difference."""
+    facts = recording.facts
+    found = list(facts.doubts)
+    if clock is not None:
+        found.append("--clock lets the task's clock stand still")
+    elif facts.clock is None:
+        found.append("what the task's clock showed in the epoch is not known, so it stood still at the epoch's time")
+    elif not ClockLog.of_text(facts.clock).is_whole:
+        found.append("only the first 4,096 changes of the task's clock in the epoch are known; then it stood still")
+    return found

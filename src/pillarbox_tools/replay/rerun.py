@@ -1,0 +1,134 @@
+"""A recorded task that is made again, to run in this process: no Spark, no Java."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pillarbox._elements import (
+    ArrowRecords,
+    Buffer,
+    Records,
+    channel_code,
+    decode,
+    edge_of_channel,
+    pickled_records,
+    subtask_of_channel,
+)
+from pillarbox._errors import ConfigurationError
+from pillarbox._graph.layout import lay_out
+from pillarbox._operators.frame.rates import RateScope
+from pillarbox._operators.frame.shared_resources import SharedResources
+from pillarbox._rows import batch_from_bytes
+from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._state.chunks.store import MemoryChunkStore
+from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
+from pillarbox._task.source_stream_task import SourceStreamTask
+from pillarbox._task.stream_task import StreamTask
+from pillarbox._task.vertex import REPORT_TARGET, Vertex
+from pillarbox._time.clock_log import ClockLog, ReplayedClock
+from pillarbox_tools.recording.recording import Recording
+from pillarbox_tools.replay.unanswered import without_calls
+
+
+class Rerun:
+    """A recorded task, ready to run once.
+
+    Args:
+        shipped: the vertex; None: the recorded one.
+        clock: what its clock shows all the time (epoch ms); None: what it showed then.
+        allow_calls: whether operators that call services do so; else they stop the task.
+
+    Attributes:
+        vertex: what it runs.
+        task: the task, at the state before the epoch.
+        store: its log: after the run, that after the epoch.
+
+    Raises:
+        ConfigurationError: the vertex has other inputs than the recorded task.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        shipped: ShippedVertex | None = None,
+        clock: int | None = None,
+        *,
+        allow_calls: bool = False,
+    ) -> None:
+        facts = recording.facts
+        self._recording = recording
+        self.vertex: Vertex = _laid_out(recording, shipped or recording.shipped)
+        if not allow_calls:
+            without_calls(self.vertex)
+        self._edges = {} if shipped is None else _edges(recording, self.vertex)
+        # The place of each edge among the edges, by the code of a receiver and its own number.
+        self._places = {(code, edge.id): place for place, edge in enumerate(self.vertex.edges) for code in edge.targets}
+        self.vertex.rate_scope, self.vertex.shared = RateScope(), SharedResources()
+        self.store: MemoryChunkStore = MemoryChunkStore()
+        self.store.chunks = dict(recording.state)
+        log = ClockLog() if clock is not None or facts.clock is None else ClockLog.of_text(facts.clock)
+        shown = ReplayedClock(log, facts.time if clock is None else clock, is_same_code=shipped is None)
+        self.task: StreamTask
+        if facts.level == 0:
+            self.task = source = SourceStreamTask(self.vertex, facts.subtask, clock=shown)
+            source.restore()
+        else:
+            self.task = task = MultipleInputStreamTask(self.vertex, facts.subtask, clock=shown)
+            task.restore(self.store)
+
+    def run(self, portions: Iterable[Any] | None = None) -> Iterator[list[Buffer]]:
+        """Run the epoch; yield its output, in parts.
+
+        Args:
+            portions: its input: runs of records of a source, or lists of buffers; None: the recorded one.
+        """
+        facts, task = self._recording.facts, self.task
+        given = self.input() if portions is None else portions
+        if isinstance(task, SourceStreamTask):
+            return task.run_epoch(given, subtask=facts.subtask, checkpoint_id=facts.epoch, bounded=facts.is_last)
+        assert isinstance(task, MultipleInputStreamTask)
+        return task.run_epoch(given, self.store, facts.time, last=facts.is_last)
+
+    def input(self) -> Iterator[Any]:
+        """Yield the recorded input, as :meth:`run` takes it."""
+        if self._recording.facts.level == 0:
+            batches = map(batch_from_bytes, self._recording.portions())
+            return map(pickled_records if self._recording.facts.is_pickled else ArrowRecords, batches)
+        return ([self._renumbered(Buffer(*each)) for each in portion] for portion in self._recording.portions())
+
+    def _renumbered(self, buffer: Buffer) -> Buffer:
+        """Return a buffer with the number that its edge has in another program."""
+        edge = edge_of_channel(buffer.channel)
+        if self._edges.get(edge, edge) == edge:
+            return buffer
+        return buffer._replace(channel=channel_code(self._edges[edge], subtask_of_channel(buffer.channel)))
+
+    def outputs(self, buffers: Iterable[Buffer]) -> list[tuple[int, Records]]:
+        """Return the runs of records in buffers that the task sent, each with the place of its edge among the edges."""
+        return [
+            (self._places[buffer.target, edge_of_channel(buffer.channel)], element)
+            for buffer in buffers
+            if buffer.target != REPORT_TARGET and isinstance(element := decode(buffer.payload), Records)
+        ]
+
+
+def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:
+    vertex = shipped.load()
+    lay_out(vertex, recording.facts.program_layout)
+    return vertex
+
+
+def _edges(recording: Recording, other: Vertex) -> dict[int, int]:
+    """Return for each edge into the recorded vertex the number that it has in another program.
+
+    Raises:
+        ConfigurationError: the other vertex has more inputs, or fewer.
+    """
+    mine, others = ([edge.id for edge in each.inputs] for each in (_laid_out(recording, recording.shipped), other))
+    if len(mine) != len(others):
+        raise ConfigurationError(
+            f"operator {recording.facts.uid!r} has {len(others)} inputs in the other program, and {len(mine)} in the"
+            " recording: its input cannot be handed to it"
+        )
+    return dict(zip(mine, others))

@@ -1,0 +1,93 @@
+"""A query that somebody wants to see: found by Spark's object, and followed if nobody looks after it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from pillarbox._errors import ProgramError, describe, shorten
+from pillarbox._runtime.spark.running.progress_reader import ProgressReader
+from pillarbox._runtime.spark.starting.started import StartedQuery, find
+from pillarbox_tools.watching.watched import WatchedQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+# How often the progress of a query is looked at that nobody else watches (seconds).
+_LOOK_EVERY = 1.0
+
+
+def watched_query(query: StreamingQuery, method: str, otherwise: str = "") -> WatchedQuery:
+    """Return a query as it is watched; where nobody does, a thread does from now on.
+
+    Args:
+        method: the public method that takes it.
+        otherwise: what to do with a query of another process.
+
+    Raises:
+        ProgramError: it is no query with a program of pillarbox, or another process has started it.
+    """
+    if not hasattr(query, "awaitTermination"):
+        raise ProgramError(f"{method} takes a query, as start() returned it, not {shorten(query)}")
+    started = find(query)
+    if started is None:
+        raise ProgramError(
+            f"{method} takes a query with a program of pillarbox, as start() returned it, and query {query.id} is"
+            f" none, or another process has started it{otherwise}"
+        )
+    return watched(started)
+
+
+_lock = threading.Lock()
+_watched: WeakKeyDictionary[StartedQuery, WatchedQuery] = WeakKeyDictionary()
+
+
+def watched(started: StartedQuery) -> WatchedQuery:
+    """Return a query as it is watched; a thread follows it if nobody hands on its progress. Any thread."""
+    with _lock:
+        found = _watched.get(started)
+        if found is None:
+            found = _watched[started] = WatchedQuery(started)
+            if not started.is_watched:
+                _Follower(started, found).start()
+    return found
+
+
+class _Follower(threading.Thread):
+    """Follows a query that its writer's own ``start()`` has started, whose progress nobody hands on."""
+
+    def __init__(self, started: StartedQuery, watched: WatchedQuery) -> None:
+        super().__init__(name=f"pillarbox watches query {started.query.id}", daemon=True)
+        self._started = started
+        self._query: Any = started.query
+        self._watched = watched
+        self._progress = ProgressReader(started.query)
+
+    def run(self) -> None:
+        """Follow the query to its end."""
+        failure = self._wait()
+        self._take_progress()
+        try:
+            self._watched.end(failure)
+        except Exception as error:  # its Spark is gone
+            self._watched.tell_unknown(describe(error))
+
+    def _wait(self) -> Exception | None:
+        while True:
+            try:
+                if self._query.awaitTermination(_LOOK_EVERY):
+                    return None
+            except Exception as error:
+                if not self._started.is_running:
+                    return error
+                self._watched.tell_unknown(describe(error))
+                time.sleep(_LOOK_EVERY)
+            self._take_progress()
+
+    def _take_progress(self) -> None:
+        try:
+            self._watched.take([each for each in self._progress.new() if each is not None])
+        except Exception as error:  # the next look sees what is missing
+            self._watched.tell_unknown(describe(error))

@@ -1,0 +1,129 @@
+"""The history of a checkpoint's queries: small files in ``pillarbox/history/`` of the checkpoint.
+
+The driver writes what the model knows of a run at most once a minute, and at the end of the run: each time a new file,
+after which it removes the one before. So the folder has a file for each of the last runs, each with a bounded number of
+moments and epochs; whoever reads one has all of it. Under Spark Connect nothing can be removed, so the driver writes
+only at the end. A history that cannot be written costs a query nothing: the log tells once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import describe
+from pillarbox._graph.description import json_object
+from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.files import add_file, add_line, file_names, read_lines, remove_file
+from pillarbox_tools.model.query_model import QueryModel, now_ms
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, read
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger("pillarbox")
+
+_EVERY = 60_000
+# How many runs are kept, and of a run how many epochs. Of the tasks of an epoch those that were busy for longest.
+_RUNS = 20
+_EPOCHS = 20
+_TASKS = 64
+
+
+def folder_of(checkpoint: str) -> str:
+    """Return the folder with the history of a checkpoint."""
+    return f"{checkpoint.rstrip('/')}/pillarbox/history"
+
+
+class HistoryWriter:
+    """Writes the history of one run. One thread uses it."""
+
+    def __init__(self, spark: SparkSession, checkpoint: str, model: QueryModel) -> None:
+        self._spark = spark
+        self._folder = folder_of(checkpoint)
+        self._model = model
+        self._written = 0
+        self._version = 0
+        self._next = now_ms() + _EVERY
+        # The file that holds the run; None: there is none yet.
+        self._file: str | None = None
+        self._warned = False
+
+    def write_if_due(self) -> None:
+        """Write what is new, if a minute has passed since the last time. It raises nothing."""
+        if is_classic(self._spark) and now_ms() >= self._next:
+            self.write()
+
+    def write(self, *, is_end: bool = False) -> None:
+        """Write what is new. It raises nothing.
+
+        Args:
+            is_end: whether the query has ended: its session may have ended as well, which is nothing to warn of.
+        """
+        self._next = now_ms() + _EVERY
+        version = self._model.version
+        if version == self._version:
+            return
+        try:
+            self._write(json.dumps(asdict(condensed(self._model.snapshot())), separators=(",", ":")))
+            self._version = version
+        except Exception as error:  # the query can do without
+            is_quiet = self._warned or is_end
+            (_log.debug if is_quiet else _log.warning)("history in %s: %s", self._folder, describe(error))
+            self._warned = True
+
+    def _write(self, text: str) -> None:
+        if not is_classic(self._spark):
+            add_line(self._spark, self._folder, text)
+            return
+        began, before = self._model.snapshot().run.began, self._file
+        self._written += 1
+        name = f"{began:013d}-{self._model.run_id[:8]}-{self._written:06d}.txt"
+        if before is None:
+            self._forget_old_runs()
+        add_file(self._spark, self._folder, name, f"{text}\n")
+        self._file = name
+        if before is not None:
+            remove_file(self._spark, self._folder, before)
+
+    def _forget_old_runs(self) -> None:
+        for name in sorted(file_names(self._spark, self._folder))[: -(_RUNS - 1)]:
+            remove_file(self._spark, self._folder, name)
+
+
+def condensed(snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot as the history keeps it: of one run, with fewer epochs and tasks."""
+    epochs = snapshot.epochs[-_EPOCHS:]
+    return replace(snapshot, is_live=False, earlier=[], epochs=[_condensed(each) for each in epochs])
+
+
+def _condensed(epoch: EpochRun) -> EpochRun:
+    if len(epoch.tasks) <= _TASKS:
+        return epoch
+    return replace(epoch, tasks=sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS])
+
+
+def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
+    """Return what the history of a checkpoint has of each run, the newest first, without files of other formats."""
+    newest: dict[str, Snapshot] = {}
+    for _, line in read_lines(spark, folder_of(checkpoint)):
+        found: dict[str, Any] = json_object(line)
+        if found.get("format") != FORMAT:
+            continue
+        try:
+            snapshot = read(Snapshot, found)
+        except (TypeError, ValueError, StopIteration) as error:  # half of one
+            _log.debug("history in %s: %s", folder_of(checkpoint), describe(error))
+            continue
+        known = newest.get(snapshot.run.id)
+        if known is None or known.at < snapshot.at:
+            newest[snapshot.run.id] = snapshot
+    return sorted(newest.values(), key=lambda each: -each.run.began)
+
+
+def with_earlier(snapshot: Snapshot, history: list[Snapshot]) -> Snapshot:
+    """Return a snapshot with the runs before its own, the newest first."""
+    runs: list[Run] = [each.run for each in history if each.run.id != snapshot.run.id]
+    return replace(snapshot, earlier=runs)

@@ -1,0 +1,109 @@
+"""The progress of a query in the terminal: one line on standard error, while the query has to catch up."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from pillarbox._errors import describe
+from pillarbox._runtime.spark.facts import is_classic
+from pillarbox_tools.model.catching_up import line_of
+from pillarbox_tools.model.snapshot import Snapshot, Stage
+from pillarbox_tools.watching.following import watched
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pillarbox._runtime.spark.starting.started import StartedQuery
+
+_log = logging.getLogger("pillarbox")
+
+# How often the line is written again (seconds).
+_EVERY = 1.0
+_CLEAR = "\r\x1b[K"
+
+
+class ProgressLine:
+    """Writes the line of a query again and again, in its place. One thread at a time uses it.
+
+    Args:
+        stream: where to write to.
+        snapshot: what is known of the query, and ``stages``: those that run.
+        is_batch: whether the query ends when its input does.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        snapshot: Callable[[], Snapshot],
+        stages: Callable[[], list[Stage] | None],
+        *,
+        is_batch: bool,
+    ) -> None:
+        self._stream = stream
+        self._snapshot = snapshot
+        self._stages = stages
+        self._is_batch = is_batch
+        self._shown = ""
+
+    def look(self) -> None:
+        """Write the line as it is now. It raises nothing."""
+        try:
+            self._write(line_of(self._snapshot(), self._stages(), is_batch=self._is_batch) or "")
+        except Exception as error:  # the query can do without
+            _log.debug("the progress of the query is not shown: %s", describe(error))
+
+    def _write(self, line: str) -> None:
+        line = line[: shutil.get_terminal_size().columns - 1]
+        if line or self._shown:
+            self._stream.write(f"{_CLEAR}{line}")
+            self._stream.flush()
+        self._shown = line
+
+    def clear(self) -> None:
+        """Remove the line."""
+        try:
+            self._write("")
+        except Exception as error:  # the terminal is gone
+            _log.debug("the progress of the query is not removed: %s", describe(error))
+
+
+@contextmanager
+def progress_line(started: StartedQuery) -> Iterator[None]:
+    """Show the line of a query while the block runs, and remove it then.
+
+    There is none if standard error is no terminal, or if Spark's own progress bar uses it.
+    """
+    stream = sys.stderr
+    if not stream.isatty() or _has_progress_bar(started.start.spark):
+        yield
+        return
+    found = watched(started)
+    line = ProgressLine(stream, found.model.snapshot, found.stages, is_batch=started.start.is_available_now)
+    has_ended = threading.Event()
+
+    def write() -> None:
+        while not has_ended.wait(_EVERY):
+            line.look()
+
+    # A thread of its own: to ask Spark for its stages may take long, and whoever waits looks for signals.
+    writer = threading.Thread(target=write, name="pillarbox progress", daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        writer.join(_EVERY)
+        line.clear()
+
+
+def _has_progress_bar(spark: SparkSession) -> bool:
+    """Return whether Spark writes its own progress to standard error, over and over into the last line."""
+    if not is_classic(spark):
+        return False
+    return bool(spark.sparkContext.getConf().get("spark.ui.showConsoleProgress", "false") == "true")

@@ -1,0 +1,127 @@
+"""What a checkpoint tells of its query, without the driver of that query: from its history and its notes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import describe
+from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.reading.key_life import key_life
+from pillarbox_tools.model.query_model import now_ms
+from pillarbox_tools.model.snapshot import Run, Snapshot, Stage
+from pillarbox_tools.watching.history import read_history, with_earlier
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# How old what was read may be before it is read again (seconds): the driver writes once a minute.
+_FRESH = 15.0
+# A driver that runs has written within this time, unless no epoch has ended (milliseconds).
+_ALIVE = 150_000
+
+
+class CheckpointQuery:
+    """The query of a checkpoint, which runs elsewhere or has stopped. Any thread may call its methods."""
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._reading = threading.Lock()
+        # The newest snapshot that was read, and the snapshot that is shown.
+        self._known = self._snapshot = stored_snapshot(spark, checkpoint)
+        self._version = 1
+        self._read_at = time.monotonic()
+
+    @property
+    def id(self) -> str:
+        """Spark's id of the query."""
+        return self._snapshot.id
+
+    def look(self) -> int:
+        """Read the checkpoint again, if that was some time ago; return a number that grows with what is new."""
+        with self._reading:
+            if time.monotonic() - self._read_at >= _FRESH:
+                found = self._read_again()
+                self._version += found != self._snapshot
+                self._snapshot, self._read_at = found, time.monotonic()
+            return self._version
+
+    def _read_again(self) -> Snapshot:
+        try:
+            self._known = stored_snapshot(self._spark, self._checkpoint)
+        except Exception as error:  # what was read before is still worth seeing
+            why = f"The checkpoint could not be read again, so this is older: {describe(error)}."
+            return replace(self._known, missing=[*self._known.missing, why])
+        return self._known
+
+    def snapshot(self) -> Snapshot:
+        """Return what was read last."""
+        return self._snapshot
+
+    def stages(self) -> list[Stage] | None:
+        """Return nothing: they are known in the driver of the query."""
+        return None
+
+    def key_life(self, uid: str, key: str) -> dict[str, Any]:
+        """Return what the checkpoint has of a key."""
+        return key_life(self._spark, self._checkpoint, uid, key)
+
+
+def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
+    """Return what a checkpoint tells of its query; what is missing is named in the snapshot.
+
+    Raises:
+        CheckpointMismatchError: it is no checkpoint of a query.
+    """
+    notes = Checkpoint(spark, checkpoint)
+    query_id = notes.started_query("one, or the file of a bundle")
+    history = read_history(spark, checkpoint)
+    if history:
+        found = with_earlier(history[0], history)
+        return replace(found, checkpoint=checkpoint, missing=[*found.missing, *_what_is_old(found, now_ms())])
+    described = notes.newest()
+    run = Run(id="", began=0, status="unknown")
+    missing = [
+        "There is no history: the query was not started with pillarbox.start(), or its driver died within a minute.",
+        *([] if described else ["There is no note of its program either."]),
+        f"The last epoch that was committed is {notes.last_committed}.",
+    ]
+    plan = None if described is None else plan_of_notes(described["programs"])
+    return Snapshot(query_id, "", checkpoint, now_ms(), False, plan, run, missing=missing)
+
+
+def _what_is_old(snapshot: Snapshot, now: int) -> list[str]:
+    if snapshot.run.ended is not None:
+        return []
+    minutes = (now - snapshot.at) / 60_000
+    if now - snapshot.at <= _ALIVE:
+        return [f"The query runs in another process, whose driver wrote this {minutes:.1f} minutes ago."]
+    return [
+        f"The driver of the query wrote this {minutes:,.0f} minutes ago, and has not said that the query has ended: it"
+        " died, or no epoch has ended since."
+    ]
+
+
+def plan_of_notes(programs: list[dict[str, Any]]) -> Plan:
+    """Return a plan of the notes of a checkpoint, which do not tell the ways between vertices."""
+    vertices: list[PlanVertex] = []
+    edges: list[PlanEdge] = []
+    for place, program in enumerate(programs):
+        name = "pillarbox" if not place else f"pillarbox {place + 1}"
+        numbers = {operator["number"] for operator in program["operators"]}
+        free = (number for number in range(len(numbers) + len(program["sources"])) if number not in numbers)
+        for number, each in zip(free, program["sources"]):
+            vertices.append(PlanVertex(name, number, 0, "", 0, False, [], [PlanOperator(str(each.get("name")), "")]))
+        for operator in program["operators"]:
+            chain = [PlanOperator(uid, uid) for uid in operator.get("chain") or ()]
+            head = PlanOperator(str(operator.get("name") or operator["uid"]), operator["uid"])
+            facts = str(operator.get("kind") or ""), int(operator.get("parallelism") or 0)
+            is_keyed = operator.get("key") is not None
+            vertices.append(
+                PlanVertex(name, operator["number"], operator["level"], *facts, is_keyed, [], [head, *chain])
+            )
+    return Plan(vertices, edges)
