@@ -84,7 +84,7 @@ def examine_queries() -> None:
     with Path(os.environ[_FILE]).open("a") as file:
         for started in _noticed:
             watched = WatchedQuery(started)
-            watched.take([each for each in ProgressReader(started.query).new() if each is not None])
+            watched.take(ProgressReader(started.query).new())
             found = [[each.rule, each.message] for each in wrong(Facts.of(watched.snapshot()))]
             epochs = len(watched.snapshot().epochs)
             file.write(json.dumps({"query": started.checkpoint, "epochs": epochs, "wrong": found}) + "\n")

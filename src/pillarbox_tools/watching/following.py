@@ -88,6 +88,6 @@ class _Follower(threading.Thread):
 
     def _take_progress(self) -> None:
         try:
-            self._watched.take([each for each in self._progress.new() if each is not None])
+            self._watched.take(self._progress.new())
         except Exception as error:  # the next look sees what is missing
             self._watched.tell_unknown(describe(error))

@@ -99,15 +99,15 @@ def report(number: int, *, idle: bool = False, second: int | None = None) -> dic
 def test_all_batches_are_looked_at_in_their_order() -> None:
     query = Query()
     reports = ProgressReader(query)
-    assert reports.new() == []
+    assert reports.epochs_in(reports.new()) == []
     query.batches += [report(4)]
-    assert reports.new() == [report(4)]
-    assert reports.new() == []
+    assert reports.epochs_in(reports.new()) == [report(4)]
+    assert reports.epochs_in(reports.new()) == []
     query.batches += [report(5), report(6)]
-    assert reports.new() == [report(5), report(6)]
+    assert reports.epochs_in(reports.new()) == [report(5), report(6)]
     # Spark no longer has the report of batch 7: whether its tasks have ended what was unfinished is not known.
     query.batches += [report(number) for number in (7, 8, 9)]
-    assert reports.new() == [None, report(8), report(9)]
+    assert reports.epochs_in(reports.new()) == [None, report(8), report(9)]
 
 
 def test_a_report_that_there_was_nothing_to_do_is_of_no_batch() -> None:
@@ -115,15 +115,15 @@ def test_a_report_that_there_was_nothing_to_do_is_of_no_batch() -> None:
     query = Query()
     reports = ProgressReader(query)
     query.batches += [report(0, idle=True, second=0)]
-    assert reports.new() == []
+    assert reports.epochs_in(reports.new()) == []
     query.batches += [report(0, second=3)]
-    assert reports.new() == [report(0, second=3)]
+    assert reports.epochs_in(reports.new()) == [report(0, second=3)]
     query.batches += [report(1, idle=True, second=5), report(1, idle=True, second=15)]
-    assert reports.new() == []
+    assert reports.epochs_in(reports.new()) == []
     query.batches += [report(1, idle=True, second=25), report(1, second=26)]
-    assert reports.new() == [report(1, second=26)]
+    assert reports.epochs_in(reports.new()) == [report(1, second=26)]
     query.batches += [report(2, idle=True, second=30), report(2, second=31)]
-    assert reports.new() == [report(2, second=31)]
+    assert reports.epochs_in(reports.new()) == [report(2, second=31)]
 
 
 def test_a_report_that_is_missing_may_have_been_of_tasks_that_ended_their_work() -> None:

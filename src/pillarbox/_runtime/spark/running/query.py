@@ -22,6 +22,7 @@ from pillarbox._reports.progress import millis, tasks_of
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of, programs_of, wanted_parallelism
 from pillarbox._runtime.spark.running.ending import end_query, finish_epoch
+from pillarbox._runtime.spark.running.heartbeat import Pulse, check_no_other_driver
 from pillarbox._runtime.spark.running.progress_reader import ProgressReader
 from pillarbox._runtime.spark.running.requests import RequestWatch
 from pillarbox._runtime.spark.settings.writer import Start
@@ -49,13 +50,19 @@ _LEAVING = 30.0
 
 
 def start(
-    writer: DataStreamWriter, path: str | None = None, *, table: str | None = None, **options: Any
+    writer: DataStreamWriter,
+    path: str | None = None,
+    *,
+    table: str | None = None,
+    take_over: bool = False,
+    **options: Any,
 ) -> StreamingQuery:
     """Start a streaming query with a program of pillarbox, as ``writer.start()`` does, and look after it.
 
     - A program that cannot resume from the checkpoint is refused before anything runs: shuffles or sources that were
       added or removed, another key, max parallelism or uid. Changes that may be such are logged as a warning. For this,
       a description of the program is written into ``pillarbox/`` of the checkpoint location.
+    - A checkpoint whose query another driver runs is refused, with that driver's machine and process.
     - A checkpoint whose change to another parallelism was interrupted is refused. One with another parallelism than
       the program sets is rescaled first, where ``env.set_auto_rescale(True)`` was called; else the query runs with that
       of the checkpoint, and a warning says so.
@@ -71,12 +78,14 @@ def start(
         writer: of a program's ``to_dataframe(...).writeStream``, or of ``for_each_batch``.
         path: as of ``DataStreamWriter.start``.
         table: a table to write to, as of ``DataStreamWriter.toTable``.
+        take_over: stop the query of another driver first, between two epochs, instead of refusing its checkpoint.
         options: as of ``start`` or ``toTable``.
 
     Raises:
         CheckpointMismatchError: the checkpoint belongs to another program; or to change its parallelism was
             interrupted.
-        ConfigurationError: this Spark cannot rescale, and ``env.set_auto_rescale(True)`` asks for it.
+        ConfigurationError: another driver runs the query; or this Spark cannot rescale, and
+            ``env.set_auto_rescale(True)`` asks for it.
         ProgramError: the query has no program of pillarbox.
     """
     if not hasattr(writer, "foreachBatch"):
@@ -95,6 +104,7 @@ def start(
     instead = _instead.get()
     if instead is not None:
         instead(how)
+    check_no_other_driver(how.spark, how.checkpoint, take_over=take_over)
     _adapt(how, planned)
     with changes_refused(watched=True):
         query = how.run()
@@ -196,6 +206,8 @@ class _Watch(threading.Thread):
         self._end = EndOfWork() if ends else None
         self._requests = None if started.checkpoint is None else RequestWatch(started)
         self._progress = ProgressReader(started.query)
+        self._pulse = Pulse(started)
+        self._beaten_at = 0.0
         self._warned = False
 
     def wait_for_closing(self) -> None:
@@ -217,6 +229,7 @@ class _Watch(threading.Thread):
             # The query's own failure is raised where the user waits for it.
             _log.debug("query %s ended: %s", self._query.id, describe(failure))
         self._managed.wait_while_held()
+        self._pulse.end()
         if self._managed.hooks is not None:
             self._take_progress()
             self._managed.hooks.ended(failure)
@@ -224,6 +237,7 @@ class _Watch(threading.Thread):
 
     def _wait(self) -> Exception | None:
         """Wait for the end of the query; return why it failed, or None."""
+        self._beat()
         if self._requests is not None:
             self._requests.look()
         looked_for_requests = time.monotonic()
@@ -241,21 +255,32 @@ class _Watch(threading.Thread):
                 self._requests.look()
                 looked_for_requests = time.monotonic()
             is_reached = False
-            for progress in self._take_progress():
+            for progress in self._progress.epochs_in(self._take_progress()):
                 is_reached = self._end is not None and self._end.is_reached(progress)
             if is_reached:
                 end_query(self._managed, lambda: True)
 
-    def _take_progress(self) -> list[Progress | None]:
+    def _take_progress(self) -> list[Progress]:
         """Return the new progress reports, and hand them on. An error is logged: the next look sees what is missing."""
         try:
             reports = self._progress.new()
         except Exception as error:
             self._could_not_look(error)
-            reports = []
+            return []
+        self._pulse.take(reports)
+        self._beat()
         if self._managed.hooks is not None:
-            self._managed.hooks.progressed([each for each in reports if each is not None])
+            self._managed.hooks.progressed(reports)
         return reports
+
+    def _beat(self) -> None:
+        if time.monotonic() - self._beaten_at < _LOOK_EVERY:
+            return
+        self._beaten_at = time.monotonic()
+        try:
+            self._managed.heartbeat = self._pulse.beat()
+        except Exception as error:
+            self._could_not_look(error)
 
     def _could_not_look(self, error: Exception) -> None:
         level = logging.DEBUG if self._warned or not self._managed.is_running else logging.WARNING

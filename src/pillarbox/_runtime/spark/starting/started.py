@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pillarbox._graph.layout import Layout
     from pillarbox._runtime.spark.configuration import Configuration
     from pillarbox._runtime.spark.plan.registry import PlannedProgram
+    from pillarbox._runtime.spark.running.heartbeat import Heartbeat
     from pillarbox._runtime.spark.settings.writer import Start
     from pillarbox._runtime.spark.tools import Hooks
 
@@ -37,9 +38,11 @@ class StartedQuery:
         await_end: the query's own ``awaitTermination``.
         is_watched: whether a thread of :func:`pillarbox.start` watches it.
         hooks: tell the tools of it; None: there are no tools.
+        heartbeat: what its driver does now, if it is watched; the newest one, from the thread that watches it.
     """
 
     hooks: Hooks | None = None
+    heartbeat: Heartbeat | None = None
 
     def __init__(
         self,

@@ -1,0 +1,231 @@
+"""The heartbeat of a query's driver: what it does now, in memory each second and beside the checkpoint now and then.
+
+A start reads it: a second driver on one checkpoint would make the first one fail minutes later, with an error of
+Spark's. The tools read it: only the driver knows that an epoch hangs or that a source is silent. Under Spark Connect
+there are no files that can be removed, so it stays in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import ConfigurationError, describe
+from pillarbox._graph.description import json_object
+from pillarbox._reports.progress import is_idle, millis
+from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.files import add_file, file_names, read_lines, remove_file
+from pillarbox._runtime.spark.homes.processes import Process
+from pillarbox._runtime.spark.running.requests import request_stop
+from pillarbox._runtime.spark.telling import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from pillarbox._runtime.spark.starting.started import StartedQuery
+    from pillarbox._runtime.spark.tools import Progress
+
+_log = logging.getLogger("pillarbox")
+
+#: How often it is written (seconds), and after how long without it a driver may have died (milliseconds).
+WRITE_EVERY = 15.0
+FRESH_MS = 150_000
+# How long a start waits for the next beat of a driver that it cannot look at, and for one to stop (seconds).
+_NEXT_BEAT = 2 * WRITE_EVERY
+_STOPPING = 120.0
+_LOOK_EVERY = 1.0
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """What a driver knew at a moment. Times are epoch milliseconds.
+
+    Attributes:
+        at: the moment.
+        run: Spark's id of the run.
+        host: the driver's machine, and ``process``: its process there, which started at ``process_start`` (clock ticks
+            since boot; 0: unknown).
+        epoch: the micro-batch that runs, and ``since``: since when; None: none does.
+        reported: when Spark reported last, also that there was nothing to do; None: it has not yet.
+    """
+
+    at: int
+    run: str
+    host: str
+    process: int
+    process_start: int = 0
+    epoch: int | None = None
+    since: int | None = None
+    reported: int | None = None
+
+    @property
+    def driver(self) -> str:
+        """The driver, for people."""
+        return f"process {self.process} on {self.host}"
+
+
+class Pulse:
+    """Makes the heartbeats of a query, and writes them. One thread uses it.
+
+    Args:
+        clock: epoch milliseconds.
+    """
+
+    def __init__(self, started: StartedQuery, clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._started = started
+        self._query: Any = started.query
+        self._clock = clock
+        self._me = _this_process()
+        self._epoch: int | None = None
+        self._since: int | None = None
+        self._reported: int | None = None
+        self._finished: int | None = None
+        spark, checkpoint = started.start.spark, started.checkpoint
+        self._files = None if checkpoint is None or not is_classic(spark) else _Files(spark, checkpoint)
+        self._written_at = 0.0
+
+    def take(self, reports: Sequence[Progress]) -> None:
+        """Take new progress reports, idle ones, too."""
+        for report in reports:
+            self._reported = max(self._reported or 0, millis(report["timestamp"]))
+            self._since = None
+            if not is_idle(report):
+                self._finished = int(report["batchId"])
+
+    def beat(self) -> Heartbeat:
+        """Return the heartbeat of now, and write it if that is due."""
+        now = self._clock()
+        if not self._query.status["isTriggerActive"]:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        number = None if self._since is None else (0 if self._finished is None else self._finished + 1)
+        beat = Heartbeat(now, str(self._query.runId), *self._me, number, self._since, self._reported)
+        if self._files is not None and time.monotonic() - self._written_at >= WRITE_EVERY:
+            self._written_at = time.monotonic()
+            self._files.write(beat)
+        return beat
+
+    def end(self) -> None:
+        """Remove what was written, and write no more: the query has ended."""
+        if self._files is not None:
+            self._files.remove()
+            self._files = None
+
+
+def _this_process() -> tuple[str, int, int]:
+    try:
+        start = Process.of(os.getpid()).start
+    except (OSError, IndexError):
+        start = 0
+    return socket.gethostname(), os.getpid(), start
+
+
+class _Files:
+    """The files of a checkpoint's heartbeats: one for each driver that has not ended its query."""
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._spark = spark
+        self._folder = f"{checkpoint.rstrip('/')}/pillarbox/heartbeat"
+        self._name: str | None = None
+
+    def write(self, beat: Heartbeat) -> None:
+        """Write a heartbeat instead of the one before. It raises nothing."""
+        before, self._name = self._name, f"{beat.at:013d}-{beat.run[:8]}.json"
+        try:
+            add_file(self._spark, self._folder, self._name, f"{json.dumps(asdict(beat))}\n")
+            if before is not None:
+                remove_file(self._spark, self._folder, before)
+        except Exception as error:  # the query can do without
+            _log.debug("heartbeat in %s: %s", self._folder, describe(error))
+
+    def remove(self) -> None:
+        """Remove the heartbeat. It raises nothing."""
+        try:
+            if self._name is not None:
+                remove_file(self._spark, self._folder, self._name)
+        except Exception as error:  # its Spark is gone; other starts see that its process is, too
+            _log.debug("heartbeat in %s: %s", self._folder, describe(error))
+
+    def read(self) -> dict[str, Heartbeat]:
+        """Return the heartbeats by the names of their files, without those of other versions."""
+        found: dict[str, Heartbeat] = {}
+        for name, line in read_lines(self._spark, self._folder):
+            try:
+                found[name] = Heartbeat(**json_object(line))
+            except TypeError:
+                continue
+        return found
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Remove the heartbeats of drivers that have died."""
+        for name in names:
+            remove_file(self._spark, self._folder, name)
+
+    def names(self) -> list[str]:
+        """Return the names of the files."""
+        return file_names(self._spark, self._folder)
+
+
+def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
+    """Return the newest heartbeat beside a checkpoint; None: no query runs, or it tells nothing."""
+    return max(_Files(spark, checkpoint).read().values(), key=lambda beat: beat.at, default=None)
+
+
+def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_over: bool) -> None:
+    """Check that no other driver runs the query of a checkpoint.
+
+    A driver of this machine is looked up. Of another machine, the next heartbeat is waited for: a driver that was
+    killed has left its last one.
+
+    Args:
+        take_over: ask the other driver to stop, and wait for that.
+
+    Raises:
+        ConfigurationError: one does.
+    """
+    if checkpoint is None or not is_classic(spark):
+        return
+    files = _Files(spark, checkpoint)
+    host, process, _ = _this_process()
+    beats = {name: each for name, each in files.read().items() if (each.host, each.process) != (host, process)}
+    alive = [each for each in beats.values() if _is_alive(files, each, host)]
+    if not alive:
+        files.forget([*beats])
+        return
+    [other, *_] = sorted(alive, key=lambda each: -each.at)
+    age = max(0, time.time_ns() // 1_000_000 - other.at) // 1000
+    if not take_over:
+        raise ConfigurationError(
+            f"checkpoint {checkpoint}: {other.driver} runs this query, as of {age} seconds ago. Two drivers on one"
+            " checkpoint make each other fail: stop the other one ('pillarbox stop CHECKPOINT'), or have it stopped by"
+            " pillarbox.start(..., take_over=True)"
+        )
+    tell(f"checkpoint {checkpoint}: {other.driver} runs this query, and is asked to stop")
+    request_stop(spark, checkpoint, None, drain=False, timeout=_STOPPING)
+
+
+def _is_alive(files: _Files, beat: Heartbeat, host: str) -> bool:
+    if time.time_ns() // 1_000_000 - beat.at > FRESH_MS:
+        return False
+    if beat.host == host and beat.process_start:
+        return not Process(beat.process, beat.process_start).has_ended()
+    tell(f"{beat.driver} has run this query: waiting for its next heartbeat, which shows whether it still does")
+    known = f"-{beat.run[:8]}.json"
+    deadline = time.monotonic() + _NEXT_BEAT
+    while time.monotonic() < deadline:
+        of_run = [name for name in files.names() if name.endswith(known)]
+        if not of_run:
+            return False
+        if any(int(name.partition("-")[0]) > beat.at for name in of_run):
+            return True
+        time.sleep(_LOOK_EVERY)
+    return False

@@ -1,0 +1,164 @@
+"""Two drivers on one checkpoint, a driver that cannot be asked for a moment, and tools that hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pillarbox
+from pillarbox import ConfigurationError
+from pillarbox._runtime.spark.homes.processes import Process
+from pillarbox._runtime.spark.running import heartbeat, progress_reader
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat, _Files, newest_heartbeat
+from pillarbox._runtime.spark.starting.started import find
+from pillarbox_tools import entry
+from pillarbox_tools.watching.following import watched_query
+from tests.see.queries import Inbox, counts
+
+
+def writer(spark: SparkSession, inbox: Inbox, checkpoint: Path) -> Any:
+    frame = counts(spark, inbox).to_dataframe("card STRING, seen LONG")
+    return frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+
+
+@pytest.mark.slow("a driver looks for requests every five seconds")
+def test_a_second_driver_is_refused_and_takes_over_if_asked(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, checkpoint = Inbox(tmp_path / "in"), tmp_path / "checkpoint"
+    inbox.put(("a", 1, 1))
+    first = pillarbox.start(writer(spark, inbox, checkpoint))
+    first.processAllAvailable()
+    stop_file = _Files(spark, str(checkpoint))
+    while not stop_file.names():
+        time.sleep(0.05)
+    # Another process seems to ask: this one is the driver, which is alive.
+    me = heartbeat._this_process()
+    monkeypatch.setattr(heartbeat, "_this_process", lambda: (me[0], me[1] + 1, 0))
+    with pytest.raises(ConfigurationError, match=rf"process {os.getpid()} on .* runs this query"):
+        pillarbox.start(writer(spark, inbox, checkpoint))
+    assert first.isActive
+    second = pillarbox.start(writer(spark, inbox, checkpoint), take_over=True)
+    assert (first.isActive, second.isActive) == (False, True)
+    second.stop()
+    second.awaitTermination()
+    assert newest_heartbeat(spark, str(checkpoint)) is None
+
+
+def test_a_driver_that_was_killed_is_no_obstacle(spark: SparkSession, tmp_path: Path) -> None:
+    inbox, checkpoint = Inbox(tmp_path / "in"), tmp_path / "checkpoint"
+    inbox.put(("a", 1, 1))
+    other = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"])
+    start = Process.of(other.pid).start
+    beat = Heartbeat(time.time_ns() // 1_000_000, "run-of-another", heartbeat._this_process()[0], other.pid, start)
+    _Files(spark, str(checkpoint)).write(beat)
+    try:
+        with pytest.raises(ConfigurationError, match=f"process {other.pid} on "):
+            pillarbox.start(writer(spark, inbox, checkpoint))
+    finally:
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    query = pillarbox.start(writer(spark, inbox, checkpoint))
+    query.processAllAvailable()
+    query.stop()
+    query.awaitTermination()
+
+
+def test_a_driver_of_another_machine_is_judged_by_its_next_heartbeat(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "_LOOK_EVERY", 0.01)
+    files, now = _Files(spark, str(tmp_path)), time.time_ns() // 1_000_000
+    beat = Heartbeat(now, "run-of-another", "elsewhere", 7, 7)
+    files.write(beat)
+    monkeypatch.setattr(heartbeat, "_NEXT_BEAT", 0.05)
+    assert not heartbeat._is_alive(files, beat, "here"), "it is silent"
+    monkeypatch.setattr(heartbeat, "_NEXT_BEAT", 60)
+    monkeypatch.setattr(files, "names", lambda: [f"{now + 1:013d}-run-of-a.json"])
+    assert heartbeat._is_alive(files, beat, "here")
+    monkeypatch.setattr(files, "names", list)
+    assert not heartbeat._is_alive(files, beat, "here"), "its query has ended"
+
+
+def test_one_error_at_a_look_is_not_the_end_of_a_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = Inbox(tmp_path / "in")
+    inbox.put(("a", 1, 1))
+    query = pillarbox.start(writer(spark, inbox, tmp_path / "checkpoint"))
+    query.processAllAvailable()
+    real, failed = progress_reader.new_progress, threading.Event()
+
+    def once(*arguments: Any) -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise ConnectionError("the connection was lost for a moment")
+        return real(*arguments)
+
+    monkeypatch.setattr(progress_reader, "new_progress", once)
+    assert failed.wait(60)
+    inbox.put(("a", 1, 1))
+    query.processAllAvailable()
+    known = watched_query(query, "the test")
+    last = query.lastProgress
+    assert last is not None
+    while (newest := known.snapshot().newest) is None or newest.number < last["batchId"]:
+        time.sleep(0.05)
+    assert known.snapshot().run.status == "running"
+    query.stop()
+    query.awaitTermination()
+    assert known.snapshot().run.status == "stopped"
+    assert [each.getMessage() for each in caplog.records if "is read again" in each.getMessage()] != []
+
+
+def test_a_hook_that_hangs_holds_up_neither_the_query_nor_its_end(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    never, hung = threading.Event(), threading.Event()
+
+    def hangs(*arguments: Any) -> None:
+        hung.set()
+        never.wait()
+
+    monkeypatch.setattr(entry, "on_progress", hangs)
+    inbox = Inbox(tmp_path / "in")
+    inbox.put(("a", 1, 1))
+    try:
+        query = pillarbox.start(writer(spark, inbox, tmp_path / "checkpoint").trigger(availableNow=True))
+        query.awaitTermination()
+        assert hung.is_set() and query.exception() is None
+        assert "has not finished within 5 seconds of its end" in caplog.text
+        started = find(query)
+        assert started is not None and started.is_closed, "its functions are closed"
+    finally:
+        never.set()
+
+
+def test_an_error_of_a_hook_is_logged_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    def fails(*arguments: Any) -> None:
+        calls.append(1)
+        raise ValueError("the tools have a defect")
+
+    monkeypatch.setattr(entry, "on_progress", fails)
+    inbox = Inbox(tmp_path / "in")
+    inbox.put(("a", 1, 1))
+    query = pillarbox.start(writer(spark, inbox, tmp_path / "checkpoint"))
+    while len(calls) < 2:
+        time.sleep(0.05)
+    query.stop()
+    query.awaitTermination()
+    warnings = [each for each in caplog.records if "the tools have a defect" in each.getMessage()]
+    assert [each.levelname for each in warnings].count("WARNING") == 1
