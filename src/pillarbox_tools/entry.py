@@ -36,8 +36,11 @@ def on_started(started: StartedQuery) -> None:
 
 
 def on_progress(started: StartedQuery, reports: Sequence[Progress]) -> None:
-    """Take the progress of a query into its model."""
-    watched(started).take(reports)
+    """Take the progress of a query into its model, and what its driver does now."""
+    query = watched(started)
+    if started.heartbeat is not None:
+        query.model.beat(started.heartbeat)
+    query.take(reports)
 
 
 def on_ended(started: StartedQuery, failure: Exception | None) -> None:

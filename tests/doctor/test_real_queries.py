@@ -57,7 +57,12 @@ BROKEN_BY = {
     "heavy_keys": SICK,
     "skewed_tasks": SICK,
     "stuck_watermark": SICK,
-    "slow_epochs": SICK,
+    "falling_behind": SICK,
+    "hung_epoch": "no query: test_conditions.py has days of them",
+    "silent_source": "no query: test_conditions.py has days of them",
+    "driver_gone": "no query: test_conditions.py has days of them",
+    "crash_loop": "no query: test_conditions.py has days of them",
+    "watermark_in_the_future": "no query: test_conditions.py has days of them",
     "piling_timers": SICK,
     "repeated_tasks": SICK,
     "lost_records": SICK,
@@ -288,10 +293,10 @@ def test_a_sick_query(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCap
     assert warned(caplog) == {"executor_memory"}
     assert re.match(r"a worker process uses \d+% of its 64 MiB", found["executor_memory"])
     assert re.match(r"key 'heavy' has \d+% \(plus or minus \d%\) of the records of 'count'", found["heavy_keys"])
-    assert re.match(r"subtask \d of 'count' is busy [45678]\.\d times as long", found["skewed_tasks"])
+    assert re.match(r"subtask \d of 'count' is busy for \d+\.\d s of an epoch", found["skewed_tasks"])
     held = r"event time of 'count' has stood still in 1\d epochs with rows: the source of 'refunds.*' had no records"
     assert re.match(held, found["stuck_watermark"])
-    assert re.match(r"an epoch takes \d+\.\d s, and the trigger's interval is 0.001 s", found["slow_epochs"])
+    assert re.match(r"An epoch takes \d+\.\d s, and the trigger's interval is 0.001 s", found["falling_behind"])
     assert re.match(r"the keys of 'count' have \d+ timers each, \d\d,\d{3} in all", found["piling_timers"])
     assert re.match(r"Spark has repeated 3 tasks in 1\d epochs", found["repeated_tasks"])
     assert found["lost_records"].startswith("60 records of 'minutes'")

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from pillarbox._reports.failure import Failure
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.settings.requirements import numbers_of
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import RULES, examine, wrong
-from pillarbox_tools.model.snapshot import Moment, Snapshot
+from pillarbox_tools.model.snapshot import Moment, Run, Snapshot
 from tests.model.made import START, keyed, model, progress, source
 
 VERSIONS = {
@@ -145,6 +147,29 @@ def copying(number: int) -> list[Any]:
     return [source(records_in=9), keyed(records_in=9, busy_ms=8000, counters=counters, watermark=START + number)]
 
 
+def future(number: int) -> list[Any]:
+    return [source(records_in=9), keyed(records_in=9, watermark=4_102_444_800_000)]
+
+
+#: When the newest epoch of a query of twelve ended.
+LAST = START + 12_000
+
+
+def running(settings: dict[str, str] = SETTINGS, **changed: Any) -> Snapshot:
+    """A query that is looked at ten minutes after its newest epoch, or as is said."""
+    found = query()
+    run = replace(found.run, settings=settings)
+    return replace(found, **{"run": run, "at": LAST if settings is not SETTINGS else LAST + 600_000, **changed})
+
+
+def beat(**values: Any) -> Heartbeat:
+    return Heartbeat(LAST + 600_000, "r", "one", 9, **values)
+
+
+def failed(began: int) -> Run:
+    return Run(f"r{began}", began, began + 30_000, "failed", failures=[Failure("ValueError", message="no such table")])
+
+
 BROKEN: list[tuple[str, Facts, str]] = [
     ("java", facts(versions={"java": "11.0.2"}), "Java 11.0.2 is too old: Spark 4 needs Java 17"),
     (
@@ -195,7 +220,7 @@ BROKEN: list[tuple[str, Facts, str]] = [
     ),
     (
         "memory_runs_out",
-        facts(growing(lambda n: {"process_bytes": (500 + 2 * n) << 20})),
+        facts(growing(lambda n: {"process_bytes": (500 + 2 * n) << 20}, 90)),
         "memory runs out in .* days, on .* UTC.*time-to-live",
     ),
     (
@@ -203,16 +228,45 @@ BROKEN: list[tuple[str, Facts, str]] = [
         facts(query(change=heavy)),
         r"key 'ann' has 53% \(plus or minus 2%\) of the records of 'count'.*aggregate before",
     ),
-    ("skewed_tasks", facts(query(change=skewed)), "subtask 0 of 'count' is busy 7.8 times as long"),
+    (
+        "skewed_tasks",
+        facts(query(change=skewed)),
+        r"subtask 0 of 'count' is busy for 5\.0 s of an epoch, and the other 8 of its tasks for 0\.1 s on average",
+    ),
     (
         "stuck_watermark",
         facts(query(change=stuck)),
         "event time of 'count' has stood still in 11 epochs.*topic t, partition 0, offset 9",
     ),
     (
-        "slow_epochs",
-        facts(settings={"trigger": "ProcessingTimeTrigger(500)"}),
-        r"takes 1\.0 s, and the trigger's interval is 0\.5 s",
+        "falling_behind",
+        facts(running(settings={**SETTINGS, "trigger": "ProcessingTimeTrigger(500)"})),
+        r"takes 1\.0 s, and the trigger's interval is 0\.5 s: raise the parallelism",
+    ),
+    (
+        "hung_epoch",
+        facts(running(heartbeat=beat(epoch=12, since=LAST))),
+        r"Epoch 12 has run for 10 min \(usually 1\.0 s\): look at the running stages",
+    ),
+    (
+        "silent_source",
+        facts(running(heartbeat=beat())),
+        "No input for 10 min; last rows at 22:13 UTC: look at the source",
+    ),
+    (
+        "driver_gone",
+        facts(running(is_live=False, at=LAST, read_at=LAST + 600_000)),
+        "Not heard of for 10 min; what follows is of 22:13 UTC: look at its machine",
+    ),
+    (
+        "crash_loop",
+        facts(running(earlier=[failed(LAST - 60_000 * n) for n in range(1, 9)], at=LAST)),
+        "Started 9 times in 30 min, and failed 8; last error: no such table: look at the newest failure",
+    ),
+    (
+        "watermark_in_the_future",
+        facts(query(change=future)),
+        "Event time of 'count' is at 2100-01-01 00:00 UTC: records until then are late: drop or mend records",
     ),
     ("piling_timers", facts(query(change=timers)), "'count' have 500 timers each, 50,000 in all.*register one timer"),
     (
@@ -236,21 +290,25 @@ BROKEN: list[tuple[str, Facts, str]] = [
         "128 state partitions and 8 cores.*rescale it to 16",
     ),
     ("back_pressure", facts(query(change=back_pressured)), r"'count' waited 5\.0 s.*the sink is slower"),
-    ("repeated_tasks", facts(growing(lambda n: {"repeated": 1})), "repeated 30 tasks in 30 epochs"),
+    (
+        "repeated_tasks",
+        facts(growing(lambda n: {"repeated": 1})),
+        "repeated 12 tasks in 12 epochs of the last 60 minutes, since 22:13 UTC",
+    ),
     (
         "lost_records",
         facts(growing(lambda n: {"counters": {"count.late_records_dropped": 50}})),
-        r"1,500 records of 'count' \(5\.0% of all rows\) came too late",
+        r"50 of 1,000 records of 'count' \(5\.0%\) in the last 5 minutes, since 22:13 UTC, came too late",
     ),
     (
         "dead_letters",
         facts(growing(lambda n: {"counters": {"parse.dead_letters": 20}})),
-        "600 records of 'parse'.*became dead letters",
+        "20 of 1,000 records of 'parse'.*became dead letters",
     ),
     (
         "failing_calls",
         facts(growing(lambda n: {"counters": {"ask.completed": 90, "ask.failed": 8, "ask.timed_out": 2}})),
-        "300 of 3,000 records of 'ask' .10%. failed or timed out",
+        r"30 of 300 records of 'ask' \(10%\) in the last 15 minutes failed or timed out",
     ),
     (
         "slow_copies",

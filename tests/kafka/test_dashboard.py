@@ -10,7 +10,7 @@ import pytest
 import pillarbox
 from pillarbox import KeyedProcessFunction, WatermarkStrategy
 from pillarbox_tools.dashboard.views import view_of
-from pillarbox_tools.model.catching_up import rows_left
+from pillarbox_tools.model.epochs import rows_left
 from pillarbox_tools.watching.following import watched_query
 from tests.kafka.shop import Shop
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pillarbox._time.timestamps import MIN_TIMESTAMP
-from pillarbox_tools.model.catching_up import catching_up, line_of, rows_left
-from pillarbox_tools.model.epochs import epoch_of
+from pillarbox_tools.model.catching_up import catching_up, line_of
+from pillarbox_tools.model.epochs import epoch_of, rows_left
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Stage
 from tests.model.made import START, keyed, model, progress, source
@@ -95,7 +95,7 @@ def test_event_time_that_catches_up_tells_the_share() -> None:
     # A quarter in a minute: the rest takes three.
     assert found.left_ms == pytest.approx(180_000, rel=0.01)
     assert line_of(query.snapshot(), None, is_batch=False) == (
-        "2 epochs · 120 rows · 60 rows/s · 25% done · about 3 min left"
+        "2 epochs · 120 rows · 2 rows/s · 25% done · about 3 min left"
     )
 
 

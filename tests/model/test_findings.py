@@ -97,8 +97,9 @@ def _grown(limit: str | None, step: int) -> Any:
         at = next(times)
         task = keyed(state_bytes=1000 + 10 * number, keys=number, process_bytes=(1 << 20) + step * number)
         told = progress(number, task)
-        minute = number % 60
-        told["timestamp"] = f"2023-11-14T22:{minute:02d}:00.000Z"
+        # A quarter of an hour lies between two epochs.
+        hour, minute = divmod(15 * number, 60)
+        told["timestamp"] = f"2023-11-14T{hour:02d}:{minute:02d}:00.000Z"
         assert at
         query.progressed(told)
     if limit is not None:
@@ -110,12 +111,12 @@ def test_the_day_on_which_memory_runs_out() -> None:
     snapshot = _grown("2m", 1024)
     [state] = growth_of(snapshot)
     assert (state.uid, state.bytes, state.keys) == ("count", 1290, 29)
-    assert state.per_day == pytest.approx(14_400)
+    assert state.per_day == pytest.approx(960)
     memory = memory_of(snapshot)
     assert memory.limit == 2 << 20
     minutes = ((2 << 20) - (1 << 20) - 29 * 1024) / 1024
     last = snapshot.run.moments[-1].at
-    assert memory.full_at == pytest.approx(last + minutes * 60_000, abs=1000)
+    assert memory.full_at == pytest.approx(last + 15 * minutes * 60_000, abs=15_000)
 
 
 def test_a_limit_that_nobody_has_set_is_no_guess() -> None:

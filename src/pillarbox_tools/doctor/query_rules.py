@@ -2,60 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timezone
 from itertools import pairwise, takewhile
-from statistics import median
 
 from pillarbox._copies import COPY_MS
 from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.unknown import UnknownFactsError, known
+from pillarbox_tools.model.condition import (
+    BEHIND,
+    CONDITIONS,
+    CRASH_LOOP,
+    FUTURE,
+    GONE,
+    HUNG,
+    SILENT,
+    conditions_of,
+    name_of,
+)
 from pillarbox_tools.model.executor_memory import executor_memory_of
-from pillarbox_tools.model.growth import bytes_of, memory_of
+from pillarbox_tools.model.growth import memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
 from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot, VertexRun
+from pillarbox_tools.model.windows import (
+    DAY,
+    HOUR,
+    NOW,
+    as_of,
+    moment_at,
+    recent_epochs,
+)
 
-_HOUR, _DAY = 3_600_000, 86_400_000
 # Fewer epochs with rows tell nothing.
 _FEW = 10
 # A fault in so many moments is no accident.
 _SOME = 3
 
 
-def _query(facts: Facts) -> Snapshot:
+def query_of(facts: Facts) -> Snapshot:
+    """Return the query; without one, nothing about it is known."""
     return known(facts.snapshot, "the query: give a checkpoint")
 
 
 def _epochs(facts: Facts) -> list[EpochRun]:
     """Return the newest epochs with rows."""
-    found = [each for each in _query(facts).epochs if each.rows]
+    found = [each for each in query_of(facts).epochs if each.rows]
     if not found:
         raise UnknownFactsError("the epochs of the query: none with rows has ended yet")
     return found
 
 
-def _moments(facts: Facts) -> list[Moment]:
-    found = _query(facts).run.moments
+def _recent(facts: Facts) -> list[EpochRun]:
+    """Return the epochs with rows of the last five minutes, and at least the newest ones."""
+    found = recent_epochs(query_of(facts), _SOME)
+    if not found:
+        raise UnknownFactsError("the epochs of the query: none with rows has ended yet")
+    return found
+
+
+def moments_of(facts: Facts) -> list[Moment]:
+    """Return the history of the query; before the first epoch has ended, nothing is known."""
+    found = query_of(facts).run.moments
     if not found:
         raise UnknownFactsError("the history of the query: no epoch has ended yet")
     return found
 
 
-def _name(snapshot: Snapshot, program: str, vertex: int) -> str:
-    plan = snapshot.plan
-    names = {} if plan is None else {(each.program, each.number): each.uid or each.name for each in plan.vertices}
-    return repr(names.get((program, vertex), f"vertex {vertex}"))
-
-
 def executor_memory(facts: Facts) -> str | None:
     """Check that the fullest worker process has a fifth of its memory left."""
-    limit = known(
-        bytes_of(facts.settings.get("spark.executor.pyspark.memory")),
-        "the memory that workers may use: spark.executor.pyspark.memory is not set",
-    )
-    used = known(memory_of(_query(facts)).bytes, "the memory of the workers")
+    memory = memory_of(query_of(facts))
+    limit = known(memory.limit, "the memory that workers may use: spark.executor.pyspark.memory is not set")
+    used = known(memory.bytes, "the memory of the workers")
     if used < 0.8 * limit:
         return None
     return (
@@ -66,7 +86,7 @@ def executor_memory(facts: Facts) -> str | None:
 
 def container_memory(facts: Facts) -> str | None:
     """Check that each executor needs at most nine tenths of its container."""
-    executors = executor_memory_of(_query(facts))
+    executors = executor_memory_of(query_of(facts))
     limited = [(each, each.limit) for each in executors if each.limit]
     if not limited:
         raise UnknownFactsError("the memory of the containers: no task has read a limit, and no setting has one")
@@ -84,12 +104,12 @@ def container_memory(facts: Facts) -> str | None:
 
 def memory_runs_out(facts: Facts) -> str | None:
     """Check that memory lasts for a week."""
-    memory = memory_of(_query(facts))
+    memory = memory_of(query_of(facts))
     if memory.full_at is None:
         if memory.limit is not None and memory.per_day is not None:
             return None
         raise UnknownFactsError(f"when memory runs out: {memory.message}")
-    days = (memory.full_at - _query(facts).at) / _DAY
+    days = (memory.full_at - query_of(facts).at) / DAY
     if days > 7:
         return None
     when = datetime.fromtimestamp(memory.full_at / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
@@ -106,22 +126,35 @@ def heavy_keys(facts: Facts) -> str | None:
             if key.share - key.error > 0.25 and skew.tasks > 2 and skew.factor > 2 and skew.busiest_ms > 500:
                 return (
                     f"key {key.key} has {key.share:.0%} (plus or minus {key.error:.0%}) of the records of"
-                    f" {_name(_query(facts), skew.program, skew.vertex)}, and its subtask is busy {skew.factor:.1f}"
+                    f" {name_of(query_of(facts), skew.program, skew.vertex)}, and its subtask is busy {skew.factor:.1f}"
                     " times as long as the mean: aggregate before key_by(...), or make the key finer"
                 )
     return None
 
 
 def skewed_tasks(facts: Facts) -> str | None:
-    """Check that no task is busy for much longer than the others."""
-    for skew in skew_of(_with_tasks(facts)):
-        if skew.factor > 4 and skew.tasks >= 4 and skew.busiest_ms > 1000:
+    """Check that no task has most of the work while the others of its operator wait. Window: five minutes."""
+    snapshot = query_of(facts)
+    for (program, number), runs in _runs(_recent(facts)).items():
+        skewed = [each for each in runs if _is_skewed(each)]
+        if len(skewed) * 2 > len(runs):
+            run = max(skewed, key=lambda each: each.busiest_ms)
             return (
-                f"subtask {skew.busiest} of {_name(_query(facts), skew.program, skew.vertex)} is busy"
-                f" {skew.factor:.1f} times as long as the mean of its tasks: look at its heavy keys, or at the"
-                " partitions of the source"
+                f"subtask {run.busiest} of {name_of(snapshot, program, number)} is busy for"
+                f" {run.busiest_ms / 1000:.1f} s of an epoch, and the other {run.tasks - 1} of its tasks for"
+                f" {_others_ms(run) / 1000:.1f} s on average: look at its heavy keys, or at the partitions of the"
+                " source"
             )
     return None
+
+
+def _is_skewed(run: VertexRun) -> bool:
+    return run.tasks > 1 and run.busiest_ms > 1000 and run.busiest_ms > 4 * _others_ms(run)
+
+
+def _others_ms(run: VertexRun) -> float:
+    """Return how long the tasks were busy on average, but for the busiest one."""
+    return (run.busy_ms - run.busiest_ms) / max(1, run.tasks - 1)
 
 
 def _with_tasks(facts: Facts) -> EpochRun:
@@ -133,7 +166,7 @@ def _with_tasks(facts: Facts) -> EpochRun:
 
 def stuck_watermark(facts: Facts) -> str | None:
     """Check that event time goes forward while newer records come."""
-    epochs, snapshot = _epochs(facts), _query(facts)
+    epochs, snapshot = _epochs(facts), query_of(facts)
     if len(epochs) < _FEW:
         raise UnknownFactsError(f"whether event time goes forward: fewer than {_FEW} epochs with rows have ended")
     if not _newer_records_come(epochs):
@@ -144,10 +177,12 @@ def stuck_watermark(facts: Facts) -> str | None:
             continue
         if watermark == MIN_TIMESTAMP and not runs[-1].timers:
             continue  # nothing waits for it
+        if watermark is not None and watermark > as_of(snapshot) + HOUR:
+            continue  # it is in the future, which is another rule's
         why = next((held.message for held in held_watermarks(snapshot) if (held.program, held.vertex) == place), "")
         said = "has not begun" if watermark == MIN_TIMESTAMP else "has stood still"
         return (
-            f"event time of {_name(snapshot, *place)} {said} in {count} epochs with rows:"
+            f"event time of {name_of(snapshot, *place)} {said} in {count} epochs with rows:"
             f" {why or 'its input holds it'}; see with_idleness(...) for sources that may be silent"
         )
     return None
@@ -175,50 +210,73 @@ def _runs(epochs: list[EpochRun]) -> dict[tuple[str, int], list[VertexRun]]:
     return found
 
 
-def slow_epochs(facts: Facts) -> str | None:
-    """Check that an epoch takes no longer than the trigger's interval."""
-    interval = known(facts.trigger_ms, "the trigger of the query")
-    if not interval:
-        return None
-    durations = [each.duration for each in _epochs(facts)][-_FEW:]
-    if len(durations) < 3:
-        raise UnknownFactsError("how long epochs take: fewer than 3 with rows have ended")
-    usual = median(durations)
-    if usual <= interval:
-        return None
-    return (
-        f"an epoch takes {usual / 1000:.1f} s, and the trigger's interval is {interval / 1000:g} s: raise the interval,"
-        " or the parallelism, or see which level takes longest"
-    )
+def condition(name: str) -> Callable[[Facts], str | None]:
+    """Return the rule that checks for one of the conditions of a query as a whole."""
+
+    def check(facts: Facts) -> str | None:
+        snapshot = query_of(facts)
+        found = next((each for each in conditions_of(snapshot) if each.name == name), None)
+        return None if found is None else f"{found.line}: {_NEXT_STEP[name]}"
+
+    check.__name__ = name.replace(" ", "_")
+    return check
+
+
+_NEXT_STEP = {
+    GONE: "look at its machine and its log, and start it again; its checkpoint is whole",
+    CRASH_LOOP: "look at the newest failure, and let the supervisor wait longer between two starts",
+    HUNG: (
+        "look at the running stages on the page and in Spark's UI; likely causes are a function or a sink that waits"
+        " for a service without a time-out"
+    ),
+    FUTURE: (
+        "drop or mend records with such times before event time is assigned; the watermark never goes back, so restart"
+        " from a savepoint or a copy of the checkpoint of before"
+    ),
+    BEHIND: "raise the parallelism with pillarbox rescale, or see which operator takes longest on the page",
+    SILENT: "look at the source and at what fills it; if that is how it is meant, nothing is wrong with the query",
+}
 
 
 def piling_timers(facts: Facts) -> str | None:
-    """Check that keys have a few timers each."""
+    """Check that keys have a few timers each. Windows have one for each of their panes, by design."""
+    plan = query_of(facts).plan
+    kinds = {} if plan is None else {(each.program, each.number): each.kind for each in plan.vertices}
     for vertex in (runs[-1] for runs in _runs(_epochs(facts)).values()):
         timers, keys = vertex.timers or 0, vertex.keys or 0
-        if keys and timers > 100 * keys and timers > 10_000:
+        is_window = "window" in kinds.get((vertex.program, vertex.vertex), "")
+        if not is_window and keys and timers > 100 * keys and timers > 10_000:
             return (
-                f"the keys of {_name(_query(facts), vertex.program, vertex.vertex)} have {timers / keys:,.0f} timers"
-                f" each, {timers:,} in all: register one timer and move it, as in"
+                f"the keys of {name_of(query_of(facts), vertex.program, vertex.vertex)} have"
+                f" {timers / keys:,.0f} timers each, {timers:,} in all: register one timer and move it, as in"
                 " ctx.timer_service().delete_event_time_timer(...)"
             )
     return None
 
 
 def endless_state(facts: Facts) -> str | None:
-    """Check that state does not grow for ever."""
-    moments = _moments(facts)
-    if moments[-1].at - moments[0].at < _HOUR:
+    """Check that state does not grow for ever. Window: a day, and an hour at least.
+
+    Keys that come and go make a curve with steps down; the keys of state without an end only grow.
+    """
+    moments, snapshot = moments_of(facts), query_of(facts)
+    now = as_of(snapshot)
+    if moments[-1].at - moments[0].at < HOUR:
         raise UnknownFactsError("whether state grows for ever: the history is shorter than an hour")
     for uid, keys in moments[-1].keys.items():
-        known_keys = [each.keys[uid] for each in moments if uid in each.keys]
-        grew = all(one <= other for one, other in pairwise(known_keys))
-        middle = known_keys[len(known_keys) // 2]
-        if len(known_keys) >= _FEW and grew and keys > 100_000 and keys > 1.2 * middle:
-            hours = (moments[-1].at - moments[0].at) / _HOUR
+        known = [each for each in moments if uid in each.keys and each.at >= now - DAY]
+        if len(known) < _FEW or keys <= 100_000:
+            continue
+        steps = [later.keys[uid] - earlier.keys[uid] for earlier, later in pairwise(known)]
+        came, went = sum(each for each in steps if each > 0), -sum(each for each in steps if each < 0)
+        hour = keys - moment_at(known, now - HOUR).keys[uid]
+        lately = keys - moment_at(known[:-1], now - NOW).keys[uid]
+        span = known[-1].at - known[0].at
+        steady = hour >= 0.1 * (keys - known[0].keys[uid]) * HOUR / max(span, HOUR)
+        if came - went > 0.01 * keys and went <= 0.1 * came and steady and hour > 0 and lately > 0:
             return (
-                f"the keys of {uid!r} have grown from {known_keys[0]:,} to {keys:,} in {hours:.1f} hours, and never"
-                " became fewer: give its states a time-to-live (StateTtlConfig), or clear them in a timer"
+                f"the keys of {uid!r} have grown from {known[0].keys[uid]:,} to {keys:,} in {span / HOUR:.1f} hours,"
+                " and hardly any went: give its states a time-to-live (StateTtlConfig), or clear them in a timer"
             )
     return None
 
@@ -243,7 +301,7 @@ def back_pressure(facts: Facts) -> str | None:
     for vertex in _epochs(facts)[-1].vertices:
         if vertex.back_pressured_ms > max(3 * vertex.busy_ms, 2000) and _is_usual(facts, vertex):
             return (
-                f"tasks of {_name(_query(facts), vertex.program, vertex.vertex)} waited"
+                f"tasks of {name_of(query_of(facts), vertex.program, vertex.vertex)} waited"
                 f" {vertex.back_pressured_ms / 1000:.1f} s for their output to be taken, and were busy for"
                 f" {vertex.busy_ms / 1000:.1f} s: the sink is slower than the program, so look at it first"
             )
@@ -261,21 +319,9 @@ def _is_usual(facts: Facts, vertex: VertexRun) -> bool:
     return sum(each.back_pressured_ms > 3 * each.busy_ms for each in runs) > len(runs) / 2
 
 
-def repeated_tasks(facts: Facts) -> str | None:
-    """Check that Spark seldom has to repeat a task."""
-    moments = _moments(facts)
-    repeated, epochs = sum(each.repeated for each in moments), sum(each.epochs for each in moments)
-    if repeated < 3 or repeated < epochs / 20:
-        return None
-    return (
-        f"Spark has repeated {repeated} tasks in {epochs} epochs: look in the log of the executors for what ended the"
-        " first attempts, such as a lack of memory"
-    )
-
-
 def tasks_in_workers(facts: Facts) -> str | None:
     """Check that tasks that should have homes have them."""
-    newest = _query(facts).epochs[-_FEW:]
+    newest = query_of(facts).epochs[-_FEW:]
     if not newest:
         raise UnknownFactsError("where tasks run: no epoch has ended yet")
     for runs in _runs(newest).values():
@@ -284,75 +330,10 @@ def tasks_in_workers(facts: Facts) -> str | None:
             why = next(reason for each in reversed(runs) for reason in each.fallbacks)
             return (
                 f"{without:,} of {sum(each.tasks for each in runs):,} tasks of"
-                f" {_name(_query(facts), runs[-1].program, runs[-1].vertex)} in the last {len(newest)} epochs ran in"
-                f" Python workers, as no home could be had: {why}. There, an epoch may read the whole log of its task,"
-                ' and on_barrier="carry" waits for requests as "drain" does: look in the log of the executors, or set'
-                " spark.pillarbox.homes to off if this platform starts no processes"
-            )
-    return None
-
-
-def restarting_homes(facts: Facts) -> str | None:
-    """Check that homes do not end again and again. That all of an executor's end at once is one fault."""
-    moments = _moments(facts)
-    recent = [each for each in moments if each.at > moments[-1].at - _HOUR and each.home_restarts]
-    if len(recent) < _SOME:
-        return None
-    count = sum(each.home_restarts for each in recent)
-    return (
-        f"{count:,} homes were started again in {len(recent)} of the last 60 minutes, each with all of its state to"
-        " read. Likely causes: the system ended them for memory (see pillarbox memory), a function crashes or calls"
-        " os._exit(), or a function does not return within five seconds when its epoch is cancelled. The log of the"
-        " executors tells how each one ended"
-    )
-
-
-def lost_records(facts: Facts) -> str | None:
-    """Check that few records come too late."""
-    return _share_of_rows(
-        facts,
-        "late_records_dropped",
-        "came too late and went nowhere: raise the bound of the watermark strategy, or send them to a side output"
-        " (side_output_late_data)",
-    )
-
-
-def dead_letters(facts: Facts) -> str | None:
-    """Check that few records make the program fail."""
-    return _share_of_rows(
-        facts, "dead_letters", "became dead letters: read the side output of on_error to see which, and why"
-    )
-
-
-def _share_of_rows(facts: Facts, counter: str, what: str) -> str | None:
-    moments = _moments(facts)
-    rows = sum(each.rows for each in moments)
-    counts: dict[str, int] = {}
-    for moment in moments:
-        for name, count in moment.counters.items():
-            if name.endswith(f".{counter}"):
-                counts[name] = counts.get(name, 0) + count
-    for name, count in counts.items():
-        if rows and count > 0.01 * rows and count > 10:
-            return f"{count:,} records of {name.rpartition('.')[0]!r} ({count / rows:.1%} of all rows) {what}"
-    return None
-
-
-def failing_calls(facts: Facts) -> str | None:
-    """Check that few calls of services fail."""
-    moments = _moments(facts)
-    totals: dict[str, dict[str, int]] = {}
-    for moment in moments:
-        for name, count in moment.counters.items():
-            uid, _, counter = name.rpartition(".")
-            if counter in ("completed", "failed", "timed_out"):
-                totals.setdefault(uid, {})[counter] = totals.get(uid, {}).get(counter, 0) + count
-    for uid, counts in totals.items():
-        bad, every = counts.get("failed", 0) + counts.get("timed_out", 0), sum(counts.values())
-        if every and bad > 0.05 * every and bad > 10:
-            return (
-                f"{bad:,} of {every:,} records of {uid!r} ({bad / every:.0%}) failed or timed out: look at the service,"
-                " and at timeout, retry_strategy and rate_limit of the operator"
+                f" {name_of(query_of(facts), runs[-1].program, runs[-1].vertex)} in the last {len(newest)} epochs ran"
+                f" in Python workers, as no home could be had: {why}. There, an epoch may read the whole log of its"
+                ' task, and on_barrier="carry" waits for requests as "drain" does: look in the log of the executors, or'
+                " set spark.pillarbox.homes to off if this platform starts no processes"
             )
     return None
 
@@ -373,22 +354,17 @@ def slow_copies(facts: Facts) -> str | None:
 
 
 QUERY_RULES = (
+    *map(condition, CONDITIONS),
     executor_memory,
     container_memory,
     memory_runs_out,
     heavy_keys,
     skewed_tasks,
     stuck_watermark,
-    slow_epochs,
     piling_timers,
     endless_state,
     partitions_and_cores,
     back_pressure,
-    repeated_tasks,
     tasks_in_workers,
-    restarting_homes,
-    lost_records,
-    dead_letters,
-    failing_calls,
     slow_copies,
 )

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from pillarbox_tools.doctor.facts import Facts, Finding
 from pillarbox_tools.doctor.machine_rules import MACHINE_RULES, version_skew, workers_python
 from pillarbox_tools.doctor.query_rules import QUERY_RULES, container_memory, executor_memory, partitions_and_cores
+from pillarbox_tools.doctor.record_rules import RECORD_RULES
 from pillarbox_tools.doctor.unknown import UnknownFactsError
 
 Rule = Callable[[Facts], str | None]
 
-RULES: Sequence[Rule] = (*MACHINE_RULES, *QUERY_RULES)
+RULES: Sequence[Rule] = (*MACHINE_RULES, *QUERY_RULES, *RECORD_RULES)
 #: Those that can find something when a query starts, and those whose facts the tasks of its first epoch tell.
 START_RULES: Sequence[Rule] = (*MACHINE_RULES, partitions_and_cores)
 FIRST_EPOCH_RULES: Sequence[Rule] = (workers_python, version_skew, executor_memory, container_memory)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 
 from pillarbox_tools.export.ledger import Ledger, Standing, Values
-from pillarbox_tools.export.metric import Metric
+from pillarbox_tools.export.metric import FAILURES, STARTS, Metric
 
 # Queries that have ended are told of until there are more than so many.
 _MOST_ENDED = 20
@@ -23,11 +23,14 @@ class _Told:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._earlier: list[Ledger] = []
+        # Of this process: the history of the checkpoint may not reach as far back, or there is none.
+        self._starts, self._failures = 1, 0
         self._sums: Values = {}
 
     def follow_with(self, ledger: Ledger) -> None:
         """Tell of another run from now on."""
         self._earlier.append(self.ledger)
+        self._starts += 1
         self.ledger = ledger
 
     def standing(self) -> Standing:
@@ -35,18 +38,27 @@ class _Told:
         for earlier in [each for each in self._earlier if each.has_ended]:
             _add(self._sums, earlier.standing().counters)
             self._earlier.remove(earlier)
+            self._failures += earlier.has_failed
         found = self.ledger.standing()
         if len(self._sums) > _MOST_SUMS:
             # Each run has had other operators, sources or names of metrics.
             self._sums = {place: sum_ for place, sum_ in self._sums.items() if place in found.counters}
         for each in (self._sums, *(earlier.standing().counters for earlier in self._earlier)):
             _add(found.counters, each)
+        failures = self._failures + self.ledger.has_failed
+        for place, count in ((STARTS, self._starts), (FAILURES, failures)):
+            found.counters[place, ()] = max(found.counters[place, ()], count)
         return found
+
+
+# These count all runs of a query, by its history.
+_OF_ALL_RUNS = {(STARTS, ()), (FAILURES, ())}
 
 
 def _add(sums: Values, more: Values) -> None:
     for place, value in more.items():
-        sums[place] = sums.get(place, 0) + value
+        if place not in _OF_ALL_RUNS:
+            sums[place] = sums.get(place, 0) + value
 
 
 class Exported:

@@ -10,9 +10,11 @@ from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import Metric
 from pillarbox_tools.export.names import Names
 from pillarbox_tools.export.readings import readings_of
+from pillarbox_tools.model.condition import CONDITIONS, conditions_of, input_at
 from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.snapshot import EpochRun
+from pillarbox_tools.model.snapshot import EpochRun, Snapshot
 from pillarbox_tools.model.trigger import trigger_interval
+from pillarbox_tools.model.windows import now_of
 
 _log = logging.getLogger("pillarbox")
 
@@ -45,17 +47,16 @@ class Ledger:
 
     def __init__(self, model: QueryModel) -> None:
         known = model.snapshot()
+        self._model = model
         self.id = known.id
         self.name = known.name
         self._names = Names(known.plan)
         self._lock = threading.Lock()
-        self._has_ended = False
-        self._counters: Values = {(m.STARTS, ()): 1, (m.FAILURES, ()): 0}
+        self._has_ended = self._has_failed = False
+        self._counters: Values = {}
         self._gauges: Values = {(m.LEFT_OUT, ()): 0}
         self._user_names: set[tuple[str, ...]] = set()
         self._left_out: set[tuple[str, ...]] = set()
-        # Keys, timers and bytes of state of each subtask, as it last told.
-        self._subtasks: dict[str, dict[int, tuple[int, int, int]]] = {}
         versions = known.run.versions
         self._gauges[m.INFO, (known.id, versions.get("spark", ""), versions.get("pillarbox", ""))] = 1
         interval = trigger_interval(known.run.settings)
@@ -80,7 +81,6 @@ class Ledger:
                     self._counters[metric, labels] = self._counters.get((metric, labels), 0) + max(0, value)
                 else:
                     self._gauges[metric, labels] = value
-            self._take_state(epoch)
 
     def _is_exported(self, labels: tuple[str, ...]) -> bool:
         """Return whether a metric of users' functions is exported: the first names are."""
@@ -101,23 +101,11 @@ class Ledger:
             self._gauges[m.LEFT_OUT, ()] = len(self._left_out)
         return False
 
-    def _take_state(self, epoch: EpochRun) -> None:
-        for task in epoch.tasks:
-            if task.keys is None and task.timers is None and task.state_bytes is None:
-                continue
-            head = self._names.chain(task.program, task.vertex)[0]
-            told = task.keys or 0, task.timers or 0, task.state_bytes or 0
-            self._subtasks.setdefault(head, {})[task.subtask] = told
-        for head, subtasks in self._subtasks.items():
-            for metric, parts in zip((m.KEYS, m.TIMERS, m.STATE_SIZE), zip(*subtasks.values())):
-                self._gauges[metric, (head,)] = sum(parts)
-
     def ended(self, status: str) -> None:
         """Note the end of the query."""
         with self._lock:
             self._has_ended = True
-            if status == "failed":
-                self._counters[m.FAILURES, ()] += 1
+            self._has_failed = status == "failed"
 
     # -- any thread --
 
@@ -126,9 +114,32 @@ class Ledger:
         """Whether the query has ended: no sum changes any more."""
         return self._has_ended
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether this run has failed."""
+        return self._has_failed
+
     def standing(self) -> Standing:
-        """Return how the metrics stand."""
+        """Return how the metrics stand now."""
+        snapshot = self._model.snapshot()
+        run = snapshot.run
         with self._lock:
+            counters = {
+                **self._counters,
+                (m.STARTS, ()): run.starts,
+                (m.FAILURES, ()): run.crashes + run.has_crashed,
+            }
             if self._has_ended:
-                return Standing(dict(self._counters), {(m.UP, ()): 0})
-            return Standing(dict(self._counters), {**self._gauges, (m.UP, ()): 1})
+                return Standing(counters, {(m.UP, ()): 0})
+            return Standing(counters, {**self._gauges, (m.UP, ()): 1, **_of_now(snapshot)})
+
+
+def _of_now(snapshot: Snapshot) -> Values:
+    """Return the gauges that grow while nothing happens."""
+    now, beat, came = now_of(snapshot), snapshot.heartbeat, input_at(snapshot)
+    present = {each.name for each in conditions_of(snapshot)}
+    found: Values = {(m.CONDITION, (name,)): float(name in present) for name in CONDITIONS}
+    found[m.RUN_BEGAN, ()] = snapshot.run.began
+    found[m.EPOCH_RUNNING, ()] = 0 if beat is None or beat.since is None else max(beat.at, now) - beat.since
+    found[m.INPUT_AGE, ()] = now - (came or snapshot.run.began)
+    return found

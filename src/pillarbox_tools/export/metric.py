@@ -49,8 +49,16 @@ OPERATOR = ("operator",)
 
 INFO = Metric("query.info", "gauge", "", "1; the labels tell what runs the query.", ("query_id", "spark", "version"))
 UP = Metric("query.up", "gauge", "", "1 while the query runs, 0 when it has ended.")
-STARTS = Metric("query.starts", "counter", "{start}", "Starts of the query in this process.")
-FAILURES = Metric("query.failures", "counter", "{failure}", "How often the query has ended with an error.")
+STARTS = Metric("query.starts", "counter", "{start}", "Starts of the query, by the history of its checkpoint.")
+FAILURES = Metric(
+    "query.failures", "counter", "{failure}", "Runs of the query that failed, or whose driver was lost, by its history."
+)
+CONDITION = Metric("query.condition", "gauge", "", "1 while the query has this condition, else 0.", ("condition",))
+RUN_BEGAN = Metric("run.began.timestamp", "gauge", "s", "When this run was started (Unix time).", divisor=1000)
+EPOCH_RUNNING = Metric(
+    "epoch.running", "gauge", "s", "How long the epoch has run that runs now; 0: none does.", divisor=1000
+)
+INPUT_AGE = Metric("input.age", "gauge", "s", "How long ago the last epoch with rows ended.", divisor=1000)
 TRIGGER = Metric("trigger.interval", "gauge", "s", "The interval of the query's trigger, if it has one.", divisor=1000)
 EPOCHS = Metric("epochs", "counter", "{epoch}", "Epochs that were committed.")
 EPOCH_TIME = Metric("epoch.time", "counter", "s", "The time that epochs took, from trigger to commit.", divisor=1000)
@@ -172,7 +180,23 @@ USER_MAX = Metric("user.gauge.max", "gauge", "", "The highest value of a gauge o
 
 #: All of them, in the order in which they are told.
 METRICS: tuple[Metric, ...] = (
-    *(INFO, UP, STARTS, FAILURES, TRIGGER, EPOCHS, EPOCH_TIME, EPOCH_DURATION, EPOCH_NUMBER, EPOCH_END, SPARK_TIME),
+    *(
+        INFO,
+        UP,
+        STARTS,
+        FAILURES,
+        CONDITION,
+        RUN_BEGAN,
+        EPOCH_RUNNING,
+        INPUT_AGE,
+        TRIGGER,
+        EPOCHS,
+        EPOCH_TIME,
+        EPOCH_DURATION,
+        EPOCH_NUMBER,
+        EPOCH_END,
+        SPARK_TIME,
+    ),
     *(STATE_COMMIT, ROWS_IN, ROWS_OUT, SOURCE_ROWS, SOURCE_BACKLOG, WORKER_MEMORY, LEFT_OUT),
     *(TASKS, REPEATED, UNFINISHED, SENT, BYTES_SENT, BUSY, IDLE, BACK_PRESSURED, STATE_TIME, BUSIEST, MEAN),
     *(HOME_RESTARTS, HOME_COLD_STARTS, HOME_ADOPTIONS, FALLBACKS),

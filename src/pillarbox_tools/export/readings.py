@@ -8,7 +8,7 @@ from pillarbox._copies import COPY_MS
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import Metric
 from pillarbox_tools.export.names import Names, told_apart
-from pillarbox_tools.model.catching_up import backlog
+from pillarbox_tools.model.epochs import backlog
 from pillarbox_tools.model.snapshot import EpochRun, VertexRun
 
 #: A metric, the values of its labels (without the query's), and the value, which the metric's divisor is for; None: the
@@ -29,6 +29,9 @@ _OF_VERTEX = (
     (m.STATE_TIME, "state_ms"),
     (m.BUSIEST, "busiest_ms"),
     (m.STATE_WRITTEN, "state_bytes_written"),
+    (m.KEYS, "keys"),
+    (m.TIMERS, "timers"),
+    (m.STATE_SIZE, "state_bytes"),
     (m.HOME_RESTARTS, "home_restarts"),
     (m.HOME_COLD_STARTS, "home_cold_starts"),
     (m.HOME_ADOPTIONS, "home_adoptions"),

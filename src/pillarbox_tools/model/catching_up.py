@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from pillarbox_tools.model.snapshot import EpochRun, Snapshot, SourceProgress, Stage, rows_per_second
+from pillarbox_tools.model.epochs import rows_left
+from pillarbox_tools.model.snapshot import Snapshot, Stage, rows_per_second
 from pillarbox_tools.model.trigger import trigger_interval
 
 # How many epochs the rate is taken from, and how many slow ones in a row show that a query is behind.
@@ -72,40 +72,6 @@ def _is_slow(snapshot: Snapshot) -> bool:
     interval = trigger_interval(snapshot.run.settings)
     last = [each for each in snapshot.epochs if each.rows][-_SLOW:]
     return bool(interval and len(last) == _SLOW and all(each.duration > interval for each in last))
-
-
-def rows_left(epoch: EpochRun) -> int | None:
-    """Return how many rows the sources had after an epoch; None: one of them does not tell."""
-    left = [backlog(source) for source in epoch.sources]
-    known = [rows for rows in left if rows is not None]
-    return sum(known) if left and len(known) == len(left) else None
-
-
-def backlog(source: SourceProgress) -> int | None:
-    """Return how many rows a source had after an epoch; None: it does not tell.
-
-    Offsets are a number, or Kafka's: numbers by topic and partition. A partition that was not read yet begins at 0, as
-    one that is new does.
-    """
-    end, latest = source.end, source.latest
-    if _is_number(end) and _is_number(latest):
-        return max(0, int(latest - end))
-    if not isinstance(end, dict) or not isinstance(latest, dict):
-        return None
-    total = 0
-    for topic, partitions in latest.items():
-        known = end.get(topic) or {}
-        if not isinstance(partitions, dict) or not isinstance(known, dict):
-            return None
-        for partition, offset in partitions.items():
-            if not partition.isdigit() or not _is_number(offset):
-                return None
-            total += max(0, offset - known.get(partition, 0))
-    return total
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def line_of(snapshot: Snapshot, stages: list[Stage] | None, *, is_batch: bool) -> str | None:

@@ -112,3 +112,37 @@ def _total(report: TaskReport) -> int:
 def _operators(tasks: Sequence[TaskReport]) -> list[list[int]]:
     last = {each.subtask: each.operators for each in tasks if each.operators}
     return [[sum(numbers) for numbers in zip(*each)] for each in zip(*last.values())]
+
+
+def rows_left(epoch: EpochRun) -> int | None:
+    """Return how many rows the sources had after an epoch; None: one of them does not tell."""
+    left = [backlog(source) for source in epoch.sources]
+    known = [rows for rows in left if rows is not None]
+    return sum(known) if left and len(known) == len(left) else None
+
+
+def backlog(source: SourceProgress) -> int | None:
+    """Return how many rows a source had after an epoch; None: it does not tell.
+
+    Offsets are a number, or Kafka's: numbers by topic and partition. A partition that was not read yet begins at 0, as
+    one that is new does.
+    """
+    end, latest = source.end, source.latest
+    if _is_number(end) and _is_number(latest):
+        return max(0, int(latest - end))
+    if not isinstance(end, dict) or not isinstance(latest, dict):
+        return None
+    total = 0
+    for topic, partitions in latest.items():
+        known = end.get(topic) or {}
+        if not isinstance(partitions, dict) or not isinstance(known, dict):
+            return None
+        for partition, offset in partitions.items():
+            if not partition.isdigit() or not _is_number(offset):
+                return None
+            total += max(0, offset - known.get(partition, 0))
+    return total
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

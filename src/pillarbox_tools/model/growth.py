@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pillarbox_tools.model.snapshot import Snapshot
+from pillarbox_tools.model.windows import DAY, HOUR, MINUTE, as_of
 
-_DAY = 86_400_000
-# Over less than this, or fewer moments, a slope says nothing.
-_SHORTEST = 10 * 60_000
+# Over less than this, or fewer moments, a slope says nothing. (A new process takes more memory until it has seen all
+# kinds of records.)
+_SHORTEST = 10 * MINUTE
+_SHORTEST_OF_MEMORY = 6 * HOUR
 _FEWEST = 5
 
 
@@ -20,7 +22,7 @@ class Growth:
     Attributes:
         uid: of the operator that heads the vertex.
         bytes: the size of its state now, and ``keys``: its keys.
-        per_day: bytes that it gains in a day, by a straight line through the moments; None: it is not known yet.
+        per_day: bytes that it gains in a day, by a straight line through the last day; None: it is not known yet.
     """
 
     uid: str
@@ -51,22 +53,23 @@ class Memory:
 
 def growth_of(snapshot: Snapshot) -> list[Growth]:
     """Return the growth of the state of each vertex with state in this run."""
-    moments = snapshot.run.moments
+    moments, since = snapshot.run.moments, as_of(snapshot) - DAY
     if not moments:
         return []
     found = []
     for uid, size in moments[-1].state_bytes.items():
-        points = [(each.at, each.state_bytes[uid]) for each in moments if uid in each.state_bytes]
+        points = [(each.at, each.state_bytes[uid]) for each in moments if uid in each.state_bytes and each.at >= since]
         found.append(Growth(uid, size, moments[-1].keys.get(uid, 0), slope(points)))
     return found
 
 
 def memory_of(snapshot: Snapshot) -> Memory:
     """Return what is known of the memory of the fullest worker."""
-    moments = [each for each in snapshot.run.moments if each.process_bytes is not None]
-    limit = bytes_of(snapshot.run.settings.get("spark.executor.pyspark.memory"))
+    since = as_of(snapshot) - DAY
+    moments = [each for each in snapshot.run.moments if each.process_bytes is not None and each.at >= since]
+    limit = _limit(snapshot.run.settings)
     used = moments[-1].process_bytes if moments else None
-    per_day = slope([(each.at, each.process_bytes or 0) for each in moments])
+    per_day = slope([(each.at, each.process_bytes or 0) for each in moments], _SHORTEST_OF_MEMORY)
     full_at = None
     if limit is None:
         message = "no limit is known: spark.executor.pyspark.memory is not set"
@@ -75,22 +78,28 @@ def memory_of(snapshot: Snapshot) -> Memory:
     elif per_day <= 0:
         message = "it does not grow"
     else:
-        full_at = moments[-1].at + round(max(0, limit - used) / per_day * _DAY)
+        full_at = moments[-1].at + round(max(0, limit - used) / per_day * DAY)
         message = "it is full at this time if it keeps growing at this rate"
     return Memory(used, limit, per_day, full_at, message)
 
 
-def slope(points: Sequence[tuple[int, int]]) -> float | None:
+def slope(points: Sequence[tuple[int, int]], shortest: int = _SHORTEST) -> float | None:
     """Return the slope of the straight line through points of a time (epoch ms) and a size, in size per day.
 
     None: there are too few points, or they lie too close to each other.
     """
-    if len(points) < _FEWEST or points[-1][0] - points[0][0] < _SHORTEST:
+    if len(points) < _FEWEST or points[-1][0] - points[0][0] < shortest:
         return None
-    times = [time / _DAY for time, _ in points]
+    times = [time / DAY for time, _ in points]
     mean, middle = sum(times) / len(points), sum(size for _, size in points) / len(points)
     spread = sum((time - mean) ** 2 for time in times)
     return sum((time - mean) * (size - middle) for time, (_, size) in zip(times, points)) / spread
+
+
+def _limit(settings: Mapping[str, str]) -> int | None:
+    """Return what a worker process may use: Spark divides the setting by the executor's cores."""
+    limit, cores = bytes_of(settings.get("spark.executor.pyspark.memory")), settings.get("spark.executor.cores", "")
+    return limit if limit is None else limit // max(1, int(cores) if cores.isdigit() else 1)
 
 
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from pillarbox._reports.plan import Plan
+from pillarbox_tools.model.epochs import rows_left
 from pillarbox_tools.model.snapshot import EpochRun, Moment, VertexRun
 
 _MINUTE = 60_000
-# There are up to this many moments: the last four hours by the minute and, in less detail, all the time before.
+# There are up to this many moments: the last four hours by the minute and, in less detail, all the time before. (So
+# an hour and a day ago are found by their times, and not by their places in the list.)
 _MOST = 480
 _SUMS = ("epochs", "rows", "duration", "busy_ms", "back_pressured_ms", "repeated", "home_restarts", "fallbacks")
 # Counters whose values at the end are no sums.
@@ -45,6 +47,7 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
     stateful = [each for each in epoch.vertices if each.state_bytes is not None]
     watermarks = [each.watermark for each in stateful if each.watermark is not None]
     end = epoch.began + epoch.duration
+    times = [each.event_times[1] for each in epoch.tasks if each.is_source and each.event_times]
     lowest = min(watermarks, default=None)
     counters: dict[str, int] = {}
     for vertex in epoch.vertices:
@@ -68,7 +71,24 @@ def moment_of(epoch: EpochRun, plan: Plan | None) -> Moment:
         process_bytes=max((each.process_bytes for each in epoch.tasks if each.process_bytes), default=None),
         home_restarts=sum(each.home_restarts for each in epoch.vertices),
         fallbacks=sum(sum(each.fallbacks.values()) for each in epoch.vertices),
+        inputs=_inputs(epoch, plan),
+        backlog=rows_left(epoch),
+        newest=max(times, default=None),
     )
+
+
+def _inputs(epoch: EpochRun, plan: Plan | None) -> dict[str, int]:
+    """Return how many records each operator received, by uid; an operator without a uid is left out."""
+    found: dict[str, int] = {}
+    chains = {} if plan is None else {(each.program, each.number): each.operators for each in plan.vertices}
+    for vertex in epoch.vertices:
+        for place, operator in enumerate(chains.get((vertex.program, vertex.vertex), ())):
+            if place and place >= len(vertex.operators):
+                break
+            count = vertex.operators[place][0] if place else vertex.records_in
+            if operator.uid:
+                found[operator.uid] = found.get(operator.uid, 0) + count
+    return found
 
 
 def _by_uid(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -89,6 +109,9 @@ def together(one: Moment, other: Moment) -> Moment:
     # The other fields are as they were at the end. (In an epoch, only those tasks run that have something to do.)
     end = {each.name: getattr(other, each.name) for each in fields(Moment)}
     end |= {"state_bytes": {**one.state_bytes, **other.state_bytes}, "keys": {**one.keys, **other.keys}}
+    end["inputs"] = _counted(one.inputs, other.inputs)
+    end["newest"] = one.newest if other.newest is None else max(other.newest, one.newest or other.newest)
+    end["process_bytes"] = other.process_bytes or one.process_bytes
     return Moment(
         **{
             **end,

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 from pillarbox._reports.failure import Failure, message_of
 from pillarbox._reports.plan import Plan
 from pillarbox._reports.progress import is_idle
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.model.epochs import epoch_of
 from pillarbox_tools.model.executors import Executors
 from pillarbox_tools.model.moments import Moments
+from pillarbox_tools.model.sizes import Sizes
 from pillarbox_tools.model.snapshot import EpochRun, Run, Snapshot
 
 # How many epochs there are in a snapshot, and in how many of these the tasks are.
@@ -73,6 +75,8 @@ class QueryModel:
         self._clock = clock
         self._epochs: deque[EpochRun] = deque(maxlen=EPOCHS)
         self._moments = Moments()
+        self._sizes = Sizes()
+        self._heartbeat: Heartbeat | None = None
         self._executors = Executors()
         self._followers: list[Follower] = []
         self._feeding = threading.Lock()  # guards all of these
@@ -88,6 +92,7 @@ class QueryModel:
         with self._feeding:
             if self._epochs and epoch.number <= self._epochs[-1].number:
                 return
+            epoch = self._sizes.complete(epoch)
             self._epochs.append(epoch)
             if len(self._epochs) > _WITH_TASKS:
                 self._epochs[-1 - _WITH_TASKS] = replace(self._epochs[-1 - _WITH_TASKS], tasks=[])
@@ -97,6 +102,25 @@ class QueryModel:
             self._version += 1
             for follower in self._followers:
                 follower.progressed(epoch)
+
+    def follows(self, earlier: Sequence[Run]) -> None:
+        """Take the runs before this one, the newest first."""
+        with self._feeding:
+            self._earlier = list(earlier)
+            if earlier:
+                before = earlier[0]
+                crashes = before.crashes + before.has_crashed
+                self._run = replace(self._run, starts=before.starts + 1, crashes=crashes)
+            self._version += 1
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Take the newest heartbeat of the driver."""
+        with self._feeding:
+            known = self._heartbeat
+            self._heartbeat = heartbeat
+            # (Each has a later time: pages need no news of that alone.)
+            if known is None or (known.epoch, known.since) != (heartbeat.epoch, heartbeat.since):
+                self._version += 1
 
     def _take_versions(self, epoch: EpochRun) -> None:
         known = self._run.worker_versions
@@ -122,6 +146,7 @@ class QueryModel:
 
     def _end(self, status: str) -> None:
         if self._run.ended is None:
+            self._heartbeat = None
             self._run = replace(self._run, status=status, ended=self._clock())
             for follower in self._followers:
                 follower.ended(status)
@@ -167,4 +192,5 @@ class QueryModel:
                 run=run,
                 earlier=list(self._earlier),
                 epochs=list(self._epochs),
+                heartbeat=self._heartbeat,
             )

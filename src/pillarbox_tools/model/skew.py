@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from math import sqrt
 
-from pillarbox_tools.model.snapshot import EpochRun, TaskRun
+from pillarbox_tools.model.snapshot import EpochRun, TaskRun, VertexRun
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,21 @@ def skew_of(epoch: EpochRun) -> list[Skew]:
     groups: dict[tuple[str, int], list[TaskRun]] = defaultdict(list)
     for task in epoch.tasks:
         groups[task.program, task.vertex].append(task)
-    return [_skew(*place, tasks) for place, tasks in sorted(groups.items())]
+    return [
+        _skew(each, groups[each.program, each.vertex]) for each in epoch.vertices if groups[each.program, each.vertex]
+    ]
 
 
-def _skew(program: str, vertex: int, tasks: list[TaskRun]) -> Skew:
-    busiest = max(tasks, key=lambda task: (task.busy_ms, -task.subtask))
-    mean = sum(task.busy_ms for task in tasks) / len(tasks)
-    records = sum(task.records_in for task in tasks)
+def _skew(run: VertexRun, tasks: list[TaskRun]) -> Skew:
+    """Return the skew of a vertex: the history has all of its sums, and not all of its tasks."""
+    mean = run.busy_ms / run.tasks
+    records = sum(task.records_in for task in tasks) if run.tasks == len(tasks) else run.records_in
     # A key has at most all records of its task.
     least = max(1, _LEAST * records)
     heavy = [each for task in tasks if task.records_in >= least for each in _heavy_keys(task, records)]
     heavy.sort(key=lambda each: -each.share)
-    factor = busiest.busy_ms / mean if mean else 1.0
-    return Skew(program, vertex, busiest.subtask, busiest.busy_ms, factor, len(tasks), heavy[:_NAMED])
+    factor = run.busiest_ms / mean if mean else 1.0
+    return Skew(run.program, run.vertex, run.busiest, run.busiest_ms, factor, run.tasks, heavy[:_NAMED])
 
 
 def _heavy_keys(task: TaskRun, records: int) -> list[HeavyKey]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.plan import Plan
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 
 T = TypeVar("T")
 
@@ -185,6 +186,9 @@ class Moment:
         process_bytes: the resident memory of the fullest worker process.
         home_restarts: homes that were started again.
         fallbacks: how many tasks ran in Python workers of Spark's although they should have homes.
+        inputs: how many records each operator received, by uid.
+        backlog: how many rows the sources had at the end; None: they do not tell.
+        newest: the largest event time of a record of the sources; None: they have none.
     """
 
     at: int
@@ -205,6 +209,9 @@ class Moment:
     process_bytes: int | None = None
     home_restarts: int = 0
     fallbacks: int = 0
+    inputs: dict[str, int] = field(default_factory=dict)
+    backlog: int | None = None
+    newest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -237,12 +244,14 @@ class Run:
     Attributes:
         id: Spark's ``runId``.
         began: when it was started, and ``ended``: when it ended.
-        status: ``running``, ``stopped`` or ``failed``.
+        status: ``running``, ``stopped``, ``failed``, or ``lost`` if its driver ended without a word.
         settings: what was set for it, with secrets masked; ``versions``: of Python, Spark and the like in the driver.
         worker_versions: of Python and packages in workers: each combination that tasks have told, up to a few.
         executors: those in which tasks of it live.
         moments: its epochs, added up by the minute.
         failures: why it ended, if it failed, and what else went wrong.
+        starts: how often the query was started, this start included; ``crashes``: how many runs before failed or were
+            lost.
     """
 
     id: str
@@ -255,6 +264,13 @@ class Run:
     executors: list[ExecutorRun] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    starts: int = 1
+    crashes: int = 0
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether it ended without having been asked to."""
+        return self.status in ("failed", "lost")
 
 
 @dataclass(frozen=True)
@@ -266,11 +282,13 @@ class Snapshot:
         checkpoint: its checkpoint location; empty: it has none that lasts.
         at: when this was known.
         is_live: whether the driver of the query tells it; else it was read from the history.
+        read_at: when it was read from the history; None: it was not.
         plan: of its programs; None: nobody has told.
         run: the running run, or the last one.
         earlier: the runs before it, the newest first.
         epochs: its newest epochs, the oldest first.
         missing: what is not known, as messages for people.
+        heartbeat: what the driver knew last; None: the query has ended, or its driver tells nothing.
         state_sizes: about how many bytes each state takes, by uid and name; only in a bundle, for which all is read.
     """
 
@@ -284,6 +302,8 @@ class Snapshot:
     earlier: list[Run] = field(default_factory=list)
     epochs: list[EpochRun] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    heartbeat: Heartbeat | None = None
+    read_at: int | None = None
     state_sizes: dict[str, dict[str, int]] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -294,9 +314,9 @@ class Snapshot:
 
 
 def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
-    """Return how many rows came in a second of epochs, all together; None: they took no time."""
-    took = sum(each.duration for each in epochs)
-    return 1000 * sum(each.rows for each in epochs) / took if took else None
+    """Return how many rows epochs read in a second of the time from their start to their end; None: no time passed."""
+    took = epochs[-1].began + epochs[-1].duration - epochs[0].began if epochs else 0
+    return 1000 * sum(each.rows for each in epochs) / took if took > 0 else None
 
 
 def read(kind: type[T], value: Any) -> T:

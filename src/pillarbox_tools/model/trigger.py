@@ -13,3 +13,8 @@ def trigger_interval(settings: Mapping[str, str]) -> int | None:
         return None
     found = re.search(r"ProcessingTimeTrigger\((\d+)\)", said)
     return 0 if found is None else int(found[1])
+
+
+def is_batch(settings: Mapping[str, str]) -> bool:
+    """Return whether a query ends when its input does."""
+    return any(each in settings.get("trigger", "") for each in ("AvailableNow", "Once", "OneTime"))

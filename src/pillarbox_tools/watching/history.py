@@ -18,7 +18,7 @@ from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.files import add_file, add_line, file_names, read_lines, remove_file
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, read
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, TaskRun, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ class HistoryWriter:
         """
         self._next = now_ms() + _EVERY
         version = self._model.version
-        if version == self._version:
+        if version == self._version and is_end:
             return
         try:
             self._write(json.dumps(asdict(condensed(self._model.snapshot())), separators=(",", ":")))
@@ -100,9 +100,30 @@ def condensed(snapshot: Snapshot) -> Snapshot:
 
 
 def _condensed(epoch: EpochRun) -> EpochRun:
+    """Return an epoch with the tasks that findings are about; sums over all tasks are in its vertices."""
     if len(epoch.tasks) <= _TASKS:
         return epoch
-    return replace(epoch, tasks=sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS])
+    kept = sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS]
+    kept += sorted(epoch.tasks, key=lambda task: -task.records_in)[: _TASKS // 4]
+    by_place = {(each.program, each.vertex, each.subtask): each for each in epoch.tasks}
+    for lowest in _lowest(epoch):
+        task: TaskRun | None = lowest
+        while task is not None and task not in kept:
+            kept.append(task)
+            task = None if task.held_by is None else by_place.get((task.program, task.held_by[0], task.held_by[1]))
+    fullest = max(epoch.tasks, key=lambda task: task.process_bytes or 0)
+    places = {id(each) for each in (*kept, fullest)}
+    return replace(epoch, tasks=[each for each in epoch.tasks if id(each) in places])
+
+
+def _lowest(epoch: EpochRun) -> list[TaskRun]:
+    """Return the task of each vertex whose watermark is the lowest: it shows what holds event time."""
+    found: dict[tuple[str, int], TaskRun] = {}
+    for task in epoch.tasks:
+        known = found.get((task.program, task.vertex))
+        if task.watermark is not None and (known is None or task.watermark < (known.watermark or 0)):
+            found[task.program, task.vertex] = task
+    return list(found.values())
 
 
 def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
@@ -125,5 +146,11 @@ def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
 
 def with_earlier(snapshot: Snapshot, history: list[Snapshot]) -> Snapshot:
     """Return a snapshot with the runs before its own, the newest first."""
-    runs: list[Run] = [each.run for each in history if each.run.id != snapshot.run.id]
+    runs = [_over(each) for each in history if each.run.id != snapshot.run.id]
     return replace(snapshot, earlier=runs)
+
+
+def _over(snapshot: Snapshot) -> Run:
+    """Return a run that another one has followed: without an end, its driver is lost."""
+    run = snapshot.run
+    return run if run.ended is not None else replace(run, status="lost", ended=snapshot.at)

@@ -11,6 +11,8 @@ from pillarbox._errors import describe
 from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.key_life import key_life
+from pillarbox._runtime.spark.running.heartbeat import FRESH_MS, newest_heartbeat
+from pillarbox_tools.model.condition import heard_at
 from pillarbox_tools.model.query_model import now_ms
 from pillarbox_tools.model.snapshot import Run, Snapshot, Stage
 from pillarbox_tools.watching.history import read_history, with_earlier
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
 
 # How old what was read may be before it is read again (seconds): the driver writes once a minute.
 _FRESH = 15.0
-# A driver that runs has written within this time, unless no epoch has ended (milliseconds).
-_ALIVE = 150_000
 
 
 class CheckpointQuery:
@@ -81,8 +81,13 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
     query_id = notes.started_query("one, or the file of a bundle")
     history = read_history(spark, checkpoint)
     if history:
-        found = with_earlier(history[0], history)
-        return replace(found, checkpoint=checkpoint, missing=[*found.missing, *_what_is_old(found, now_ms())])
+        now, beat = now_ms(), newest_heartbeat(spark, checkpoint)
+        if beat is not None and beat.run != history[0].run.id:
+            beat = None  # of a driver that has been killed, or that has not written its history yet
+        found = replace(with_earlier(history[0], history), checkpoint=checkpoint, read_at=now)
+        if found.run.ended is None:
+            found = replace(found, heartbeat=beat or found.heartbeat)
+        return replace(found, missing=[*found.missing, *_what_is_old(found, now)])
     described = notes.newest()
     run = Run(id="", began=0, status="unknown")
     missing = [
@@ -97,12 +102,12 @@ def stored_snapshot(spark: SparkSession, checkpoint: str) -> Snapshot:
 def _what_is_old(snapshot: Snapshot, now: int) -> list[str]:
     if snapshot.run.ended is not None:
         return []
-    minutes = (now - snapshot.at) / 60_000
-    if now - snapshot.at <= _ALIVE:
+    minutes = (now - heard_at(snapshot)) / 60_000
+    if now - heard_at(snapshot) <= FRESH_MS:
         return [f"The query runs in another process, whose driver wrote this {minutes:.1f} minutes ago."]
     return [
         f"The driver of the query wrote this {minutes:,.0f} minutes ago, and has not said that the query has ended: it"
-        " died, or no epoch has ended since."
+        " died, or it cannot write."
     ]
 
 

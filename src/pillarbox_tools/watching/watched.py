@@ -49,9 +49,10 @@ class WatchedQuery:
         self._checkpoint = started.checkpoint
         self._warned = False
         self._examined = False
-        # The earlier runs of this query, from the history; None: nobody has asked yet.
-        self._earlier: list[Snapshot] | None = None
-        self._reading = threading.Lock()  # guards it
+        # Whether the runs before are known, and why not.
+        self._has_read = self._checkpoint is None
+        self._unread = ""
+        self._reading = threading.Lock()  # guards both
         configuration = started.configuration or configuration_of(self._spark)
         run = Run(
             id=str(query.runId),
@@ -78,6 +79,7 @@ class WatchedQuery:
 
     def take(self, reports: Iterable[Progress]) -> None:
         """Take new progress reports into the model, and write the history if that is due."""
+        self._read_earlier()
         for progress in reports:
             self._take(progress)
         if self._history is not None:
@@ -113,16 +115,23 @@ class WatchedQuery:
 
     def snapshot(self) -> Snapshot:
         """Return what is known of the query now, and the runs before this one. Any thread."""
+        self._read_earlier()
+        found = self.model.snapshot()
+        return replace(found, missing=[*found.missing, self._unread]) if self._unread else found
+
+    def _read_earlier(self) -> None:
+        """Read the runs before this one, once: nobody adds to them while it lasts. Any thread."""
         with self._reading:
-            if self._earlier is None and self._checkpoint is not None:
-                try:
-                    # Nobody adds to them while this run lasts.
-                    self._earlier = read_history(self._spark, self._checkpoint)
-                except Exception as error:  # its Spark is gone
-                    why = f"The runs before this one are not known, as the history cannot be read: {describe(error)}."
-                    found = self.model.snapshot()
-                    return replace(found, missing=[*found.missing, why])
-        return with_earlier(self.model.snapshot(), self._earlier or [])
+            if self._has_read or self._checkpoint is None:
+                return
+            self._has_read = True
+            try:
+                known = self.model.snapshot()
+                self.model.follows(with_earlier(known, read_history(self._spark, self._checkpoint)).earlier)
+            except Exception as error:  # its Spark is gone
+                self._unread = (
+                    f"The runs before this one are not known, as the history cannot be read: {describe(error)}."
+                )
 
     def stages(self) -> list[Stage] | None:
         """Return the stages of the query that run; None: nobody knows them. Any thread."""

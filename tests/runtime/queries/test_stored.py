@@ -13,7 +13,9 @@ from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.configuration import Configuration
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.starting.started import StartedQuery
+from pillarbox_tools.model.condition import conditions_of
 from pillarbox_tools.model.snapshot import Run, Snapshot
 from pillarbox_tools.watching import stored, watched
 from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
@@ -41,6 +43,7 @@ class Known(Checkpoint):
         self.last_committed = 4
         self.history: list[Snapshot] = []
         self.now = START + 600_000
+        self.heartbeat: Heartbeat | None = None
 
     def newest(self) -> dict[str, Any] | None:
         return None if self.programs is None else {"programs": self.programs}
@@ -51,6 +54,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     found = Known()
     monkeypatch.setattr(stored, "Checkpoint", lambda spark, checkpoint: found)
     monkeypatch.setattr(stored, "read_history", lambda spark, checkpoint: found.history)
+    monkeypatch.setattr(stored, "newest_heartbeat", lambda spark, checkpoint: found.heartbeat)
     monkeypatch.setattr(stored, "now_ms", lambda: found.now)
     monkeypatch.setattr(stored, "_FRESH", 0.0)
     return found
@@ -105,9 +109,18 @@ def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
     known.now = START + 7_200_000
     assert shown.look() > before, "it is older than it was"
     assert shown.snapshot().missing == [
-        "The driver of the query wrote this 120 minutes ago, and has not said that the query has ended: it died, or no"
-        " epoch has ended since."
+        "The driver of the query wrote this 120 minutes ago, and has not said that the query has ended: it died, or it"
+        " cannot write."
     ]
+    assert [each.name for each in conditions_of(shown.snapshot())] == ["driver gone"]
+    # A heartbeat shows that it lives, although no epoch has ended for two hours; it is heard of, and has no input.
+    known.heartbeat = Heartbeat(known.now - 30_000, "r", "elsewhere", 7, 0, reported=known.now - 30_000)
+    shown.look()
+    assert shown.snapshot().missing == ["The query runs in another process, whose driver wrote this 0.5 minutes ago."]
+    assert [each.name for each in conditions_of(shown.snapshot())] == ["silent source"]
+    known.heartbeat = Heartbeat(known.now, "r", "elsewhere", 7, 0, epoch=2, since=known.now - 600_000)
+    shown.look()
+    assert [each.line for each in conditions_of(shown.snapshot())] == ["Epoch 2 has run for 10 min (usually 1.0 s)"]
     assert shown.stages() is None
 
 

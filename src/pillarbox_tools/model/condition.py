@@ -1,0 +1,259 @@
+"""The condition of a query, in one line: what whoever looks after it has to know first.
+
+Pages, the list of queries, the doctor, metrics and alerts have it from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from statistics import median
+
+from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, rows_per_second
+from pillarbox_tools.model.trigger import is_batch, trigger_interval
+from pillarbox_tools.model.windows import HOUR, MINUTE, NOW, QUARTER, moment_at, now_of, recent_epochs, usual_gap
+
+#: The conditions, the worst first.
+GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT = (
+    "driver gone",
+    "crash loop",
+    "hung epoch",
+    "watermark in the future",
+    "falling behind",
+    "silent source",
+)
+CONDITIONS = (GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT)
+
+# A driver that runs has been heard of within this time.
+_HEARD = 3 * MINUTE
+_SILENT = 4 * MINUTE
+# An epoch hangs if it takes longer than this, and than so many usual ones, and so many of the longest one.
+_HUNG, _USUAL, _LONGEST = 30_000, 10, 2
+_FIRST_EPOCH = 5 * MINUTE
+# So many runs that failed in this time are a loop.
+_CRASHES, _LOOP = 3, 30 * MINUTE
+# Fewer epochs say nothing about how long one takes.
+_FEW = 3
+# A rate of zero is shown when there has been no input for this time, and for so many usual gaps.
+_QUIET, _GAPS = 30_000, 3
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that is wrong with a query as a whole.
+
+    Attributes:
+        name: one of ``CONDITIONS``.
+        since: since when (epoch ms).
+        line: what is wrong, with numbers.
+    """
+
+    name: str
+    since: int
+    line: str
+
+
+def conditions_of(snapshot: Snapshot) -> list[Condition]:
+    """Return what is wrong with a query, the worst first. Of one that has ended, only a crash loop is known."""
+    now = now_of(snapshot)
+    found = [_crash_loop(snapshot, now)]
+    if snapshot.run.ended is None and snapshot.run.status == "running":
+        gone = _gone(snapshot, now)
+        # Of a driver that is gone, nothing else is known.
+        found += [gone] if gone else [each(snapshot, now) for each in (_hung, _future, _behind, _silent)]
+    return sorted((each for each in found if each is not None), key=lambda each: CONDITIONS.index(each.name))
+
+
+def _gone(snapshot: Snapshot, now: int) -> Condition | None:
+    heard = heard_at(snapshot)
+    if snapshot.is_live or now - heard <= _HEARD:
+        return None
+    return Condition(GONE, heard, f"Not heard of for {duration(now - heard)}; what follows is of {clock(heard)}")
+
+
+def heard_at(snapshot: Snapshot) -> int:
+    """Return when the driver was last heard of (epoch ms)."""
+    return max(snapshot.at, 0 if snapshot.heartbeat is None else snapshot.heartbeat.at)
+
+
+def _crash_loop(snapshot: Snapshot, now: int) -> Condition | None:
+    runs = [snapshot.run, *snapshot.earlier]
+    crashed = [each for each in runs if each.has_crashed and _end(each) > now - _LOOP]
+    if len(crashed) < _CRASHES or now - _end(crashed[0]) > NOW:
+        return None
+    failure = next((each.failures[-1] for each in crashed if each.failures), None)
+    error = "" if failure is None else f"; last error: {(failure.message or failure.error).splitlines()[0]}"
+    started = sum(each.began > now - _LOOP for each in runs)
+    return Condition(
+        CRASH_LOOP, crashed[-1].began, f"Started {started} times in {duration(_LOOP)}, and failed {len(crashed)}{error}"
+    )
+
+
+def _end(run: Run) -> int:
+    return run.ended or (run.moments[-1].at if run.moments else run.began)
+
+
+def _hung(snapshot: Snapshot, now: int) -> Condition | None:
+    beat = snapshot.heartbeat
+    if beat is None or beat.epoch is None or beat.since is None:
+        return None
+    took = max(beat.at, snapshot.at if snapshot.is_live else 0) - beat.since
+    durations = [each.duration for each in snapshot.epochs]
+    if not durations:
+        if took <= _FIRST_EPOCH:
+            return None
+        return Condition(HUNG, beat.since, f"Epoch {beat.epoch} has run for {duration(took)}, and none has ended yet")
+    usual = round(median(durations))
+    if took <= max(_HUNG, _USUAL * usual, _LONGEST * max(durations)):
+        return None
+    return Condition(HUNG, beat.since, f"Epoch {beat.epoch} has run for {duration(took)} (usually {duration(usual)})")
+
+
+def _future(snapshot: Snapshot, now: int) -> Condition | None:
+    for vertex in () if snapshot.newest is None else snapshot.newest.vertices:
+        watermark = vertex.watermark
+        if watermark is None or watermark == MAX_WATERMARK or watermark <= now + HOUR:
+            continue
+        place = vertex.program, vertex.vertex
+        since = next(
+            (
+                epoch.began + epoch.duration
+                for epoch in snapshot.epochs
+                for each in epoch.vertices
+                if (each.program, each.vertex) == place and (each.watermark or 0) > now + HOUR
+            ),
+            now,
+        )
+        name = name_of(snapshot, *place)
+        return Condition(FUTURE, since, f"Event time of {name} is at {date(watermark)}: records until then are late")
+    return None
+
+
+def name_of(snapshot: Snapshot, program: str, vertex: int) -> str:
+    """Return the name of a vertex for people: its uid in quotes."""
+    vertices = () if snapshot.plan is None else snapshot.plan.vertices
+    names = {(each.program, each.number): each.uid or each.name for each in vertices}
+    return repr(names.get((program, vertex), f"vertex {vertex}"))
+
+
+def _behind(snapshot: Snapshot, now: int) -> Condition | None:
+    moments = snapshot.run.moments
+    if not moments or is_batch(snapshot.run.settings):
+        return None
+    last = moments[-1]
+    before, recent = moment_at(moments, last.at - QUARTER), moment_at(moments, last.at - NOW)
+    span = last.at - before.at
+    if span >= NOW // 2 and now - last.at <= max(NOW, usual_gap(moments) * 3 // 2):
+        if last.backlog is not None and before.backlog is not None:
+            return _by_backlog(snapshot, last, before, recent)
+        if last.newest is not None and before.newest is not None:
+            return _by_event_time(last, before, recent)
+    return _by_interval(snapshot)
+
+
+def _by_backlog(snapshot: Snapshot, last: Moment, before: Moment, recent: Moment) -> Condition | None:
+    assert last.backlog is not None and before.backlog is not None
+    rows = snapshot.newest.rows if snapshot.newest is not None else 0
+    grew = last.backlog - before.backlog
+    # (By more than an epoch reads: what waits for the next epoch comes and goes.)
+    is_growing = grew > rows and last.backlog > (recent.backlog or 0)
+    if not is_growing or last.backlog <= 2 * rows:
+        return None
+    rate = 1000 * grew / (last.at - before.at)
+    return Condition(
+        BEHIND,
+        before.at,
+        f"{last.backlog:,} rows behind, growing by {rate:,.0f} a second; it never catches up at this rate",
+    )
+
+
+def _by_event_time(last: Moment, before: Moment, recent: Moment) -> Condition | None:
+    assert last.newest is not None and before.newest is not None
+    age, was = last.at - last.newest, before.at - before.newest
+    grows = age - was > 0.5 * (last.at - before.at) and age > recent.at - (recent.newest or 0)
+    if not grows or age <= 2 * MINUTE or last.newest <= before.newest:
+        return None  # (The same newest record: the source has nothing newer.)
+    return Condition(BEHIND, before.at, f"The newest records are {duration(age)} old when they are read, and get older")
+
+
+def _by_interval(snapshot: Snapshot) -> Condition | None:
+    interval = trigger_interval(snapshot.run.settings)
+    epochs = recent_epochs(snapshot, _FEW)
+    if not interval or len(epochs) < _FEW or not _is_recent(snapshot, epochs[-1]):
+        return None
+    usual = median(each.duration for each in epochs)
+    if usual <= interval:
+        return None
+    return Condition(
+        BEHIND,
+        epochs[0].began,
+        f"An epoch takes {usual / 1000:.1f} s, and the trigger's interval is {interval / 1000:g} s",
+    )
+
+
+def _is_recent(snapshot: Snapshot, epoch: EpochRun) -> bool:
+    return now_of(snapshot) - epoch.began - epoch.duration <= max(NOW, usual_gap(snapshot.run.moments) * 3 // 2)
+
+
+def _silent(snapshot: Snapshot, now: int) -> Condition | None:
+    if is_batch(snapshot.run.settings) or not (snapshot.is_live or snapshot.heartbeat is not None):
+        return None
+    beat = snapshot.heartbeat
+    if beat is not None and beat.since is not None and beat.at - beat.since > MINUTE:
+        return None  # an epoch runs
+    came = input_at(snapshot)
+    with_rows = [each for each in snapshot.run.moments if each.rows]
+    interval = trigger_interval(snapshot.run.settings) or 0
+    silent = now - (came or snapshot.run.began)
+    if silent <= max(_SILENT, _GAPS * usual_gap(with_rows), _GAPS * interval):
+        return None
+    when = "none has come since the start" if came is None else f"last rows at {clock(came)}"
+    return Condition(SILENT, came or snapshot.run.began, f"No input for {duration(silent)}; {when}")
+
+
+def input_at(snapshot: Snapshot) -> int | None:
+    """Return when the last epoch with rows ended (epoch ms); None: there was none."""
+    ends = [each.began + each.duration for each in snapshot.epochs if each.rows]
+    ends += [each.at for each in snapshot.run.moments if each.rows]
+    return max(ends, default=None)
+
+
+def rate_now(snapshot: Snapshot) -> float | None:
+    """Return how many rows come in a second, as of now: zero if none has come lately; None: it is not known yet."""
+    rate, came = rows_per_second(snapshot.epochs), input_at(snapshot)
+    if rate is None or came is None or snapshot.run.ended is not None:
+        return rate
+    gap = usual_gap([each for each in snapshot.run.moments if each.rows])
+    quiet = max(_QUIET, _GAPS * max(gap, trigger_interval(snapshot.run.settings) or 0))
+    return 0.0 if now_of(snapshot) - came > quiet else rate
+
+
+def lag_now(snapshot: Snapshot) -> int | None:
+    """Return how far event time is behind the clock, as of now (ms); None: it is not known."""
+    lag = next((each for each in reversed(snapshot.run.moments) if each.lag is not None), None)
+    if lag is None or lag.lag is None:
+        return None
+    return lag.lag if snapshot.run.ended is not None else lag.lag + max(0, now_of(snapshot) - lag.at)
+
+
+def duration(ms: int) -> str:
+    """Return a time for people, such as ``12 min``."""
+    seconds = ms / 1000
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def clock(at: int) -> str:
+    """Return a time of the day for people."""
+    return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%H:%M} UTC"
+
+
+def date(at: int) -> str:
+    """Return a time for people."""
+    try:
+        return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"{at} ms"
