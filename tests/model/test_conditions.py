@@ -1,0 +1,304 @@
+"""Days of a query with a fault, minute by minute on a manual clock: 20 healthy hours, 2 with the fault, 2 healthy.
+
+The doctor, the conditions that the page shows, and the metric that alerts are made of must say the same, within five
+minutes of the fault's beginning and until at most five minutes after its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from pillarbox._reports.failure import Failure
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox_tools.doctor.facts import Facts
+from pillarbox_tools.doctor.rules import wrong
+from pillarbox_tools.export import metric as m
+from pillarbox_tools.export.ledger import Ledger
+from pillarbox_tools.model.condition import CONDITIONS, conditions_of
+from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.snapshot import Run, Snapshot
+from tests.model.made import START, keyed, plan, progress, source
+
+MINUTE, HOUR = 60_000, 3_600_000
+BEGINS, ENDS, DAY = 20 * 60, 22 * 60, 24 * 60
+SETTINGS = {"cores": "8", "parallelism": "2", "trigger": "ProcessingTimeTrigger(60000)"}
+_SLACK = 5
+
+
+class Day:
+    """A query with an epoch each minute, of a thousand rows that are as old as their minute."""
+
+    def __init__(self, **settings: str) -> None:
+        self.now = START
+        run = Run("r", START, settings={**SETTINGS, **settings})
+        self.model = QueryModel("q", "counts", "/c", plan(), run, clock=lambda: self.now)
+        self.ledger = Ledger(self.model)
+        self.number = 0
+        self.tells_backlog = True
+
+    def epoch(self, *, took: int = 1000, rows: int = 1000, backlog: int = 0, **keyed_values: Any) -> None:
+        """An epoch that has ended now."""
+        offsets = {"t": {"0": self.number}}
+        sources = [
+            {
+                "description": "KafkaV2[Subscribe[t]]",
+                "numInputRows": rows,
+                "startOffset": offsets,
+                "endOffset": offsets,
+                **({"latestOffset": {"t": {"0": self.number + backlog}}} if self.tells_backlog else {}),
+            }
+        ]
+        values = {"records_in": rows, "busy_ms": 100, "keys": 50, "state_bytes": 9, "watermark": self.now - 5000}
+        tasks = keyed_values.pop("tasks", None) or [keyed(**{**values, **keyed_values})]
+        times = [self.now - 60_000, self.now - 1000, {}]
+        begun = datetime.fromtimestamp((self.now - took) / 1000, timezone.utc).isoformat().replace("+00:00", "Z")
+        told = progress(self.number, source(records_in=rows, event_times=times), *tasks, sources=sources)
+        told |= {"timestamp": begun, "durationMs": {"addBatch": took - 100, "triggerExecution": took}}
+        self.model.progressed(told)
+        self.number += 1
+
+    def beat(self, since: int | None = None) -> None:
+        """The heartbeat of now."""
+        epoch = None if since is None else self.number
+        self.model.beat(Heartbeat(self.now, "r", "one", 9, 0, epoch, since, self.now))
+
+    def found(self) -> set[str]:
+        """What doctor, page and alerts say, if they say the same of the conditions."""
+        snapshot = self.model.snapshot()
+        found = rules_of(snapshot)
+        gauges = self.ledger.standing().gauges
+        of_alerts = {name.replace(" ", "_") for name in CONDITIONS if gauges[m.CONDITION, (name,)]}
+        of_page = {each.name.replace(" ", "_") for each in conditions_of(snapshot)}
+        assert of_page == of_alerts == found & {name.replace(" ", "_") for name in CONDITIONS}
+        return found
+
+
+def rules_of(snapshot: Snapshot) -> set[str]:
+    return {each.rule for each in wrong(Facts.of(snapshot))}
+
+
+Minute = Callable[[Day, int], None]
+
+
+def hangs(day: Day, minute: int) -> None:
+    day.beat(START + BEGINS * MINUTE)
+
+
+def silent(day: Day, minute: int) -> None:
+    day.beat()
+
+
+def falls_behind(day: Day, minute: int) -> None:
+    day.epoch(backlog=10_000 * (minute - BEGINS + 1))
+    day.beat()
+
+
+def slow(day: Day, minute: int) -> None:
+    """Epochs that take two minutes each."""
+    if minute % 2:
+        day.epoch(took=119_000)
+    day.beat()
+
+
+def calls_fail(day: Day, minute: int) -> None:
+    day.epoch(counters={"count.completed": 700, "count.failed": 200, "count.timed_out": 100})
+    day.beat()
+
+
+def comes_late(day: Day, minute: int) -> None:
+    day.epoch(counters={"count.late_records_dropped": 30})
+    day.beat()
+
+
+def fails(day: Day, minute: int) -> None:
+    day.epoch(counters={"count.dead_letters": 30})
+    day.beat()
+
+
+def repeats(day: Day, minute: int) -> None:
+    day.epoch(attempt=1)
+    day.beat()
+
+
+def is_skewed(day: Day, minute: int) -> None:
+    small = keyed(subtask=1, records_in=1, busy_ms=1, watermark=day.now - 5000, keys=1, state_bytes=9)
+    large = keyed(records_in=999, busy_ms=50_000, watermark=day.now - 5000, keys=50, state_bytes=9)
+    day.epoch(took=51_000, tasks=[small, large])
+    day.beat()
+
+
+FAULTS: dict[str, Minute] = {
+    "hung_epoch": hangs,
+    "silent_source": silent,
+    "falling_behind": falls_behind,
+    "failing_calls": calls_fail,
+    "lost_records": comes_late,
+    "dead_letters": fails,
+    "repeated_tasks": repeats,
+    "skewed_tasks": is_skewed,
+}
+
+
+def healthy(day: Day, minute: int) -> None:
+    day.epoch(counters={"count.completed": 1000, "count.failed": 0, "count.timed_out": 0})
+    day.beat()
+
+
+def looked_at() -> Iterator[int]:
+    """The minutes at which the query is looked at: each one around a change, else some."""
+    yield from range(3)
+    yield from range(60, DAY, 60)
+    for change in (BEGINS, ENDS):
+        yield from range(change - 3, change + 20)
+
+
+def told_by(fault: Minute, day: Day) -> dict[int, set[str]]:
+    """What is said in each minute at which the query is looked at."""
+    minutes, found = set(looked_at()), {}
+    for minute in range(DAY):
+        day.now = START + minute * MINUTE
+        (fault if BEGINS <= minute < ENDS else healthy)(day, minute)
+        if minute in minutes:
+            found[minute] = day.found()
+    return found
+
+
+@pytest.mark.slow("a day of 1,440 epochs, and some fifty looks at it")
+@pytest.mark.parametrize("rule", FAULTS)
+def test_a_fault_is_said_while_it_lasts(rule: str) -> None:
+    for minute, said in told_by(FAULTS[rule], Day()).items():
+        if BEGINS + _SLACK <= minute < ENDS:
+            assert said == {rule}, f"minute {minute - BEGINS} of the fault"
+        elif minute < BEGINS or minute >= ENDS + _SLACK:
+            assert said == set(), f"minute {minute}, healthy"
+        else:
+            assert said <= {rule}
+
+
+@pytest.mark.slow("a day of 1,440 epochs, and some fifty looks at it")
+def test_epochs_that_take_too_long_are_said_while_they_do() -> None:
+    """Where the source does not tell its backlog, the interval of the trigger is what there is."""
+
+    day = Day()
+    day.tells_backlog = False
+    for minute, said in told_by(slow, day).items():
+        if BEGINS + 2 * _SLACK <= minute < ENDS:  # an epoch takes two minutes, and three have to
+            assert said == {"falling_behind"}, minute
+        elif minute < BEGINS or minute >= ENDS + _SLACK:
+            assert said == set(), minute
+
+
+def test_a_watermark_in_the_future_stays() -> None:
+    day = Day()
+    for minute in range(30):
+        day.now = START + minute * MINUTE
+        day.epoch(**({"watermark": 4_102_444_800_000} if minute >= 10 else {}))
+        day.beat()
+        assert day.found() == ({"watermark_in_the_future"} if minute >= 10 else set()), minute
+
+
+def test_a_source_that_is_rare_is_not_silent() -> None:
+    """It has a file each hour: that is usual after the second one, and not after the first."""
+    day = Day()
+    said = []
+    for minute in range(6 * 60):
+        day.now = START + minute * MINUTE
+        if minute % 60 == 0:
+            day.epoch()
+        day.beat()
+        if minute > 125:
+            said.append(day.found())
+    assert set().union(*said) == set()
+    day.now += 4 * HOUR
+    day.beat()
+    assert day.found() == {"silent_source"}
+
+
+@pytest.mark.parametrize("trigger", ["AvailableNowTrigger", "OneTimeTrigger"])
+def test_a_query_that_ends_with_its_input_is_neither_behind_nor_silent(trigger: str) -> None:
+    day = Day(trigger=trigger)
+    for minute in range(60):
+        day.now = START + minute * MINUTE
+        if minute < 30:
+            day.epoch(backlog=1_000_000 * minute)
+        day.beat()
+        assert day.found() == set()
+
+
+def test_a_query_that_has_just_started_is_well() -> None:
+    day = Day()
+    assert day.found() == set()
+    day.beat(START)
+    day.now += MINUTE
+    assert day.found() == set(), "its first epoch runs"
+
+
+def test_a_query_with_a_trigger_of_an_hour_is_well() -> None:
+    day = Day(trigger="ProcessingTimeTrigger(3600000)")
+    for minute in range(0, 12 * 60, 5):
+        day.now = START + minute * MINUTE
+        if minute % 60 == 0:
+            day.epoch(took=20_000)
+        day.beat()
+        assert day.found() == set(), minute
+
+
+def test_a_driver_that_is_gone_is_said_of_what_it_has_written() -> None:
+    day = Day()
+    for minute in range(60):
+        day.now = START + minute * MINUTE
+        healthy(day, minute)
+    written = replace(day.model.snapshot(), is_live=False)
+    for minutes in range(10):
+        read = replace(written, read_at=day.now + minutes * MINUTE)
+        assert rules_of(read) == ({"driver_gone"} if minutes > 3 else set()), minutes
+    day.model.ended()
+    assert rules_of(replace(day.model.snapshot(), is_live=False, read_at=day.now + HOUR)) == set(), "it has ended"
+
+
+def test_a_query_that_starts_again_and_again_is_in_a_loop() -> None:
+    day = Day()
+    day.now = START + 30 * MINUTE
+    earlier: list[Run] = []
+    for crash in range(1, 5):
+        began = day.now - (crash + 1) * MINUTE
+        failure = Failure("OperatorError", message="no such table\n(more)")
+        earlier.append(Run(f"r{crash}", began, began + 50_000, "failed", failures=[failure]))
+    day.model._run = replace(day.model._run, began=day.now - 10_000)
+    day.model.follows(earlier)
+    assert day.found() == {"crash_loop"}
+    [condition] = conditions_of(day.model.snapshot())
+    assert condition.line == "Started 5 times in 30 min, and failed 4; last error: no such table"
+    assert day.ledger.standing().counters[m.FAILURES, ()] == 1
+    day.now += 6 * MINUTE
+    day.epoch()
+    assert day.found() == set(), "it has run for a while"
+    one = Day()
+    one.model.follows(earlier[:1])
+    assert one.found() == set(), "one failure is no loop"
+
+
+@pytest.mark.slow("two days of epochs")
+def test_state_that_only_grows_is_said_after_an_hour_and_state_that_comes_and_goes_is_not() -> None:
+    def keys_of(grows: bool, minute: int) -> int:
+        return 200_000 + 500 * minute if grows else 400_000 + 100_000 * (minute % 240 - 120) // 120
+
+    for grows in (True, False):
+        day = Day()
+        for minute in range(26 * 60):
+            day.now = START + minute * MINUTE
+            day.epoch(keys=keys_of(grows, minute))
+            day.beat()
+            if minute % 97 == 0 and minute > 240:
+                assert day.found() == ({"endless_state"} if grows else set()), (grows, minute)
+        # It stops to grow.
+        for _ in range(20):
+            day.now += MINUTE
+            day.epoch(keys=keys_of(grows, 26 * 60))
+            day.beat()
+        assert day.found() == set()
