@@ -144,12 +144,13 @@ def _behind(snapshot: Snapshot, now: int) -> Condition | None:
     last = moments[-1]
     before, recent = moment_at(moments, last.at - QUARTER), moment_at(moments, last.at - NOW)
     span = last.at - before.at
+    found = None
     if span >= NOW // 2 and now - last.at <= max(NOW, usual_gap(moments) * 3 // 2):
         if last.backlog is not None and before.backlog is not None:
-            return _by_backlog(snapshot, last, before, recent)
-        if last.newest is not None and before.newest is not None:
-            return _by_event_time(last, before, recent)
-    return _by_interval(snapshot)
+            found = _by_backlog(snapshot, last, before, recent)
+        elif last.newest is not None and before.newest is not None:
+            found = _by_event_time(last, before, recent)
+    return found or _by_interval(snapshot)
 
 
 def _by_backlog(snapshot: Snapshot, last: Moment, before: Moment, recent: Moment) -> Condition | None:
