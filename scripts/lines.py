@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count lines of Python: all of them, and those with code, without docstrings, comments and blank lines.
 
-``python scripts/lines.py [FOLDER ...]`` prints a table by folder; by default of ``src``, ``tests``, ``benchmarks``,
-``examples`` and ``scripts``. ``--deep N`` divides them further.
+``python scripts/lines.py [FOLDER ...]`` prints a table by folder; by default of the core, its examples, the tools,
+``tests``, ``benchmarks``, ``examples`` and ``scripts``. ``--deep N`` divides them further. Below are the lines of the
+dashboard's scripts and templates.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ["src", "tests", "benchmarks", "examples", "scripts"]
+EXAMPLES = "src/pillarbox/examples"
+FOLDERS = ["src/pillarbox", EXAMPLES, "src/pillarbox_tools", "tests", "benchmarks", "examples", "scripts"]
+STATIC = ROOT / "src" / "pillarbox_tools" / "dashboard" / "static"
 _NO_CODE = {
     tokenize.COMMENT,
     tokenize.DEDENT,
@@ -50,6 +53,8 @@ def main() -> None:
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for folder in arguments.folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.is_relative_to(ROOT / EXAMPLES) and folder != EXAMPLES and EXAMPLES in arguments.folders:
+                continue
             source = path.read_text()
             parts = path.relative_to(ROOT).parent.parts[: max(arguments.deep, len(Path(folder).parts))]
             row = counts["/".join(parts)]
@@ -60,6 +65,9 @@ def main() -> None:
     print(f"{'':{width}}  {'files':>7}  {'lines':>8}  {'code':>8}")
     for name, (files, lines, code) in [*sorted(counts.items()), ("all", total)]:
         print(f"{name:{width}}  {files:7,}  {lines:8,}  {code:8,}")
+    for kind, suffixes in (("JavaScript", (".js",)), ("templates", (".html", ".css"))):
+        paths = [path for path in sorted(STATIC.iterdir()) if path.suffix in suffixes]
+        print(f"{kind:{width}}  {len(paths):7,}  {sum(path.read_text().count(chr(10)) for path in paths):8,}")
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ def _split(statement: re.Match[str], table: dict[str, str]) -> str:
         plain = name.partition(" as ")[0]
         new = table.get(f"{module}.{plain}", f"{module}.{plain}")
         package, _, last = new.rpartition(".")
-        moved = last if last == plain else f"{last} as {plain}"
-        sources.setdefault(package, []).append(name if " as " in name and last == plain else moved)
+        alias = name.partition(" as ")[2] or plain
+        sources.setdefault(package, []).append(last if last == alias else f"{last} as {alias}")
     if not sources or list(sources) == [module]:  # nothing moves: of ``import *``, the module may, as all other names
         return statement[0]
     return "\n".join(f"{indent}from {package} import {', '.join(names)}" for package, names in sources.items())

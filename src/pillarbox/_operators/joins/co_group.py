@@ -21,45 +21,22 @@ from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.operator import WindowOperator
 
 
-class _Numbered(Records):
-    """Records of one stream, each with the number of it; and how they get their keys."""
-
-    __slots__ = ("keying", "of_stream")
-
-    def __init__(self, number: int, records: Records, keying: Keying) -> None:
-        super().__init__(list(zip(repeat(number), records.values)), records.timestamps)
-        self.of_stream = records
-        self.keying = keying
-
-
-class _KeysOfBoth(Keying):
-    """The keys of numbered records, which are the keys of the records themselves."""
-
-    def keys_of(self, records: Records) -> list[Any]:
-        assert isinstance(records, _Numbered)
-        return records.keying.keys_of(records.of_stream)
-
-
 class CoGroupWindowOperator(WindowOperator):
-    """Windows that hold the records of two streams.
+    """Windows that hold the records of two streams, each with the number of its stream.
 
     Args:
         keyings: how the records of the first and of the second stream get their keys.
     """
 
     def __init__(self, context: OperatorContext, keyings: tuple[Keying, Keying], program: WindowProgram) -> None:
-        super().__init__(context, _KeysOfBoth(_no_key, context.name), program)
+        super().__init__(context, keyings[0], program)
         self._inputs = [
-            StreamInput(partial(self._process_numbered, number, keying), keying)
-            for number, keying in enumerate(keyings)
+            StreamInput(partial(self._process_stream, number, keying), keying) for number, keying in enumerate(keyings)
         ]
 
-    def _process_numbered(self, number: int, keying: Keying, records: Records) -> None:
-        self.process_records(_Numbered(number, records, keying))
-
-
-def _no_key(record: Any) -> Any:
-    raise AssertionError("the keys of both streams are those that each has")
+    def _process_stream(self, number: int, keying: Keying, records: Records) -> None:
+        numbered = Records(list(zip(repeat(number), records.values)), records.timestamps)
+        self.process_run(numbered, keying.keys_of(records))
 
 
 class CoGroups(WindowFunction[Any, Any, Any, Any]):

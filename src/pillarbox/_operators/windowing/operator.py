@@ -59,10 +59,14 @@ class WindowOperator(BaseWindowOperator):
 
     def process_records(self, records: Records) -> None:
         """Add each record of a run to its windows."""
+        self.process_run(records, self.keying.keys_of(records))
+
+    def process_run(self, records: Records, keys: Iterable[Any]) -> None:
+        """Add each record of a run to its windows, under its key."""
         values = records.values
         pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
-        taken = under_keys(self.backend, self.keying.keys_of(records), pending)
+        taken = under_keys(self.backend, keys, pending)
         with Pass(self, values, pending, taken) as elements:
             for value, timestamp in zip(elements, stamps):
                 windows = self._assign(value, timestamp, self._assigner_context)
