@@ -89,10 +89,8 @@ def test_a_wheel_without_the_tools_runs_a_query_with_state(tmp_path):
     path = [str(tmp_path / "site"), *(entry for entry in sys.path if entry.endswith("site-packages"))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     said = []
-    for run in range(2):
-        (tmp_path / "in" / f"{run}.json").write_text(
-            '{"card": "a"}\n{"card": "b"}\n{"card": "a"}\n'[: 43 if run else 15]
-        )
+    for run, cards in enumerate(("a", "aba")):
+        (tmp_path / "in" / f"{run}.json").write_text("".join(f'{{"card": "{card}"}}\n' for card in cards))
         command = [sys.executable, "-S", "program.py", str(tmp_path)]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
