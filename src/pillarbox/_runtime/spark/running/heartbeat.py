@@ -1,4 +1,4 @@
-"""The heartbeat of a query's driver: what it does now, in memory each second and beside the checkpoint now and then.
+"""The heartbeat of a query's driver: what it does now, in memory each second and in the checkpoint now and then.
 
 A start reads it: a second driver on one checkpoint would make the first one fail minutes later, with an error of
 Spark's. The tools read it: only the driver knows that an epoch hangs or that a source is silent. Under Spark Connect
@@ -156,7 +156,7 @@ class _Files:
             _log.debug("heartbeat in %s: %s", self._folder, describe(error))
 
     def read(self) -> dict[str, Heartbeat]:
-        """Return the heartbeats by the names of their files, without those of other versions."""
+        """Return the heartbeats by the names of their files, without the ones of other versions."""
         found: dict[str, Heartbeat] = {}
         for name, line in read_lines(self._spark, self._folder):
             try:
@@ -176,7 +176,7 @@ class _Files:
 
 
 def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
-    """Return the newest heartbeat beside a checkpoint; None: no query runs, or it tells nothing."""
+    """Return the newest heartbeat in a checkpoint; None: no query runs, or it tells nothing."""
     return max(_Files(spark, checkpoint).read().values(), key=lambda beat: beat.at, default=None)
 
 
