@@ -16,7 +16,7 @@ from pillarbox._errors import causes_of
 def _plumbing() -> tuple[str, ...]:
     """Return where the code lies that runs the user's code: directories of packages, and modules."""
     # Spark is looked up, not loaded: nothing below the runtimes needs it.
-    found = [find_spec(name) for name in ("pillarbox", "pyspark")]
+    found = [find_spec(name) for name in ("pillarbox", "pillarbox_tools", "pyspark")]
     origins = [str(spec.origin) for spec in found if spec is not None and spec.origin is not None]
     origins += [str(base_events.__file__), str(concurrent.futures.__file__)]
     return (*(os.path.dirname(origin) + os.sep for origin in origins), str(threading.__file__))

@@ -74,6 +74,12 @@ def test_what_is_no_number_is_none(rate: object) -> None:
     json.dumps(asdict(epoch), allow_nan=False)
 
 
+def test_the_name_of_a_python_source_is_the_same_in_each_run() -> None:
+    told = progress(1, source(records_in=9))
+    told["sources"][0]["description"] = "org.apache.spark.python.PythonMicroBatchStream@221f402a"
+    assert epoch_of(told).sources[0].description == "PythonMicroBatchStream"
+
+
 def test_json_and_back() -> None:
     query = model()
     query.progressed(

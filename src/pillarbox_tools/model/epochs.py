@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -35,9 +36,13 @@ def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
     )
 
 
+# A source in Python is described as a Java object, whose address is another one in each run.
+_JAVA_OBJECT = re.compile(r"^(?:\w+\.)*(\w+)@[0-9a-f]+$")
+
+
 def _source(progress: Mapping[str, Any]) -> SourceProgress:
     return SourceProgress(
-        description=str(progress.get("description", "")),
+        description=_JAVA_OBJECT.sub(r"\1", str(progress.get("description", ""))),
         rows=int(progress.get("numInputRows") or 0),
         rows_per_second=_number(progress.get("processedRowsPerSecond")),
         start=_offsets(progress.get("startOffset")),

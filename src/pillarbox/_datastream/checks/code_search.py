@@ -13,9 +13,8 @@ from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.functions.basic import Function
 
 # Nothing in these is the user's.
-_FOREIGN = (sys.stdlib_module_names | {"cloudpickle", "numpy", "pandas", "pillarbox", "pyarrow", "pyspark"}) - {
-    "__main__"
-}
+_LIBRARIES = {"cloudpickle", "numpy", "pandas", "pillarbox", "pillarbox_tools", "pyarrow", "pyspark"}
+_FOREIGN = (sys.stdlib_module_names | _LIBRARIES) - {"__main__"}
 # A function that reaches more than this reaches a library, or data.
 _MOST = 10_000
 _MOST_ELEMENTS = 100
