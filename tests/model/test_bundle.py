@@ -49,7 +49,20 @@ def snapshot() -> Snapshot:
     """What is known of a query that has failed, in an earlier run as well."""
     query = model()
     sample = [400, [[repr(KEY), 200], [repr(RECORD), 50]]]
-    query.progressed(progress(1, source(records_in=9), keyed(records_in=9, key_sample=sample)))
+    counters = {f"count.seen {KEY}": 1, "count.dead_letters": 2}
+    tasks = [
+        source(records_in=9, event_times=[1, 2, {"file": f"{RECORD}.json"}]),
+        keyed(records_in=9, key_sample=sample, counters=counters, gauges={f"count.{MESSAGE}": 1.0}),
+    ]
+    address = {
+        "description": f"PubSub[https://user:{KEY}@example.com]",
+        "numInputRows": 9,
+        "startOffset": {"file": RECORD},
+        "endOffset": {"file": RECORD},
+        "latestOffset": {"file": RECORD},
+        "metrics": {"behind": "7", "newest": MESSAGE},
+    }
+    query.progressed(progress(1, *tasks, sources=[address]))
     query.failed(f"pillarbox.OperatorError: {MESSAGE}")
     found = query.snapshot()
     run = replace(found.run, failures=[*found.run.failures, _failure()])
@@ -73,6 +86,9 @@ def test_there_are_no_keys_and_no_records_in_it(tmp_path: Path) -> None:
     # How heavy keys are is no secret.
     [sample] = [task.key_sample for task in found.epochs[-1].tasks if task.key_sample]
     assert sample == [400, [["key 1", 200], ["key 2", 50]]]
+    [told] = found.epochs[-1].sources
+    assert (told.description, told.rows, told.metrics, told.end) == ("PubSub", 9, {"behind": "7"}, None)
+    assert found.run.moments[-1].counters == found.epochs[-1].vertices[1].counters == {"count.dead_letters": 2}
 
 
 def test_with_records_all_of_it_is_there(tmp_path: Path) -> None:

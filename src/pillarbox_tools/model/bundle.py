@@ -3,6 +3,8 @@
 It is a zip archive: ``snapshot.json``, the notes of the checkpoint's programs in ``notes.jsonl``, the figures of its
 state in ``state.json``, and ``README.txt``. Unless it is told otherwise, it holds no keys and no records, and no error
 messages, in which there may be both: of a failure it has the classes of the errors, the operator and the lines of code.
+Of sources it has their kinds and figures, and no addresses or offsets; of counters the ones that operators have by
+themselves.
 """
 
 from __future__ import annotations
@@ -13,15 +15,24 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pillarbox._copies import COPY_MS
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
 from pillarbox._reports.failure import Failure
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, TaskRun, read
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, SourceProgress, TaskRun, read
+
+T = TypeVar("T")
 
 _SNAPSHOT, _NOTES, _STATE, _README = "snapshot.json", "notes.jsonl", "state.json", "README.txt"
 _HIDDEN = "(left out: the bundle was made without records)"
 _FRAME = re.compile(r'^\s*File ".*", line \d+', re.MULTILINE)
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+# The counters of operators, and how the names of others of them begin.
+_COUNTERS = (
+    *("late_records_dropped", "dead_letters", "requests", "retried", "completed", "failed", "timed_out", "dropped"),
+    *("cache_hits", "in_flight", "latency_p", "rate_limited_ms", COPY_MS),
+)
 # Figures of state that name keys.
 _NAMES_KEYS = ("largest",)
 
@@ -90,8 +101,17 @@ def without_records(snapshot: Snapshot) -> Snapshot:
     )
 
 
+# Each part of a snapshot that may have text of users has a function here, which names what goes in.
+
+
 def _run(run: Run) -> Run:
-    return replace(run, failures=[_failure(each) for each in run.failures])
+    moments = [replace(each, counters=_own(each.counters)) for each in run.moments]
+    return replace(run, failures=[_failure(each) for each in run.failures], moments=moments)
+
+
+def _own(counters: dict[str, T]) -> dict[str, T]:
+    """Return the counters that operators have by themselves: functions may have a key in a name."""
+    return {name: value for name, value in counters.items() if name.rpartition(".")[2].startswith(_COUNTERS)}
 
 
 def _failure(failure: Failure) -> Failure:
@@ -105,15 +125,27 @@ def _failure(failure: Failure) -> Failure:
 
 
 def _epoch(epoch: EpochRun) -> EpochRun:
-    return replace(epoch, tasks=[_task(each) for each in epoch.tasks])
+    return replace(
+        epoch,
+        sources=[_source(each) for each in epoch.sources],
+        vertices=[replace(each, counters=_own(each.counters), gauges={}) for each in epoch.vertices],
+        tasks=[_task(each) for each in epoch.tasks],
+    )
+
+
+def _source(source: SourceProgress) -> SourceProgress:
+    """Return a source with its kind and figures: an address may have a password in it, and offsets names of files."""
+    kind = re.match(r"\w*", source.description)
+    numbers = {name: value for name, value in source.metrics.items() if _NUMBER.fullmatch(value)}
+    return SourceProgress("" if kind is None else kind[0], source.rows, source.rows_per_second, metrics=numbers)
 
 
 def _task(task: TaskRun) -> TaskRun:
-    if task.key_sample is None:
-        return task
-    size, named = task.key_sample
-    # Which keys are heavy is hidden, and not how heavy they are.
-    return replace(task, key_sample=[size, [[f"key {place}", count] for place, (_, count) in enumerate(named, 1)]])
+    # Which keys are heavy is hidden, and not how heavy they are; and of the newest record, where it is.
+    sample, times = task.key_sample, task.event_times
+    if sample is not None:
+        sample = [sample[0], [[f"key {place}", count] for place, (_, count) in enumerate(sample[1], 1)]]
+    return replace(task, key_sample=sample, event_times=times if times is None else [*times[:2], {}])
 
 
 def _without_keys(state: Any) -> Any:
