@@ -49,7 +49,9 @@ def make_app(queries: Callable[[], Mapping[str, Changes]], port: int, token: str
     async def page(request: Request) -> Response:
         # A proxy may serve the dashboard under a prefix, so addresses are relative.
         root = "../" if "query" in request.path_params else "./"
-        response = Response(_read("index.html").replace(b"{root}", root.encode()), media_type="text/html", headers=headers)
+        response = Response(
+            _read("index.html").replace(b"{root}", root.encode()), media_type="text/html", headers=headers
+        )
         if token is not None:
             # A link of another site opens the page, so the cookie is not "strict".
             cookie = cookie_of(port, request.headers.get("host", ""))

@@ -83,7 +83,7 @@ class Dashboard(observing.Dashboard):
         return self._thread.is_alive() and not self._server.should_exit
 
     def check_same(self, host: str, port: int, token: str | None) -> None:
-        """Check that this dashboard is the one that another call asks for.
+        """Check that this dashboard has the host, the port and the token that another call asks for.
 
         Raises:
             ConfigurationError: it is open with another host, port or token.

@@ -81,7 +81,8 @@ function follow(path, take, quiet) {
 }
 
 function span(ms) {
-  if (ms < 60000) return `${Math.floor(ms / 1000)} s`;
+  // (A screen reader reads the words each time they change.)
+  if (ms < 60000) return "less than a minute";
   return ms < 7200000 ? `${Math.floor(ms / 60000)} min` : `${Math.floor(ms / 3600000)} hours`;
 }
 
