@@ -63,27 +63,33 @@ def test_an_empty_token_is_refused(dashboard: Dashboard) -> None:
 
 
 def test_twenty_queries_that_have_ended_are_kept(dashboard: Dashboard) -> None:
-    running = Live()
-    running.model.id = "running"
-    dashboard.show(running)
-    queries = []
-    for number in range(30):
+    def shown(name: str) -> Live:
         query = Live()
-        query.model.id = f"q{number}"
+        query.model.id = name
         dashboard.show(query)
-        queries.append(query)
+        return query
+
+    def left() -> list[str]:
+        return [each["id"] for each in got(f"{dashboard.url}api/queries")]
+
+    queries = [shown(f"q{number}") for number in range(30)]
     for query in queries[:5]:
         query.model.ended()
-    # Of `dashboard`, "q" runs, too.
-    assert len(got(f"{dashboard.url}api/queries")) == 32
+    shown("running")
+    # (The dashboard shows another running query, "q".)
+    assert left() == ["q", *(f"q{number}" for number in range(30)), "running"]
     for query in queries:
         query.model.ended()
+    shown("more")
+    assert left() == ["q", *(f"q{number}" for number in range(10, 30)), "running", "more"]
     # A query that starts again is the newest, and does not count as ended.
-    again = Live()
-    again.model.id = "q0"
-    dashboard.show(again)
-    left = [each["id"] for each in got(f"{dashboard.url}api/queries")]
-    assert left == ["q", "running", *(f"q{number}" for number in range(10, 30)), "q0"]
+    shown("q10")
+    later = [shown(f"p{number}") for number in range(3)]
+    for query in later:
+        query.model.ended()
+    shown("last")
+    rest = (f"q{number}" for number in range(13, 30))
+    assert left() == ["q", *rest, "running", "more", "q10", "p0", "p1", "p2", "last"]
 
 
 def test_a_port_in_use_is_left_for_a_free_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import http.server
 import os
+import re
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from pillarbox_tools.dashboard.server import Dashboard
+from pillarbox_tools.dashboard.shown import StoredQuery
 from tests.dashboard.live import Live
 from tests.model.made import START, keyed, progress, source
 from tests.see.browser import PHONE, overflows, page
@@ -245,6 +249,24 @@ def _other() -> Live:
     query = Live()
     query.model.id = "p"
     return query
+
+
+def test_a_checkpoint_whose_driver_writes_no_longer_is_out_of_date(chromium: Any, live: Live) -> None:
+    written = replace(live.snapshot(), is_live=False, at=int(1000 * time.time()) - 12 * 60_000)
+    stopped = replace(written, id="stopped", run=replace(written.run, ended=written.at, status="stopped"))
+    with Dashboard() as opened:
+        for snapshot in (written, stopped):
+            opened.show(StoredQuery(snapshot))
+        with page(chromium, f"{opened.url}query/q") as shown:
+            shown.wait_for_selector("#silence", timeout=_WAIT)
+            assert re.fullmatch(
+                r"Not heard of for 12 min; what follows is of (.{10} )?\d\d:\d\dZ\.", shown.inner_text("#silence")
+            )
+            assert shown.title() == "Not heard of for 12 min · counts · pillarbox"
+            assert shown.inner_text("#link") == "connected"
+        with page(chromium, f"{opened.url}query/stopped") as shown:
+            assert shown.inner_text("#link") == "ended"
+            assert not shown.is_visible("#silence")
 
 
 # The words of an element that are broken over lines, although a line has room for them.
