@@ -77,7 +77,7 @@ def test_there_is_no_such_page(shared: httpx.Client, path: str) -> None:
 
 def test_a_page_gets_the_fields_that_have_changed(client: httpx.Client, live: Live) -> None:
     first = client.get("/api/queries/q").json()
-    assert first.keys() == {*vars(view_of(live.snapshot())), "stages", "change"}
+    assert first.keys() == {*vars(view_of(live.snapshot())), "stages", "is_bundle", "change"}
     assert _since(client, first) == {"change": first["change"]}
     live.running = [Stage(7, "save", 4, 2, 1, 0)]
     second = _since(client, first)
@@ -245,5 +245,6 @@ def stored(live: Live) -> Iterator[httpx.Client]:
 
 def test_a_stored_query_is_shown_without_state(stored: httpx.Client) -> None:
     client = stored
-    assert client.get("/api/queries/q").json()["id"] == "q"
+    view = client.get("/api/queries/q").json()
+    assert (view["id"], view["is_bundle"]) == ("q", True)
     assert "no state" in client.get("/api/queries/q/key", params={"uid": "u", "key": "k"}).json()["error"]

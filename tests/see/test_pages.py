@@ -19,9 +19,10 @@ import pytest
 
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.dashboard.shown import StoredQuery
+from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live
 from tests.model.made import START, keyed, progress, source
-from tests.see.browser import PHONE, overflows, page
+from tests.see.browser import PHONE, WIDE, overflows, page
 
 pytestmark = [
     pytest.mark.skipif("PILLARBOX_SEE" not in os.environ, reason="takes Chromium: make test-see runs it"),
@@ -252,11 +253,24 @@ def _other() -> Live:
 
 
 def test_a_checkpoint_whose_driver_writes_no_longer_is_out_of_date(chromium: Any, live: Live) -> None:
-    written = replace(live.snapshot(), is_live=False, at=int(1000 * time.time()) - 12 * 60_000)
-    stopped = replace(written, id="stopped", run=replace(written.run, ended=written.at, status="stopped"))
+    class Written(Live):
+        id = "q"
+        is_stopped = False
+
+        def snapshot(self) -> Snapshot:
+            written = replace(live.snapshot(), id=self.id, is_live=False, at=at)
+            return (
+                replace(written, run=replace(written.run, ended=at, status="stopped")) if self.is_stopped else written
+            )
+
+    class Stopped(Written):
+        id = "stopped"
+        is_stopped = True
+
+    at = int(1000 * time.time()) - 12 * 60_000
     with Dashboard() as opened:
-        for snapshot in (written, stopped):
-            opened.show(StoredQuery(snapshot))
+        for query in (Written(), Stopped(), StoredQuery(replace(Written().snapshot(), id="bundle"))):
+            opened.show(query)
         with page(chromium, f"{opened.url}query/q") as shown:
             shown.wait_for_selector("#silence", timeout=_WAIT)
             assert re.fullmatch(
@@ -264,9 +278,11 @@ def test_a_checkpoint_whose_driver_writes_no_longer_is_out_of_date(chromium: Any
             )
             assert shown.title() == "Not heard of for 12 min · counts · pillarbox"
             assert shown.inner_text("#link") == "connected"
-        with page(chromium, f"{opened.url}query/stopped") as shown:
-            assert shown.inner_text("#link") == "ended"
-            assert not shown.is_visible("#silence")
+        # Of these, nothing new is to be expected.
+        for name, connection in (("stopped", "ended"), ("bundle", "a bundle")):
+            with page(chromium, f"{opened.url}query/{name}") as shown:
+                assert shown.inner_text("#link") == connection
+                assert not shown.is_visible("#silence")
 
 
 # The words of an element that are broken over lines, although a line has room for them.
@@ -305,6 +321,15 @@ def test_tables_can_be_read_on_a_phone(chromium: Any, opened: Dashboard) -> None
     with page(chromium, opened.url) as shown:
         assert shown.evaluate(_BROKEN) == []
         assert not overflows(shown)
+
+
+def test_long_words_make_no_page_wider_than_the_window(chromium: Any, opened: Dashboard, live: Live) -> None:
+    word = "Much" * 100
+    live.model.failed(f"{word}: {word}")
+    for size in (PHONE, WIDE):
+        with page(chromium, opened.url, size) as shown:
+            assert word in shown.inner_text("#failures")
+            assert not overflows(shown)
 
 
 def test_lines_name_the_times_of_their_ends(chromium: Any, opened: Dashboard) -> None:

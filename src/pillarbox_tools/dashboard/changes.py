@@ -8,13 +8,13 @@ import threading
 from collections.abc import Mapping
 
 from pillarbox_tools.dashboard.documents import as_json
-from pillarbox_tools.dashboard.shown import ShownQuery
+from pillarbox_tools.dashboard.shown import ShownQuery, StoredQuery
 from pillarbox_tools.dashboard.views import entry_of, view_of
 
 # The field of the running stages: they change while nothing else does.
 _STAGES = "stages"
-# The field of the newest change.
-_CHANGE = "change"
+# The field of the newest change, and the field that tells a bundle from a query.
+_CHANGE, _IS_BUNDLE = "change", "is_bundle"
 
 
 class Changes:
@@ -31,6 +31,7 @@ class Changes:
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
+        self._update({_IS_BUNDLE: as_json(isinstance(query, StoredQuery))})
         self._seen: int | None = None
         self._entry = ""
         self._has_ended = False

@@ -89,8 +89,10 @@ function show(query) {
     }
     if (changed.size) draw(view, changed);
     const ended = Boolean(view.run.ended);
-    connected(ended ? "ended" : "connected", ended ? "" : "good");
-    return { pause: ended ? ENDED_EVERY : ASK_EVERY, written: view.is_live || ended ? null : view.at };
+    if (view.is_bundle) connected("a bundle", "");
+    else connected(ended ? "ended" : "connected", ended ? "" : "good");
+    const isFinal = ended || view.is_bundle;
+    return { pause: isFinal ? ENDED_EVERY : ASK_EVERY, written: view.is_live || isFinal ? null : view.at };
   }, (quiet) => {
     view.quiet = quiet;
     if (view.id) draw(view, new Set(["quiet"]));
