@@ -252,6 +252,39 @@ def _other() -> Live:
     return query
 
 
+def test_a_hidden_tab_asks_less_often_and_at_once_when_it_is_in_view(
+    chromium: Any, opened: Dashboard, live: Live
+) -> None:
+    with context_of(chromium) as context:
+        tab = context.new_page()
+        tab.clock.install()
+        tab.add_init_script("Object.defineProperty(document, 'hidden', { get: () => Boolean(window.isHidden) })")
+        tab.goto(opened.url)
+        tab.clock.run_for(100)
+        tab.wait_for_selector(_DRAWN, timeout=_WAIT)
+
+        begun: list[str] = []
+        tab.on("request", lambda request: begun.append(request.url))
+
+        def requests_after(action: Any, *arguments: Any) -> int:
+            """Change the query and do something; return how many requests the tab has begun, once it has drawn."""
+            drawn = tab.evaluate("document.body.dataset.drawn")
+            live.model.progressed(progress(live.model.version, source(records_in=5)))
+            begun.clear()
+            action(*arguments)
+            if begun:
+                tab.wait_for_function("drawn => document.body.dataset.drawn !== drawn", arg=drawn, timeout=_WAIT)
+            return len(begun)
+
+        assert requests_after(tab.clock.run_for, 1_100) == 1
+        tab.evaluate("window.isHidden = true")
+        assert requests_after(tab.clock.run_for, 1_100) == 1  # this was due before
+        assert requests_after(tab.clock.run_for, 13_000) == 0
+        assert requests_after(tab.clock.run_for, 4_000) == 1
+        back = "window.isHidden = false; document.dispatchEvent(new Event('visibilitychange'))"
+        assert requests_after(tab.evaluate, back) == 1
+
+
 def test_a_checkpoint_whose_driver_writes_no_longer_is_out_of_date(chromium: Any, live: Live) -> None:
     class Written(Live):
         id = "q"
@@ -323,13 +356,23 @@ def test_tables_can_be_read_on_a_phone(chromium: Any, opened: Dashboard) -> None
         assert not overflows(shown)
 
 
-def test_long_words_make_no_page_wider_than_the_window(chromium: Any, opened: Dashboard, live: Live) -> None:
+def test_long_words_make_no_page_wider_than_the_window(chromium: Any) -> None:
     word = "Much" * 100
-    live.model.failed(f"{word}: {word}")
-    for size in (PHONE, WIDE):
-        with page(chromium, opened.url, size) as shown:
-            assert word in shown.inner_text("#failures")
-            assert not overflows(shown)
+
+    class Long(Live):
+        def snapshot(self) -> Snapshot:
+            found = super().snapshot()
+            failures = [replace(each, cause=word, host=word) for each in found.run.failures]
+            return replace(found, name=word, run=replace(found.run, failures=failures))
+
+    query = Long()
+    query.model.failed(f"{word}: {word}")
+    with Dashboard() as opened:
+        opened.show(query)
+        for size in (PHONE, WIDE):
+            with page(chromium, opened.url, size) as shown:
+                assert shown.locator(".fact", has_text=word).count() == 2
+                assert not overflows(shown)
 
 
 def test_lines_name_the_times_of_their_ends(chromium: Any, opened: Dashboard) -> None:
