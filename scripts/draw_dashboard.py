@@ -23,7 +23,8 @@ def main() -> None:
     """Draw them."""
     draw = Random(7)
     spark = local_session()
-    with tempfile.TemporaryDirectory() as folder:
+    # (The history is written after the query has stopped.)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         inbox = Inbox(Path(folder) / "payments")
         query = started(counts(spark, inbox), Path(folder) / "checkpoint", "payments by card")
         for epoch in range(_EPOCHS):

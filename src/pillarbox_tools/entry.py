@@ -30,7 +30,7 @@ def on_started(started: StartedQuery) -> None:
         return
     from pillarbox_tools.dashboard.server import open_dashboard
 
-    for place in sorted(places):
+    for place in sorted(places, key=str):
         dashboard = open_dashboard([watched(started)], *place)
         tell(f"query {started.query.id}: its dashboard is at {dashboard.url}")
 

@@ -171,15 +171,15 @@ def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list
 
 
 def wait_for(client: httpx.Client, query: Any, is_there: Any) -> None:
-    """Read the stream of a query until it tells something."""
-    view: dict[str, Any] = {}
-    with client.stream("GET", f"/api/queries/{query.id}/events") as stream:
-        for line in stream.iter_lines():
-            if line.startswith("data: "):
-                view |= httpx.Response(200, text=line.removeprefix("data: ")).json()
-                if is_there(view):
-                    return
-    raise AssertionError(f"the stream has ended: {view.get('status')}, epoch {view.get('epoch')}")
+    """Ask for the changes of a query, as its page does, until something is there."""
+    view: dict[str, Any] = {"change": ""}
+    deadline = time.monotonic() + 60
+    while True:
+        view |= client.get(f"/api/queries/{query.id}", params={"since": view["change"]}).json()
+        if is_there(view):
+            return
+        assert time.monotonic() < deadline, f"{view['status']}, epoch {view['epoch']}"
+        time.sleep(0.1)
 
 
 def check_stored(spark: SparkSession, checkpoint: Path, dashboard: pillarbox.Dashboard) -> None:

@@ -4,15 +4,15 @@
 - The query counts keys with timers, as in the case ``keyed``: 100,000 keys, micro-batches of 1,000,000 rows, two
   cores, started by ``pillarbox.start``. Micro-batches with and without a reader take turns: a pair is one of each, and
   every other pair goes the other way round. The reader is a process of its own that stands for a browser: it reads the
-  page and what the page loads, and then the stream of events up to the end of the micro-batch. Without it no dashboard
-  is open. Processes differ from their start to their end, so the query is started several times. Each pair gives the
-  speed of the query with the reader over its speed without; what counts is the median. The reader draws nothing, and
-  what it takes of the two cores counts.
+  page and what the page loads, and then asks for changes each second up to the end of the micro-batch. Without it no
+  dashboard is open. Processes differ from their start to their end, so the query is started several times. Each pair
+  gives the speed of the query with the reader over its speed without; what counts is the median. The reader draws
+  nothing, and what it takes of the two cores counts.
 - The page is of a query that was made up: 20 operators, each in a chain of its own, with 128 subtasks each, and a
   history of 60 epochs. Before each turn another epoch ends, so nothing of the page was made before. Served: the page,
-  its scripts and style, the list of queries, and the first event, which has all that is drawn, one after the other over
-  one connection. Drawn: from the start of the navigation in Chromium until the first frame with the page in it. That
-  takes Playwright and Chromium, which ``make test-see`` installs; without them it is left out.
+  its scripts and style, the list of queries, and the data that is drawn, one after the other over one connection.
+  Drawn: from the start of the navigation in Chromium until the first frame with the page in it. That takes Playwright
+  and Chromium, which ``make test-see`` installs; without them it is left out.
 
 In the last line ``ratio`` is the median speed with a reader over that without; its goal is 0.98. ``served_ms`` (goal
 50) and ``drawn_ms`` (goal 200) are medians.
@@ -47,7 +47,9 @@ from benchmarks.harness.turns import rounded, table, turns
 SIDES = {"read": "with a reader", "alone": "without"}
 SMALL = {"rows": 20_000, "keys": 2_000, "starts": 1, "pairs": 2, "warm_up": 1, "turns": 3}
 BLOCKS: dict[str, Any] = {}
-_STATIC = ("style.css", "draw.js", "page.js")
+_STATIC = ("style.css", "draw.js", "follow.js", "page.js")
+# How often a page asks for changes (seconds), as static/follow.js has it.
+_ASK_EVERY = 1.0
 # Set by the page when it has been drawn.
 _DRAWN = "document.body.dataset.drawn"
 
@@ -76,52 +78,41 @@ class Shown(Stepped):
 
 
 class Reader:
-    """Reads a page and its stream of events, as a browser does, and draws nothing."""
+    """Reads a page and then its changes, as a browser does, and draws nothing."""
 
     def __init__(self) -> None:
-        self._events = 0
+        self._changes = 0
         self._bytes = 0
-        self._leaves = False
-        self._first = threading.Event()
+        self._leaves = threading.Event()
         self._thread: threading.Thread | None = None
         self._connection: http.client.HTTPConnection | None = None
 
     def read(self, url: str, query: str) -> dict[str, Any]:
-        """Read the page, and the stream up to its first event; return the milliseconds that it took."""
+        """Read the page and its data; return the milliseconds that it took."""
         began = time.perf_counter()
         self._connection = connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
         read_page(connection, query)
-        connection.request("GET", f"/api/queries/{query}/events")
-        stream = connection.getresponse()
-        self._events = self._bytes = 0
-        self._leaves = False
-        self._first.clear()
-        self._thread = threading.Thread(target=self._follow, args=(stream,), daemon=True)
+        first = read_changes(connection, query, "")
+        self._changes, self._bytes = 0, len(first)
+        self._leaves.clear()
+        self._thread = threading.Thread(target=self._follow, args=(connection, query, first), daemon=True)
         self._thread.start()
-        self._first.wait()
         return {"ms": 1000 * (time.perf_counter() - began)}
 
-    def _follow(self, stream: http.client.HTTPResponse) -> None:
-        try:
-            for line in stream:
-                if line.startswith(b"data: "):
-                    self._events += 1
-                    self._bytes += len(line)
-                    self._first.set()
-                if self._leaves:
-                    return
-        except (OSError, http.client.HTTPException):
-            pass  # the dashboard was closed
-        finally:
-            self._first.set()
+    def _follow(self, connection: http.client.HTTPConnection, query: str, seen: bytes) -> None:
+        while not self._leaves.wait(_ASK_EVERY):
+            answer = read_changes(connection, query, json.loads(seen)["change"])
+            self._changes += len(json.loads(answer)) > 1
+            self._bytes += len(answer)
+            seen = answer
 
     def leave(self) -> dict[str, Any]:
-        """Stop reading; return how many events there were after the first one, and the bytes of all."""
+        """Stop reading; return how many answers had changes after the first one, and the bytes of all."""
         assert self._thread is not None and self._connection is not None
-        self._leaves = True
+        self._leaves.set()
         self._thread.join()
         self._connection.close()
-        return {"events": self._events - 1, "bytes": self._bytes}
+        return {"changes": self._changes, "bytes": self._bytes}
 
 
 class Page:
@@ -145,12 +136,21 @@ class Page:
 
 
 def read_page(connection: http.client.HTTPConnection, query: str) -> None:
-    """Read a page and what it loads, but for its events."""
+    """Read a page and what it loads, except its data."""
     for path in (f"/query/{query}", *(f"/static/{name}" for name in _STATIC), "/api/queries"):
         connection.request("GET", path)
         answer = connection.getresponse()
         if answer.status != 200 or not answer.read():
             raise SystemExit(f"{path} is answered by {answer.status}")
+
+
+def read_changes(connection: http.client.HTTPConnection, query: str, change: str) -> bytes:
+    """Read the data of a page that has changed since a change."""
+    connection.request("GET", f"/api/queries/{query}?since={change}")
+    answer = connection.getresponse()
+    if answer.status != 200:
+        raise SystemExit(f"the data of the page is answered by {answer.status}")
+    return answer.read()
 
 
 # -- the comparison --
@@ -171,18 +171,18 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
     ratios: list[float] = []
     taken: dict[str, list[float]] = {side: [] for side in SIDES}
     wrong: list[str] = []
-    events = 0
+    changes = 0
     for start in range(arguments.starts):
-        events += measure(arguments, directory / f"start {start}", taken, ratios, wrong)
+        changes += measure(arguments, directory / f"start {start}", taken, ratios, wrong)
     served, drawn = page_times(arguments)
-    if not events:
-        wrong.append("the reader got no event while the query ran")
+    if not changes:
+        wrong.append("the reader got no change while the query ran")
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
     figures = {
         "quartiles": [round(each, 3) for each in (low, middle, high)],
         "pairs": rounded(ratios, 3),
         "micro_batch_ms": rounded({side: statistics.median(each) for side, each in taken.items()}),
-        "events": events,
+        "changes": changes,
         "served_ms": round(statistics.median(served), 1),
         "drawn_ms": round(statistics.median(drawn), 1) if drawn else None,
         "rounds": rounded({"served": served, "drawn": drawn}, 1),
@@ -195,13 +195,13 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 def measure(
     arguments: argparse.Namespace, directory: Path, taken: dict[str, list[float]], ratios: list[float], wrong: list[str]
 ) -> int:
-    """Start the query, and run its pairs; return how many events the reader got in the micro-batches that count."""
+    """Start the query, and run its pairs; return how many answers had changes in the micro-batches that count."""
     batches = keyed.CountBatches(arguments, 1, directory / "batches")
     side = Side(Shown, module=keyed.__name__, directory=directory / "spark", memory=arguments.memory, ours=True)
     reader = Side(Reader)
     question = {"query": "pillarbox"}
     side.ask("begin", name="shown", directory=directory / "query", settings={}, question=question)
-    number = events = 0
+    number = changes = 0
 
     def step() -> float:
         nonlocal number
@@ -216,7 +216,7 @@ def measure(
     step()
     costs: dict[str, float] = {}
     for index, name in turns(SIDES, arguments.pairs, arguments.warm_up):
-        said: Said = {"events": 0}
+        said: Said = {"changes": 0}
         if name == "read":
             reader.ask("read", **side.ask("show"))
             costs[name] = step()
@@ -225,10 +225,10 @@ def measure(
         else:
             costs[name] = step()
         counts = "" if index >= 0 else " (warm-up)"
-        print(f"  {SIDES[name]:28}  {costs[name]:10,.0f} ms, {said['events']} events{counts}", flush=True)
+        print(f"  {SIDES[name]:28}  {costs[name]:10,.0f} ms, {said['changes']} changes{counts}", flush=True)
         if index >= 0:
             taken[name].append(costs[name])
-            events += said["events"]
+            changes += said["changes"]
         if len(costs) == len(SIDES):
             if index >= 0:
                 ratios.append(costs["alone"] / costs["read"])
@@ -236,7 +236,7 @@ def measure(
     reader.close()
     side.ask("end", name="shown")
     side.close()
-    return events
+    return changes
 
 
 # -- the page --
@@ -264,11 +264,10 @@ def serve(url: str, query: str) -> float:
     connection.connect()
     began = time.perf_counter()
     read_page(connection, query)
-    connection.request("GET", f"/api/queries/{query}/events")
-    event = connection.getresponse().readline()
+    data = read_changes(connection, query, "")
     taken = 1000 * (time.perf_counter() - began)
     connection.close()
-    json.loads(event.removeprefix(b"data: "))
+    json.loads(data)
     return taken
 
 

@@ -30,6 +30,7 @@ class MadeQuery:
     """
 
     id = "made"
+    has_ended = False
 
     def __init__(self, subtasks: int, operators: int, epochs: int) -> None:
         self._subtasks = subtasks

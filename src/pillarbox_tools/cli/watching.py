@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from pillarbox._errors import ConfigurationError, PillarboxError, describe
-from pillarbox._graph.dashboard_place import DEFAULT_PORT
+from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox_tools.cli import show
 from pillarbox_tools.cli.commands import CHECKPOINT, place, say, show_found, with_spark
 
@@ -38,6 +38,7 @@ def dashboard(what: str, port: int, host: str, token: str | None, open_session: 
     from pillarbox_tools.dashboard.shown import StoredQuery
     from pillarbox_tools.model.bundle import read_bundle
 
+    checked_token(token, "--token")  # before a session starts
     if Path(what).is_file():
         _serve(open_dashboard([StoredQuery(read_bundle(Path(what)))], host, port, token))
         return

@@ -2,6 +2,11 @@
 
 Points in time are epoch milliseconds, durations milliseconds.
 Parts that the pages show unchanged are classes of the model.
+
+``/api/queries`` is a list of :class:`Entry`. ``/api/queries/ID`` is a :class:`View` with three more fields: ``stages``,
+the running stages (a list of the model's ``Stage``, or null if they are not known); ``is_bundle``, whether the query
+was read from a bundle, so that nothing changes; and ``change``, the name of the newest change.
+``/api/queries/ID?since=CHANGE`` has ``change`` and the fields that have changed since that change.
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ class View(Entry):
 
     Attributes:
         at: when this was known.
-        run: the running run or the last one, and ``earlier``: those before it, the newest first.
+        run: the running run or the last one, and ``earlier``: the previous runs, the newest first.
         keyed: the uids of operators that have keys.
         strip: the newest epochs, and ``shown``: the one whose parts and tasks are drawn; None: none has ended.
         calls: what each asynchronous operator did in its newest epoch, by the name of the counter, with its ``uid``.
@@ -67,7 +72,7 @@ class View(Entry):
 
     at: int
     run: RunView
-    earlier: list[RunView]
+    earlier: list[RunLine]
     settings: dict[str, str]
     versions: dict[str, str]
     failures: list[Failure]
@@ -88,29 +93,46 @@ class View(Entry):
 
 
 @dataclass(frozen=True)
-class RunView:
-    """A run of the query, from a start to its end; sums are over all of its epochs."""
+class RunLine:
+    """A run of the query, from a start to its end, in the list of runs. Sums are over all of its epochs.
+
+    Attributes:
+        status: ``running``, ``stopped`` or ``failed``; ``lost`` if a later run has begun and the driver of this one has
+            written no end.
+        spark: the version of Spark, or None if it is not known; ``pillarbox``: of pillarbox.
+        failure: the first line of its last failure, or None.
+    """
 
     id: str
     began: int
     ended: int | None
     status: str
-    versions: dict[str, str]
-    failures: list[Failure]
-    moments: list[MomentView]
-    rows: int
     epochs: int
+    rows: int
     repeated: int
+    spark: str | None
+    pillarbox: str | None
+    failure: str | None
+
+
+@dataclass(frozen=True)
+class RunView(RunLine):
+    """The run that the page shows, with its lines over time."""
+
     home_restarts: int
     fallbacks: int
+    moments: list[MomentView]
 
 
 @dataclass(frozen=True)
 class MomentView:
-    """Epochs of a stretch of time.
+    """A stretch of time: a minute of the run, or more in a long one. ``rows`` and ``epochs`` are sums.
+
+    The other values are the largest of its minutes, so that peaks stay visible in a long run.
 
     Attributes:
-        mean: how long an epoch took, and ``longest``: the longest.
+        at: when it ended.
+        mean: the mean duration of the epochs of a minute, and ``longest``: the duration of the longest epoch.
         state: bytes of state of all operators, and ``keys``: their keys.
         memory: resident bytes of the fullest worker; None: it is not known.
     """

@@ -1,26 +1,30 @@
-"""Who may ask: requests that another site made the browser send are refused, and those without the token.
+"""Decides who may ask the dashboard: its owner, and neither other sites nor requests without the token.
 
-A page on the internet can make a browser send requests to loopback: under a name of its own that it lets point there
-(then ``Host`` is that name), or from its own origin (then ``Origin`` is).
+A page of another site can make a browser send requests here, in two ways:
+
+- Under a name of its own that resolves to this machine. The browser then takes the answers for the page's own, and
+  ``Host`` is that name. Without a token, the guard accepts the names of loopback alone. With a token, it accepts every
+  name, as the browser has the cookie under another one; so proxies and services can give the dashboard names.
+- From its own origin. The guard refuses all requests of other origins except navigations to pages: the owner follows a
+  link in a chat or a notebook, and the page with the link cannot read the answer.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 Scope = MutableMapping[str, Any]
 _App = Callable[[Scope, Any, Any], Awaitable[None]]
-
-COOKIE = "pillarbox_token"
+_Refusal = tuple[int, str]
 
 
 def is_loopback(host: str) -> bool:
     """Return whether a host is this machine itself, by its name or address."""
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ip_address(host).is_loopback
@@ -28,18 +32,33 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def cookie_of(port: int, host: str) -> str:
+    """Return the name of the cookie that holds the token.
+
+    Browsers send a cookie to all ports of a host, so the name tells the dashboards of one browser apart: by the port
+    that a dashboard listens on, and by the port in ``Host``, which differs if the port is forwarded.
+
+    Args:
+        port: the port that the dashboard listens on.
+        host: the ``Host`` header of the request.
+    """
+    split = _split(host)
+    asked = None if split is None else split.port
+    return f"pillarbox_token_{port}" if asked in (None, port) else f"pillarbox_token_{port}_{asked}"
+
+
 class Guard:
-    """Lets requests through to an application, or answers them with 403 or 401.
+    """Passes requests to an application, or answers them with 403 or 401.
 
     Args:
         app: the application.
-        hosts: the names and addresses that the dashboard may be asked under, besides loopback's.
-        token: what a request must have, as ``Authorization: Bearer``, as ``?token=`` or as a cookie; None: nothing.
+        port: the port that the dashboard listens on.
+        token: what requests need, as ``Authorization: Bearer``, as ``?token=`` or as a cookie; None: no token.
     """
 
-    def __init__(self, app: _App, hosts: frozenset[str], token: str | None) -> None:
+    def __init__(self, app: _App, port: int, token: str | None) -> None:
         self._app = app
-        self._hosts = hosts
+        self._port = port
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
@@ -48,45 +67,77 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        refused = self._refused(headers, scope)
-        if refused is None:
+        refusal = self._refusal(headers, scope)
+        if refusal is None:
             await self._app(scope, receive, send)
             return
-        status, message = refused
+        status, message = refusal
         body = (message + "\n").encode()
         kind = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": kind})
         await send({"type": "http.response.body", "body": body})
 
-    def _refused(self, headers: dict[str, str], scope: Scope) -> tuple[int, str] | None:
-        host = _host(headers.get("host", ""))
-        if not self._knows(host):
-            return 403, f"the dashboard is not asked under the name {host!r}"
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
-            return 403, "the dashboard answers no page of another site"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return 403, "the dashboard answers no page of another site"
-        if self._token is not None and not self._has_token(headers, scope):
-            return 401, "the dashboard asks for its token: open it by the address that the driver has told"
+    def _refusal(self, headers: Mapping[str, str], scope: Scope) -> _Refusal | None:
+        split = _split(headers.get("host", ""))
+        name = "" if split is None else split.hostname or ""
+        if self._token is None and not is_loopback(name):
+            return 403, (
+                f"This dashboard has no token, so it does not answer under the name {name!r}. Open it under the name"
+                " localhost; or give it a token, as in pillarbox.dashboard(query, token=...), and open the address that"
+                " the driver then prints, under any name."
+            )
+        if not _is_navigation(headers, scope) and _is_foreign(headers):
+            return 403, (
+                "The dashboard does not answer requests that pages of other sites make. A link to one of its pages"
+                " works; a program must send no Origin header."
+            )
+        if self._token is not None and not self._has_token(self._token, headers, scope):
+            return 401, (
+                "The dashboard needs its token. Open the address that the driver has printed, which ends with"
+                " ?token=...; a program sends the header 'Authorization: Bearer TOKEN'."
+            )
         return None
 
-    def _knows(self, host: str) -> bool:
-        return is_loopback(host) or host in self._hosts
+    def _has_token(self, token: str, headers: Mapping[str, str], scope: Scope) -> bool:
+        scheme, _, credential = headers.get("authorization", "").partition(" ")
+        # Headers were decoded as Latin-1; the credential is compared as the bytes that were sent.
+        tokens = [credential.encode("latin-1")] if scheme.lower() == "bearer" else []
+        query = scope.get("query_string", b"").decode("latin-1")
+        tokens += [value.encode() for name, value in parse_qsl(query, errors="replace") if name == "token"]
+        cookie = cookie_of(self._port, headers.get("host", ""))
+        pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
+        tokens += [unquote(value).encode() for name, _, value in pairs if name == cookie]
+        return any(hmac.compare_digest(each, token.encode()) for each in tokens)
 
-    def _has_token(self, headers: dict[str, str], scope: Scope) -> bool:
-        assert self._token is not None
-        given = [headers.get("authorization", "").removeprefix("Bearer ")]
-        pairs = scope.get("query_string", b"").decode("latin-1").split("&")
-        given += [value for name, _, value in (pair.partition("=") for pair in pairs) if name == "token"]
-        cookies = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
-        given += [value for name, _, value in cookies if name == COOKIE]
-        return any(hmac.compare_digest(each.encode(), self._token.encode()) for each in given)
+
+def quoted(token: str) -> str:
+    """Return a token as it is written in addresses and cookies."""
+    return quote(token, safe="")
 
 
-def _host(header: str) -> str:
-    """Return the host of a ``Host`` header, without the port."""
+def _is_navigation(headers: Mapping[str, str], scope: Scope) -> bool:
+    """Return whether a browser opens a page: by a link, a bookmark or a typed address."""
+    is_page = scope["path"] == "/" or scope["path"].startswith("/query/")
+    return is_page and scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate"
+
+
+def _is_foreign(headers: Mapping[str, str]) -> bool:
+    """Return whether a page of another origin has made the browser send a request."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    # Browsers do not send Sec-Fetch-Site to a plain http address of another machine.
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    return origin.lower().partition("://")[2] != headers.get("host", "").lower()
+
+
+def _split(host: str) -> SplitResult | None:
+    """Return a ``Host`` header as a URL, or None if it is not valid."""
     try:
-        return urlsplit(f"//{header}").hostname or ""
+        split = urlsplit(f"//{host}")
+        _ = split.port  # raises if it is no port
     except ValueError:
-        return ""
+        return None
+    return split

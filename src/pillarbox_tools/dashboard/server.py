@@ -10,15 +10,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from pillarbox._errors import ConfigurationError
+from pillarbox._graph.dashboard_place import checked_token
 from pillarbox._runtime.spark.running import observing
 from pillarbox._runtime.spark.telling import tell
 from pillarbox_tools.dashboard.app import make_app
-from pillarbox_tools.dashboard.guard import is_loopback
+from pillarbox_tools.dashboard.changes import Changes
+from pillarbox_tools.dashboard.guard import is_loopback, quoted
 from pillarbox_tools.dashboard.shown import ShownQuery
-from pillarbox_tools.dashboard.told import Told
 
 # How long a server has to start, and to end (seconds).
 _PATIENCE = 10.0
+# How many queries that have ended are kept.
+_MOST_ENDED = 20
 
 
 class Dashboard(observing.Dashboard):
@@ -27,13 +30,14 @@ class Dashboard(observing.Dashboard):
     Args:
         host: the address to listen on.
         port: the port; 0, or if it is in use: any that is free.
-        token: what a request must have; None: nothing on loopback, and a random one elsewhere.
+        token: the token that requests need; None: no token on loopback, and a random one elsewhere.
 
     Attributes:
         url: where to open it in a browser, with the token.
 
     Raises:
-        ConfigurationError: the address is none of this machine, or Starlette and uvicorn are missing.
+        ConfigurationError: the token is empty, this machine does not have the address, or Starlette or uvicorn is
+            missing.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
@@ -44,18 +48,22 @@ class Dashboard(observing.Dashboard):
             raise ConfigurationError(
                 f"the dashboard needs Starlette and uvicorn ({error}): pip install 'pillarbox[dashboard]'"
             ) from error
-        self._queries: dict[str, Told] = {}
+        token = checked_token(token, "dashboard()")
+        self._changing = threading.Lock()  # guards changes of the queries
+        self._queries: dict[str, Changes] = {}
+        # The ids of queries that have ended, in the order in which that was seen.
+        self._ended: dict[str, None] = {}
         self._token = token if token is not None or is_loopback(host) else secrets.token_urlsafe(24)
+        self._host = host
         self.asked_port = port
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         named = socket.gethostname() if host in ("0.0.0.0", "::") else shown
-        query = "" if self._token is None else f"?token={self._token}"
+        query = "" if self._token is None else f"?token={quoted(self._token)}"
         self.url: str = f"http://{named}:{self.port}/{query}"
-        hosts = frozenset({host, named, socket.gethostname(), socket.getfqdn()})
         config = uvicorn.Config(
-            make_app(lambda: dict(self._queries), hosts, self._token),
+            make_app(lambda: dict(self._queries), self.port, self._token),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -74,11 +82,36 @@ class Dashboard(observing.Dashboard):
         """Whether it answers."""
         return self._thread.is_alive() and not self._server.should_exit
 
+    def check_same(self, host: str, port: int, token: str | None) -> None:
+        """Check that this dashboard has the host, the port and the token that another call asks for.
+
+        Raises:
+            ConfigurationError: it is open with another host, port or token.
+        """
+        if port not in (0, self.port, self.asked_port):
+            raise _differs(f"on port {self.port}", f"on port {port}")
+        if host.lower() != self._host.lower() and self._socket.getsockname()[0] not in _addresses(host):
+            raise _differs(f"on host {self._host}", f"on host {host}")
+        if token is not None and token != self._token:
+            raise _differs("without a token" if self._token is None else "with another token", "with this token")
+
     def show(self, query: ShownQuery) -> None:
-        """Show a query, also after its end; another run of it takes its place. Any thread."""
-        known = self._queries.get(query.id)
-        if known is None or known.query is not query:
-            self._queries = {**self._queries, query.id: Told(query)}
+        """Show a query, also after its end; another run of it replaces it. Any thread.
+
+        Of the queries that have ended, the last 20 are kept.
+        """
+        with self._changing:
+            known = self._queries.get(query.id)
+            if known is not None and known.query is query:
+                return
+            self._ended.pop(query.id, None)
+            others = {number: each for number, each in self._queries.items() if number != query.id}
+            queries = {**others, query.id: Changes(query)}
+            if len(queries) > _MOST_ENDED:
+                self._ended |= {number: None for number, each in queries.items() if each.query.has_ended}
+                for number in list(self._ended)[:-_MOST_ENDED]:
+                    del self._ended[number], queries[number]
+            self._queries = queries
 
     def close(self) -> None:
         """Close the server."""
@@ -114,27 +147,40 @@ def _listen(host: str, port: int) -> socket.socket:
     return found  # type: ignore[no-any-return]
 
 
+def _addresses(host: str) -> set[str]:
+    """Return the addresses of a host."""
+    try:
+        return {str(each[4][0]) for each in socket.getaddrinfo(host, None)}
+    except OSError:
+        return set()
+
+
+def _differs(is_open: str, wanted: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the dashboard of this process is open {is_open}, so it cannot open {wanted}: one dashboard shows all queries"
+        " of a process, so ask for the same host, port and token, or close it first"
+    )
+
+
 _lock = threading.Lock()
 # The open dashboard; there is one at most.
 _open: list[Dashboard] = []
 
 
 def open_dashboard(queries: Iterable[ShownQuery], host: str, port: int, token: str | None = None) -> Dashboard:
-    """Return the dashboard of this process, opened if it is not open, in which queries are shown.
+    """Return the dashboard of this process, opened if it is not open, and show queries in it.
 
     Raises:
-        ConfigurationError: it cannot be opened, or is open on another port.
+        ConfigurationError: it cannot be opened, or is open with another host, port or token.
     """
+    checked_token(token, "dashboard()")
     with _lock:
         _open[:] = [each for each in _open if each.is_open]
-        if not _open:
+        if _open:
+            _open[0].check_same(host, port, token)
+        else:
             _open.append(Dashboard(host, port, token))
         [dashboard] = _open
-        if port not in (0, dashboard.port, dashboard.asked_port):
-            raise ConfigurationError(
-                f"the dashboard of this process is open on port {dashboard.port}, so it cannot open on port {port}: one"
-                " dashboard shows all queries of a process"
-            )
         for query in queries:
             dashboard.show(query)
         return dashboard

@@ -18,6 +18,10 @@ class ShownQuery(Protocol):
     @property
     def id(self) -> str: ...
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether this run of the query has ended."""
+
     def look(self) -> int:
         """Look whether there is something new; return a number that grows with each change of the snapshot."""
 
@@ -45,6 +49,11 @@ class StoredQuery:
     def id(self) -> str:
         """Spark's id of the query."""
         return self._snapshot.id
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True: it does not run here."""
+        return True
 
     def look(self) -> int:
         """Return the same number each time: nothing changes."""

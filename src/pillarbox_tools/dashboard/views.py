@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from pillarbox._reports.failure import Failure
 from pillarbox._reports.plan import PlanVertex
 from pillarbox_tools.dashboard.documents import (
     Entry,
@@ -12,6 +14,7 @@ from pillarbox_tools.dashboard.documents import (
     OperatorView,
     PartBar,
     PlanView,
+    RunLine,
     RunView,
     Shares,
     StateSize,
@@ -38,8 +41,11 @@ _CALLS = (
 )
 # Of an epoch, the bars of so many tasks are drawn: those that took longest.
 _BARS = 200
-# So many moments of a run are drawn.
+# So many points of a line are drawn.
 _POINTS = 240
+# A failure in the list of runs has so many characters.
+_FAILURE = 120
+_LOST = "its driver has written no end: it was killed, or its machine is gone"
 
 
 def entry_of(snapshot: Snapshot) -> Entry:
@@ -70,7 +76,7 @@ def view_of(snapshot: Snapshot) -> View:
         **vars(entry_of(snapshot)),
         at=snapshot.at,
         run=_run(snapshot.run),
-        earlier=[_run(each) for each in snapshot.earlier],
+        earlier=[_earlier(each) for each in snapshot.earlier],
         settings=snapshot.run.settings,
         versions=snapshot.run.versions,
         failures=snapshot.run.failures,
@@ -106,37 +112,56 @@ def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
 
 def _run(run: Run) -> RunView:
     return RunView(
+        **vars(_line(run)),
+        home_restarts=sum(each.home_restarts for each in run.moments),
+        fallbacks=sum(each.fallbacks for each in run.moments),
+        moments=_points(run.moments),
+    )
+
+
+def _earlier(run: Run) -> RunLine:
+    """Return a run that a later one has followed."""
+    line = _line(run)
+    return line if run.ended is not None else replace(line, status="lost", failure=line.failure or _LOST)
+
+
+def _line(run: Run) -> RunLine:
+    return RunLine(
         id=run.id,
         began=run.began,
         ended=run.ended,
         status=run.status,
-        versions=run.versions,
-        failures=run.failures,
-        moments=[_moment(each) for each in _thinned(run.moments)],
-        rows=sum(each.rows for each in run.moments),
         epochs=sum(each.epochs for each in run.moments),
+        rows=sum(each.rows for each in run.moments),
         repeated=sum(each.repeated for each in run.moments),
-        home_restarts=sum(each.home_restarts for each in run.moments),
-        fallbacks=sum(each.fallbacks for each in run.moments),
+        spark=run.versions.get("spark"),
+        pillarbox=run.versions.get("pillarbox"),
+        failure=_summary(run.failures[-1]) if run.failures else None,
     )
 
 
-def _thinned(moments: Sequence[Moment]) -> Sequence[Moment]:
-    step = len(moments) // _POINTS + 1
-    return moments[::-1][::step][::-1]
+def _summary(failure: Failure) -> str:
+    line = failure.message.partition("\n")[0]
+    return line if len(line) <= _FAILURE else line[: _FAILURE - 1] + "…"
 
 
-def _moment(moment: Moment) -> MomentView:
+def _points(moments: Sequence[Moment]) -> list[MomentView]:
+    """Return the points of a run's lines: with many moments, each point has several."""
+    size = -(-len(moments) // _POINTS) or 1
+    return [_point(moments[start : start + size]) for start in range(0, len(moments), size)]
+
+
+def _point(moments: Sequence[Moment]) -> MomentView:
     return MomentView(
-        at=moment.at,
-        rows=moment.rows,
-        epochs=moment.epochs,
-        mean=round(moment.duration / moment.epochs),
-        longest=moment.longest,
-        state=sum(moment.state_bytes.values()),
-        keys=sum(moment.keys.values()),
-        lag=moment.lag,
-        memory=moment.process_bytes,
+        at=moments[-1].at,
+        rows=sum(each.rows for each in moments),
+        epochs=sum(each.epochs for each in moments),
+        mean=max(round(each.duration / each.epochs) for each in moments),
+        longest=max(each.longest for each in moments),
+        state=max(sum(each.state_bytes.values()) for each in moments),
+        keys=max(sum(each.keys.values()) for each in moments),
+        lag=max((each.lag for each in moments if each.lag is not None), default=None),
+        memory=max((each.process_bytes for each in moments if each.process_bytes is not None), default=None),
     )
 
 

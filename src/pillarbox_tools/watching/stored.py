@@ -41,6 +41,11 @@ class CheckpointQuery:
         """Spark's id of the query."""
         return self._snapshot.id
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the checkpoint says that the query has ended."""
+        return self._snapshot.run.ended is not None
+
     def look(self) -> int:
         """Read the checkpoint again, if that was some time ago; return a number that grows with what is new."""
         with self._reading:

@@ -73,6 +73,11 @@ class WatchedQuery:
         """Spark's id of the query. Any thread."""
         return self.model.id
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether this run of the query has ended. Any thread."""
+        return self.model.has_ended
+
     def look(self) -> int:
         """Return a number that grows with each change of the model. Any thread."""
         return self.model.version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,10 @@ def shown(spark: Any, folder: Path) -> dict[str, Any]:
             with urllib.request.urlopen(address, timeout=60) as answer:
                 return json.load(answer)
 
-        with urllib.request.urlopen(f"{opened.url}api/queries/{query.id}/events", timeout=60) as stream:
-            view: dict[str, Any] = {}
-            while view.get("epoch") is None:
-                line = stream.readline()
-                view |= json.loads(line.removeprefix(b"data: ")) if line.startswith(b"data: ") else {}
+        view = get(f"/{query.id}")
+        while view["epoch"] is None:
+            time.sleep(0.1)
+            view |= get(f"/{query.id}", since=view["change"])
         life = get(f"/{query.id}/key", uid="count", key="c3")
         query.stop()
         query.awaitTermination()

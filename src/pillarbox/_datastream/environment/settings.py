@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._copies import declared_immutable
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode, is_batch
 from pillarbox._errors import ProgramError, check_count, check_takes, is_count, shorten
-from pillarbox._graph.dashboard_place import DEFAULT_PORT, DashboardPlace, checked_port
+from pillarbox._graph.dashboard_place import DEFAULT_PORT, DashboardPlace, checked_port, checked_token
 from pillarbox._graph.program import Program, compile_program
 from pillarbox._graph.savepoint_start import SavepointStart
 from pillarbox._graph.transformations import SinkTransformation
@@ -239,19 +239,21 @@ class ProgramSettings:
         Args:
             port: the port to listen on; 0: any that is free.
             host: the address to listen on: by default, only this machine can ask.
-            token: what a browser must know; None: nothing on loopback, and a random text elsewhere, which is logged
-                as a part of the address.
+            token: what a browser must know, any text; None: nothing on loopback, and a random text elsewhere, which is
+                logged as a part of the address.
 
         Returns:
             The environment.
 
         Raises:
+            ConfigurationError: the token is empty.
             ProgramError: it is no port.
 
         Example:
             >>> env = env.enable_dashboard(8082)
         """
-        self._dashboard = DashboardPlace(host, checked_port(port, "enable_dashboard()"), token)
+        method = "enable_dashboard()"
+        self._dashboard = DashboardPlace(host, checked_port(port, method), checked_token(token, method))
         return self
 
     def set_time_zone(self, time_zone: str) -> Self:

@@ -56,13 +56,15 @@ function cut(text, size) {
   return text.length > size ? `${text.slice(0, size - 1)}…` : text;
 }
 
-// A table; its columns are [heading, function of a row, "number" or nothing].
+// A table; its columns are [heading, function of a row, "number" or nothing]. On a narrow screen, the cells of a row are
+// below each other, each with its heading, and the roles keep its meaning for screen readers.
 function table(rows, columns, caption) {
   if (!rows.length) return null;
-  return el("div", { class: "scroll" }, el("table", {},
+  const cells = (row) => columns.map(([name, cell, kind]) => el("td", { class: kind, role: "cell", "data-heading": name }, cell(row)));
+  return el("div", { class: "scroll" }, el("table", { role: "table" },
     caption ? el("caption", {}, caption) : null,
-    el("thead", {}, el("tr", {}, columns.map(([name, , kind]) => el("th", { scope: "col", class: kind }, name)))),
-    el("tbody", {}, rows.map((row) => el("tr", {}, columns.map(([, cell, kind]) => el("td", { class: kind }, cell(row))))))));
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, columns.map(([name, , kind]) => el("th", { scope: "col", role: "columnheader", class: kind }, name)))),
+    el("tbody", { role: "rowgroup" }, rows.map((row) => el("tr", { role: "row" }, cells(row))))));
 }
 
 // The programs of a plan, by the names of their metrics.
@@ -223,7 +225,7 @@ function drawGantt(epoch, plan) {
   return el("div", { class: "scroll" }, picture);
 }
 
-// A line through points [time, value].
+// A line through points [time, value], with the times of its ends below it.
 function drawLine(points, label, format) {
   const WIDTH = 430, HEIGHT = 90;
   const known = points.filter(([, value]) => value !== null && value !== undefined);
@@ -235,5 +237,7 @@ function drawLine(points, label, format) {
   return el("figure", {},
     el("figcaption", {}, `${label}: ${format(values[values.length - 1])} now, at most ${format(high)}`),
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "line wide", role: "img", "aria-label": label },
-      svg("path", { d: known.map(([at, value], index) => `${index ? "L" : "M"}${x(at).toFixed(1)},${y(value).toFixed(1)}`).join(" "), class: "line" })));
+      svg("path", { d: known.map(([at, value], index) => `${index ? "L" : "M"}${x(at).toFixed(1)},${y(value).toFixed(1)}`).join(" "), class: "line" })),
+    // (Text in a drawing shrinks with it.)
+    el("div", { class: "axis" }, [first, last].map((at) => el("time", { datetime: new Date(at).toISOString() }, `${time(at).slice(0, 16)}Z`))));
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page of a query. A part is drawn again when the driver tells something new about it.
+// The pages: the list of queries, and the page of a query, whose parts are drawn again when their data changes.
 "use strict";
 
 const main = document.getElementById("main");
-const link = document.getElementById("link");
 // What the keyboard stops at.
 const STOPS = "[tabindex], summary, a, input, select, button";
 
 const PARTS = [
-  ["overview", "Overview", overview, ["status", "run", "strip", "missing", "stages", "is_live", "settings", "at"]],
+  ["overview", "Overview", overview, ["status", "run", "strip", "missing", "stages", "is_live", "settings", "at", "quiet"]],
   ["failures", "Failures", failures, ["failures"]],
   ["doctor", "Doctor", doctor, ["findings"]],
   ["plan", "Plan", plan, ["plan"]],
@@ -22,32 +21,29 @@ const PARTS = [
   ["settings", "Settings and versions", settings, ["settings", "versions"]],
 ];
 
-// A page is shown again this often (milliseconds), where no stream tells it what is new.
+// How often the list of queries is drawn (milliseconds).
 const LIST_EVERY = 2000;
 
 async function start() {
-  const match = /^\/query\/([^/]+)$/.exec(location.pathname);
-  const queries = await listed();
+  const match = /\/query\/([^/]+)$/.exec(location.pathname);
+  const queries = await ask("api/queries");
   const shown = match ? decodeURIComponent(match[1]) : queries.length === 1 ? queries[0].id : null;
   links(queries, shown);
   if (shown === null) {
-    list(queries);
-    setInterval(async () => { try { list(await listed()); connected(true); } catch { connected(false); } }, LIST_EVERY);
+    follow(() => "api/queries", (every) => {
+      list(every);
+      connected("connected", "good");
+      return { pause: LIST_EVERY, written: null };
+    }, (quiet) => { document.title = quiet === null ? "pillarbox" : `${quiet} · pillarbox`; });
     return;
   }
   if (!queries.some((each) => each.id === shown)) {
-    main.replaceChildren(el("p", { class: "bad" }, "There is no such query here. "), el("a", { href: "/" }, "All queries"));
+    main.replaceChildren(el("p", { class: "bad" }, "There is no such query here. "), el("a", { href: ROOT }, "All queries"));
     noteDrawn();
     return;
   }
   frame();
-  listen(shown);
-}
-
-async function listed() {
-  const answer = await fetch("/api/queries");
-  if (!answer.ok) throw new Error(await answer.text());
-  return answer.json();
+  show(shown);
 }
 
 // How often the page was drawn, for those who wait for it.
@@ -57,14 +53,14 @@ function noteDrawn() {
 
 function links(queries, shown) {
   document.getElementById("queries").replaceChildren(...queries.map((each) => el("a", {
-    href: `/query/${each.id}`, "aria-current": each.id === shown ? "page" : null,
+    href: `${ROOT}query/${escaped(each.id)}`, "aria-current": each.id === shown ? "page" : null,
   }, each.name || each.id.slice(0, 8))));
 }
 
 function list(queries) {
   links(queries, null);
   main.replaceChildren(el("h1", {}, "Queries"), table(queries, [
-    ["Query", (each) => el("a", { href: `/query/${each.id}` }, each.name || each.id)],
+    ["Query", (each) => el("a", { href: `${ROOT}query/${escaped(each.id)}` }, each.name || each.id)],
     ["Status", (each) => status(each.status)],
     ["Epoch", (each) => number(each.epoch), "number"],
     ["Took", (each) => duration(each.duration), "number"],
@@ -76,29 +72,31 @@ function list(queries) {
   noteDrawn();
 }
 
-function connected(is) {
-  link.textContent = is ? "connected" : "not connected";
-  link.className = is ? "good" : "bad";
+function connected(text, kind) {
+  link.textContent = text;
+  link.className = kind;
 }
 
-function listen(query) {
-  const view = {}, texts = {};
-  let ended = false;
-  const stream = new EventSource(`/api/queries/${query}/events`);
-  stream.onopen = () => { if (!ended) connected(true); };
-  // The stream of a query that has ended ends; the browser asks again now and then, as the query may run again.
-  stream.onerror = () => { if (!ended) connected(false); };
-  stream.onmessage = (event) => {
-    // After the first time, only fields that are new come.
+function show(query) {
+  // `quiet` is not the driver's: it says that the rest is out of date.
+  const view = { change: "", quiet: null }, texts = {};
+  follow(() => `api/queries/${escaped(query)}?since=${escaped(view.change)}`, (fields) => {
+    // After the first time, only fields that have changed arrive; after a restart of the driver, all of them do.
     const changed = new Set();
-    for (const [name, value] of Object.entries(JSON.parse(event.data))) {
+    for (const [name, value] of Object.entries(fields)) {
       const text = JSON.stringify(value);
       if (texts[name] !== text) { texts[name] = text; view[name] = value; changed.add(name); }
     }
-    draw(view, changed);
-    ended = Boolean(view.run.ended);
-    if (ended) { link.textContent = "ended"; link.className = ""; } else connected(true);
-  };
+    if (changed.size) draw(view, changed);
+    const ended = Boolean(view.run.ended);
+    if (view.is_bundle) connected("a bundle", "");
+    else connected(ended ? "ended" : "connected", ended ? "" : "good");
+    const isFinal = ended || view.is_bundle;
+    return { pause: isFinal ? ENDED_EVERY : ASK_EVERY, written: view.is_live || isFinal ? null : view.at };
+  }, (quiet) => {
+    view.quiet = quiet;
+    if (view.id) draw(view, new Set(["quiet"]));
+  });
 }
 
 function frame() {
@@ -108,7 +106,8 @@ function frame() {
 }
 
 function draw(view, changed) {
-  document.title = `${view.name || view.id.slice(0, 8)} · ${view.status} · pillarbox`;
+  const name = view.name || view.id.slice(0, 8);
+  document.title = view.quiet === null ? `${name} · ${view.status} · pillarbox` : `${view.quiet} · ${name} · pillarbox`;
   for (const [id, , make, fields] of PARTS) {
     if (!fields.some((each) => changed.has(each))) continue;
     const section = document.getElementById(id);
@@ -136,7 +135,7 @@ function placeIn(section) {
 }
 
 function status(value) {
-  return el("span", { class: { running: "good", failed: "bad" }[value] || "" }, value);
+  return el("span", { class: { running: "good", failed: "bad", lost: "bad" }[value] || "" }, value);
 }
 
 function fact(name, value) {
@@ -152,7 +151,7 @@ function overview(view) {
     el("p", { class: "muted path" }, view.checkpoint || "no checkpoint location of its own"),
     ...notes.map((each) => el("p", { class: "note" }, each)),
     el("dl", { class: "facts" },
-      fact("Status", status(view.status)),
+      fact("Status", view.quiet === null ? status(view.status) : el("span", { class: "bad" }, `${view.quiet}; was ${view.status}`)),
       fact("Since", time(view.run.began)),
       fact("Epoch", newest ? number(newest.number) : "none yet"),
       fact("It took", newest ? duration(newest.duration) : "–"),
@@ -293,7 +292,7 @@ function state(view) {
       drawLine(moments.map((each) => [each.at, each.state]), "State", bytes),
       drawLine(moments.map((each) => [each.at, each.memory]), "Memory of the fullest process", bytes),
       drawLine(moments.map((each) => [each.at, each.lag]), "Event time lags by", duration),
-      drawLine(moments.map((each) => [each.at, each.mean]), "An epoch took", duration)),
+      drawLine(moments.map((each) => [each.at, each.longest]), "The longest epoch took", duration)),
   ];
 }
 
@@ -310,9 +309,14 @@ function keyForm(view) {
     event.preventDefault();
     answer.replaceChildren(el("p", { class: "wait" }, "Spark reads the state of that subtask."));
     const asked = new URLSearchParams({ uid: operator.value, key: input.value });
-    const response = await fetch(`/api/queries/${view.id}/key?${asked}`);
-    const found = await response.json();
-    answer.replaceChildren(...(response.ok ? life(found).flat().filter((each) => each) : [el("p", { class: "bad" }, found.error)]));
+    try {
+      // Spark's job may take long, so this request has no limit.
+      const response = await fetch(`${ROOT}api/queries/${escaped(view.id)}/key?${asked}`);
+      const found = await response.json();
+      answer.replaceChildren(...(response.ok ? life(found).flat().filter((each) => each) : [el("p", { class: "bad" }, found.error)]));
+    } catch {
+      answer.replaceChildren(el("p", { class: "bad" }, "The driver does not answer."));
+    }
   });
   return [form, answer];
 }
@@ -333,8 +337,8 @@ function history(view) {
   return table(runs, [
     ["Began", (each) => time(each.began)], ["Ended", (each) => (each.ended ? time(each.ended) : "")], ["Status", (each) => status(each.status)],
     ["Epochs", (each) => number(each.epochs), "number"], ["Rows", (each) => number(each.rows), "number"], ["Tasks repeated", (each) => number(each.repeated), "number"],
-    ["Spark, pillarbox", (each) => `${each.versions.spark || "?"}, ${each.versions.pillarbox || "?"}`],
-    ["Failure", (each) => (each.failures.length ? cut(each.failures[each.failures.length - 1].message.split("\n")[0], 120) : "")],
+    ["Spark, pillarbox", (each) => `${each.spark || "?"}, ${each.pillarbox || "?"}`],
+    ["Failure", (each) => each.failure || ""],
   ]);
 }
 
@@ -343,4 +347,12 @@ function settings(view) {
   return el("details", {}, el("summary", {}, `${rows.length} entries`), table(rows, [["Name", ([name]) => name], ["Value", ([, value]) => value]]));
 }
 
-start().catch((error) => main.replaceChildren(el("p", { class: "bad" }, `The dashboard does not answer: ${error}`)));
+// A driver that restarts answers some time later.
+function begin() {
+  start().catch((error) => {
+    main.replaceChildren(el("p", { class: "bad" }, error.message));
+    setTimeout(begin, LIST_EVERY);
+  });
+}
+
+begin();

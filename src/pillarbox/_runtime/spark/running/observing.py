@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_port
+from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_port, checked_token
 from pillarbox._runtime.spark.tools import needed_tools
 
 if TYPE_CHECKING:
@@ -85,13 +85,15 @@ def dashboard(
         query: as :func:`pillarbox.start` has returned it, or the ``start()`` of its writer.
         port: the port to listen on; 0: any that is free.
         host: the address to listen on.
-        token: what a browser must know; None: nothing on loopback, and a random text elsewhere, a part of ``url``.
+        token: what a browser must know, any text; None: nothing on loopback, and a random text elsewhere, a part of
+            ``url``.
 
     Returns:
         The dashboard: ``url`` is where to open it, and ``close()`` closes it.
 
     Raises:
-        ConfigurationError: the port is taken; the dashboard is open on another one; or Starlette or uvicorn is missing.
+        ConfigurationError: the token is empty; the dashboard is open with another host, port or token; or Starlette or
+            uvicorn is missing.
         ProgramError: it is no query with a program of pillarbox, or another process has started it.
 
     Example:
@@ -100,6 +102,7 @@ def dashboard(
         http://127.0.0.1:8082/
     """
     checked_port(port, "dashboard()")
+    checked_token(token, "dashboard()")
     dashboard: Dashboard = needed_tools("dashboard()").dashboard(query, port, host=host, token=token)
     return dashboard
 

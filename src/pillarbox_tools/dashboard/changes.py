@@ -1,0 +1,87 @@
+"""The data of a query's page as JSON: made once for each change, however many pages ask for it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Mapping
+
+from pillarbox_tools.dashboard.documents import as_json
+from pillarbox_tools.dashboard.shown import ShownQuery, StoredQuery
+from pillarbox_tools.dashboard.views import entry_of, view_of
+
+# The field of the running stages: they change while nothing else does.
+_STAGES = "stages"
+# The field of the newest change, and the field that tells a bundle from a query.
+_CHANGE, _IS_BUNDLE = "change", "is_bundle"
+
+
+class Changes:
+    """The fields of a query's view, each as JSON text and with the number of its last change.
+
+    A page asks for the fields that have changed since the newest change it knows. Any thread may call the methods.
+    """
+
+    def __init__(self, query: ShownQuery) -> None:
+        self.query = query
+        self._making = threading.Lock()  # guards the other attributes
+        # Numbers start at 1 in each process and for each run of a query. The name tells them apart, so that a page that
+        # was open before a restart gets all fields.
+        self._name = secrets.token_hex(4)
+        self._number = 0
+        self._fields: dict[str, tuple[int, str]] = {}
+        self._update({_IS_BUNDLE: as_json(isinstance(query, StoredQuery))})
+        self._seen: int | None = None
+        self._entry = ""
+        self._has_ended = False
+
+    def since(self, change: str) -> str:
+        """Return the fields that have changed since a change, as the text of a JSON object.
+
+        The field ``change`` names the newest change.
+
+        Args:
+            change: as an earlier object names it. All fields are returned if it is not one of these changes.
+        """
+        with self._making:
+            self._look()
+            self._update({_STAGES: as_json(None if self._has_ended else self.query.stages())})
+            known = self._number_of(change)
+            changed = {name: text for name, (number, text) in self._fields.items() if number > known}
+            return _as_object({_CHANGE: json.dumps(f"{self._name}-{self._number}"), **changed})
+
+    def entry(self) -> str:
+        """Return the query's entry in the list of queries, as JSON text."""
+        with self._making:
+            self._look()
+            return self._entry
+
+    def _look(self) -> None:
+        version = self.query.look()
+        if version == self._seen:
+            return
+        # A change after this line has a later version, so the next call takes it.
+        snapshot = self.query.snapshot()
+        self._update({name: as_json(value) for name, value in vars(view_of(snapshot)).items()})
+        self._entry = as_json(entry_of(snapshot))
+        self._has_ended = snapshot.run.ended is not None
+        self._seen = version
+
+    def _update(self, fields: Mapping[str, str]) -> None:
+        number = self._number + 1
+        for name, text in fields.items():
+            if name not in self._fields or self._fields[name][1] != text:
+                self._fields[name] = number, text
+                self._number = number
+
+    def _number_of(self, change: str) -> int:
+        name, _, number = change.partition("-")
+        try:
+            return int(number) if name == self._name else 0
+        except ValueError:
+            return 0
+
+
+def _as_object(fields: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in fields.items()) + "}"

@@ -1,0 +1,68 @@
+"""A query that a test drives, and a dashboard that shows it."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from pillarbox._errors import ProgramError
+from pillarbox_tools.dashboard.server import Dashboard
+from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.snapshot import Snapshot, Stage
+from tests.model.made import model
+
+
+class Live:
+    """A query that a test drives."""
+
+    def __init__(self) -> None:
+        self.model: QueryModel = model()
+        self.asked: list[tuple[str, str]] = []
+        self.running: list[Stage] | None = None
+        self.asked_for_stages = 0
+        self.snapshots = 0
+
+    @property
+    def id(self) -> str:
+        return self.model.id
+
+    @property
+    def has_ended(self) -> bool:
+        return self.model.has_ended
+
+    def snapshot(self) -> Snapshot:
+        self.snapshots += 1
+        return self.model.snapshot()
+
+    def look(self) -> int:
+        return self.model.version
+
+    def stages(self) -> list[Stage] | None:
+        self.asked_for_stages += 1
+        return self.running
+
+    def key_life(self, uid: str, key: str) -> dict[str, Any]:
+        self.asked.append((uid, key))
+        if key == "none":
+            raise ProgramError("another look is running")
+        if key == "broken":
+            raise RuntimeError("Java is gone")
+        return {"key": key}
+
+
+def served(*queries: Any, token: str | None = None) -> Iterator[httpx.Client]:
+    with Dashboard("127.0.0.1", 0, token) as opened:
+        for query in queries:
+            opened.show(query)
+        with httpx.Client(base_url=f"http://127.0.0.1:{opened.port}", timeout=30) as client:
+            yield client
+
+
+def got(url: str) -> Any:
+    """Return the JSON of an address."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return json.load(answer)
