@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from pillarbox._reports.plan import Plan
+from pillarbox_tools.dashboard import changes
 from pillarbox_tools.dashboard.changes import Changes
 from pillarbox_tools.dashboard.documents import as_json
 from pillarbox_tools.dashboard.server import Dashboard
@@ -21,7 +22,7 @@ from pillarbox_tools.dashboard.views import view_of
 from pillarbox_tools.model.query_model import QueryModel
 from pillarbox_tools.model.snapshot import Snapshot, Stage
 from tests.dashboard.live import Live, got, served
-from tests.model.made import keyed, model, plan, progress, source
+from tests.model.made import START, keyed, model, plan, progress, source
 
 
 def test_the_page_draws_what_the_view_has(client: httpx.Client) -> None:
@@ -185,6 +186,28 @@ def test_the_list_says_how_queries_are(client: httpx.Client, live: Live) -> None
     live.model.failed("pillarbox.OperatorError: no such card")
     [entry] = client.get("/api/queries").json()
     assert (entry["status"], entry["failure"]) == ("failed", "no such card")
+
+
+def test_what_is_wrong_with_a_query_is_in_its_entry_although_nothing_changes(
+    client: httpx.Client, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "_LOOK_EVERY", 0.0)
+    [before] = client.get("/api/queries").json()
+    assert before["conditions"] == []
+    live.model._clock = lambda: START + 600_000
+    [entry] = client.get("/api/queries").json()
+    [condition] = entry["conditions"]
+    assert condition["name"] == "silent source"
+    assert condition["line"].startswith("No input for 10 min; last rows at 22:13 UTC")
+    assert (before["rows_per_second"] or 0) > 0 == entry["rows_per_second"]
+    view = client.get("/api/queries/q").json()
+    assert view["conditions"] == [condition]
+
+
+def test_a_counter_of_a_function_is_shown_whatever_its_name() -> None:
+    query = model()
+    query.progressed(progress(1, keyed(counters={"count.failed": 4, "count.requests": 7, "count.seen": 9})))
+    assert view_of(query.snapshot()).counters == {"count.failed": 4, "count.requests": 7, "count.seen": 9}
 
 
 def test_programs_of_a_query_have_levels_of_their_own() -> None:

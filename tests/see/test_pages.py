@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from pillarbox_tools.dashboard import changes
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.dashboard.shown import StoredQuery
 from pillarbox_tools.model.snapshot import Snapshot
@@ -382,3 +383,28 @@ def test_lines_name_the_times_of_their_ends(chromium: Any, opened: Dashboard) ->
         for line in lines.all():
             ends = line.locator(".axis time").all_inner_texts()
             assert ends == ["2023-11-14 22:13Z", "2023-11-14 22:32Z"]
+
+
+def test_a_condition_is_on_top_of_the_page_in_its_title_and_in_the_list(
+    chromium: Any, opened: Dashboard, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "_LOOK_EVERY", 0.0)
+    with context_of(chromium) as context:
+        tab = context.new_page()
+        tab.goto(opened.url)
+        tab.wait_for_selector(_DRAWN, timeout=_WAIT)
+        assert tab.locator("#condition").is_hidden()
+        live.model._clock = lambda: START + 1_741_000
+        tab.wait_for_selector("#condition:visible", timeout=_WAIT)
+        assert tab.locator("#condition").inner_text().startswith("No input for 10 min")
+        assert tab.title() == "silent source · counts · pillarbox"
+        other = Live()
+        other.model.id = "p"
+        opened.show(other)
+        every = context.new_page()
+        every = context.new_page()
+        every.goto(opened.url.replace("/query/q", "/"))
+        every.wait_for_selector(_DRAWN, timeout=_WAIT)
+        assert "No input for 10 min" in every.locator("#main").inner_text()
+        live.model._clock = lambda: START + 1000
+        tab.wait_for_selector("#condition", state="hidden", timeout=_WAIT)

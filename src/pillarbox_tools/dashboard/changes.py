@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
 from collections.abc import Mapping
 
 from pillarbox_tools.dashboard.documents import as_json
 from pillarbox_tools.dashboard.shown import ShownQuery, StoredQuery
 from pillarbox_tools.dashboard.views import entry_of, view_of
 
+# How often the view is made again, if nothing but time has passed (seconds).
+_LOOK_EVERY = 5.0
 # The field of the running stages: they change while nothing else does.
 _STAGES = "stages"
 # The field of the newest change, and the field that tells a bundle from a query.
@@ -33,6 +36,7 @@ class Changes:
         self._fields: dict[str, tuple[int, str]] = {}
         self._update({_IS_BUNDLE: as_json(isinstance(query, StoredQuery))})
         self._seen: int | None = None
+        self._looked_at = 0.0
         self._entry = ""
         self._has_ended = False
 
@@ -58,9 +62,11 @@ class Changes:
             return self._entry
 
     def _look(self) -> None:
-        version = self.query.look()
-        if version == self._seen:
+        version, now = self.query.look(), time.monotonic()
+        # A query that hangs, or has no input, changes by nothing but time.
+        if version == self._seen and (self._has_ended or now - self._looked_at < _LOOK_EVERY):
             return
+        self._looked_at = now
         # A change after this line has a later version, so the next call takes it.
         snapshot = self.query.snapshot()
         self._update({name: as_json(value) for name, value in vars(view_of(snapshot)).items()})

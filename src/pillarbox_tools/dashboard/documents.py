@@ -18,6 +18,7 @@ from typing import Any
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.plan import PlanEdge, PlanOperator
 from pillarbox_tools.doctor.facts import Finding
+from pillarbox_tools.model.condition import Condition
 from pillarbox_tools.model.executor_memory import ExecutorMemory
 from pillarbox_tools.model.growth import Growth, Memory
 from pillarbox_tools.model.held_watermarks import HeldWatermark
@@ -36,8 +37,9 @@ class Entry:
 
     Attributes:
         epoch: the newest one, and ``duration`` and ``rows``: of it; None: none has ended.
-        rows_per_second: of the last epochs together.
-        lag: how far event time was behind; None: it is not known.
+        rows_per_second: of the last epochs together; 0 if none has come lately.
+        lag: how far event time is behind now; None: it is not known.
+        conditions: what is wrong with the query as a whole, the worst first.
         failure: what the last failure of this run said; None: there was none.
     """
 
@@ -52,6 +54,7 @@ class Entry:
     rows: int | None
     rows_per_second: float | None
     lag: int | None
+    conditions: list[Condition]
     failure: str | None
 
 

@@ -25,11 +25,12 @@ from pillarbox_tools.dashboard.documents import (
 )
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
+from pillarbox_tools.model.condition import conditions_of, lag_now, rate_now
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, TaskRun, VertexRun, rows_per_second
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, TaskRun, VertexRun
 
 # Spark's parts of an epoch, in the order in which they come; the tasks run in the fifth.
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
@@ -51,7 +52,6 @@ _LOST = "its driver has written no end: it was killed, or its machine is gone"
 def entry_of(snapshot: Snapshot) -> Entry:
     """Return a query as the list of queries shows it."""
     newest = snapshot.newest
-    lags = [each.lag for each in snapshot.run.moments if each.lag is not None]
     failures = snapshot.run.failures
     return Entry(
         id=snapshot.id,
@@ -63,8 +63,9 @@ def entry_of(snapshot: Snapshot) -> Entry:
         epoch=None if newest is None else newest.number,
         duration=None if newest is None else newest.duration,
         rows=None if newest is None else newest.rows,
-        rows_per_second=rows_per_second(snapshot.epochs),
-        lag=lags[-1] if lags else None,
+        rows_per_second=rate_now(snapshot),
+        lag=lag_now(snapshot),
+        conditions=conditions_of(snapshot),
         failure=failures[-1].message if failures else None,
     )
 
@@ -266,14 +267,21 @@ def _bar(task: TaskRun, epoch: EpochRun) -> TaskBar:
     )
 
 
+def _callers(epochs: Sequence[EpochRun]) -> set[str]:
+    """Return the uids of operators that call services: they count what is completed."""
+    names = {name for epoch in epochs for vertex in epoch.vertices for name in vertex.counters}
+    return {name.removesuffix(".completed") for name in names if name.endswith(".completed")}
+
+
 def _calls(epochs: Sequence[EpochRun]) -> list[dict[str, str | int]]:
     """Return what asynchronous operators did in the newest epoch in which they did something."""
+    callers = _callers(epochs)
     found: dict[str, dict[str, str | int]] = {}
     for epoch in epochs:
         for vertex in epoch.vertices:
             for name, count in vertex.counters.items():
                 uid, _, counter = name.rpartition(".")
-                if counter in _CALLS and f"{uid}.completed" in vertex.counters:
+                if counter in _CALLS and uid in callers:
                     found.setdefault(uid, {"uid": uid})
                     found[uid] = {**found[uid], "epoch": epoch.number, counter: count}
     return list(found.values())
@@ -281,10 +289,12 @@ def _calls(epochs: Sequence[EpochRun]) -> list[dict[str, str | int]]:
 
 def _counters(epochs: Sequence[EpochRun]) -> dict[str, int]:
     """Return all other counters, added up over the epochs that are known."""
+    callers = _callers(epochs)
     found: dict[str, int] = {}
     for epoch in epochs:
         for vertex in epoch.vertices:
             for name, count in vertex.counters.items():
-                if name.rpartition(".")[2] not in _CALLS:
+                uid, _, counter = name.rpartition(".")
+                if uid not in callers or counter not in _CALLS:
                     found[name] = found.get(name, 0) + count
     return found

@@ -3,6 +3,7 @@
 "use strict";
 
 const main = document.getElementById("main");
+const condition = document.getElementById("condition");
 // What the keyboard stops at.
 const STOPS = "[tabindex], summary, a, input, select, button";
 
@@ -61,7 +62,7 @@ function list(queries) {
   links(queries, null);
   main.replaceChildren(el("h1", {}, "Queries"), table(queries, [
     ["Query", (each) => el("a", { href: `${ROOT}query/${escaped(each.id)}` }, each.name || each.id)],
-    ["Status", (each) => status(each.status)],
+    ["Status", (each) => [status(each.status), ...each.conditions.map((one) => el("span", { class: "bad" }, ` ${one.line}`))]],
     ["Epoch", (each) => number(each.epoch), "number"],
     ["Took", (each) => duration(each.duration), "number"],
     ["Rows", (each) => number(each.rows), "number"],
@@ -107,7 +108,13 @@ function frame() {
 
 function draw(view, changed) {
   const name = view.name || view.id.slice(0, 8);
-  document.title = view.quiet === null ? `${name} · ${view.status} · pillarbox` : `${view.quiet} · ${name} · pillarbox`;
+  // (That the driver is gone is said above, as of now.)
+  const present = view.conditions.filter((each) => each.name !== "driver gone");
+  const line = present.map((each) => `${each.line}.`).join(" ");
+  if (condition.textContent !== line) condition.textContent = line;
+  condition.hidden = !line;
+  const state = view.quiet ?? present[0]?.name;
+  document.title = state === undefined ? `${name} · ${view.status} · pillarbox` : `${state} · ${name} · pillarbox`;
   for (const [id, , make, fields] of PARTS) {
     if (!fields.some((each) => changed.has(each))) continue;
     const section = document.getElementById(id);
