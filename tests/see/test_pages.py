@@ -402,7 +402,6 @@ def test_a_condition_is_on_top_of_the_page_in_its_title_and_in_the_list(
         other.model.id = "p"
         opened.show(other)
         every = context.new_page()
-        every = context.new_page()
         every.goto(opened.url.replace("/query/q", "/"))
         every.wait_for_selector(_DRAWN, timeout=_WAIT)
         assert "No input for 10 min" in every.locator("#main").inner_text()

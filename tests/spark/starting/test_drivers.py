@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import ConfigurationError
+from pillarbox._runtime.spark.facts import new_progress
 from pillarbox._runtime.spark.homes.processes import Process
 from pillarbox._runtime.spark.running import heartbeat, progress_reader
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat, _Files, newest_heartbeat
@@ -96,7 +97,7 @@ def test_one_error_at_a_look_is_not_the_end_of_a_query(
     inbox.put(("a", 1, 1))
     query = pillarbox.start(writer(spark, inbox, tmp_path / "checkpoint"))
     query.processAllAvailable()
-    real, failed = progress_reader.new_progress, threading.Event()
+    real, failed = new_progress, threading.Event()
 
     def once(*arguments: Any) -> Any:
         if not failed.is_set():
