@@ -233,7 +233,7 @@ class TaskReport:
         attempt: which attempt of Spark's task ran it, from 0; None where no task of Spark's did.
         process_tasks: how many tasks live in that process.
         process_bytes: the resident memory of that process (Linux), of which homes share some with each other.
-        number: the number of its vertex in the program.
+        number: the number of its vertex in the program; -1: it is not known.
         started: when the task began the epoch (epoch ms).
         operators: for each operator of the chain, the head first, how many records came in and went out.
         held_by: the vertex and the subtask whose watermark is the lowest, and so holds the task's; the subtask is -1 if
@@ -255,6 +255,7 @@ class TaskReport:
         home_adoptions: homes that a new starter took over from one that had ended.
         fallback: why the task ran in a Python worker of Spark's although it should have a home; None: it had one, or
             should have none.
+        program: the name that the metrics of its program are observed under, which whoever reads the progress sets.
     """
 
     vertex: str
@@ -293,8 +294,8 @@ class TaskReport:
     attempt: int | None = None
     process_tasks: int | None = None
     process_bytes: int | None = None
-    number: int | None = None
-    started: int | None = None
+    number: int = -1
+    started: int = 0
     operators: list[list[int]] | None = None
     held_by: list[int] | None = None
     event_times: list[Any] | None = None
@@ -307,6 +308,22 @@ class TaskReport:
     home_cold_starts: int = 0
     home_adoptions: int = 0
     fallback: str | None = None
+    program: str = ""
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it is a task before the first shuffle, which has neither state nor timers."""
+        return self.level == 0
+
+    @property
+    def timers(self) -> int | None:
+        """Timers of all keys, of both clocks; None for a source."""
+        return None if self.is_source else (self.event_time_timers or 0) + (self.processing_time_timers or 0)
+
+    @property
+    def total_ms(self) -> int:
+        """How long it took."""
+        return self.busy_ms + self.idle_ms + self.back_pressured_ms + self.state_ms
 
     def __repr__(self) -> str:
         return told(self, vars(self))

@@ -28,13 +28,13 @@ def test_an_epoch_has_sparks_parts_and_ours() -> None:
     [read_source] = epoch.sources
     assert (read_source.start, read_source.end) == (1, {"t": {"0": 5}})
     first, second = epoch.vertices
-    assert (first.vertex, first.tasks, first.records_in, first.operators) == (0, 2, 10, [[10, 8]])
+    assert (first.number, first.tasks, first.records_in, first.operators) == (0, 2, 10, [[10, 8]])
     assert (first.began, first.ended) == (START, START + 30)
     assert (second.busiest, second.busiest_ms, second.busy_ms, second.repeated) == (0, 40, 41, 1)
     assert (second.keys, second.timers, second.state_bytes, second.watermark) == (4, 2, 110, START - 9)
     assert second.operators == [[8, 2], [2, 1]]
     assert (second.began, second.ended) == (START + 50, START + 95)
-    assert [(task.vertex, task.subtask, task.timers) for task in epoch.tasks] == [
+    assert [(task.number, task.subtask, task.timers) for task in epoch.tasks] == [
         *((0, 0, None), (0, 1, None)),
         *((1, 0, 2), (1, 1, 0)),
     ]

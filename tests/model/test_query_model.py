@@ -7,9 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.model.moments import Moments
 from pillarbox_tools.model.query_model import EPOCHS
-from pillarbox_tools.model.snapshot import EpochRun, VertexRun
+from pillarbox_tools.model.snapshot import EpochRun
 from tests.model.made import START, keyed, model, plan, progress
 
 
@@ -76,8 +77,12 @@ def test_the_version_grows_with_each_change() -> None:
 
 
 def _epoch(number: int, rows: int, at: int) -> EpochRun:
-    vertex = VertexRun(
-        *("pillarbox", 1, 1, at, at, rows, rows, 0, 3, 0, 1, 0, 0, 3, []),
+    vertex = OperatorReport(
+        *("count", "count", 1, number, 1, rows, rows, 0, 3, 0, 1, 0, 0, 3),
+        program="pillarbox",
+        number=1,
+        began=at,
+        ended=at,
         home_restarts=2,
         fallbacks={"no home": 1, "no process": 2},
         counters={"count.late_records_dropped": 1, "ask.latency_p99_us": number},

@@ -41,7 +41,7 @@ def test_sums_the_busiest_task_and_what_is_lowest() -> None:
     assert report == OperatorReport(
         "count -> out", "count", 1, 3, 2, 12, 24, 20, 120, 2, 4, 6, busiest=3, busiest_ms=70, watermark=60, keys=3,
         timers=5, next_wake_up=900, unfinished=[0], state_bytes=130, state_bytes_written=0,
-        most_back_pressured=0, most_back_pressured_ms=2,
+        most_back_pressured=0, most_back_pressured_ms=2, program="pillarbox", ended=76,
     )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_the_first_of_several_busiest_tasks_whichever_comes_first() -> None:
 def test_a_task_that_ran_twice_counts_once_and_programs_are_apart() -> None:
     (once,) = metrics(progress(task(0, 5), task(0, 5)), by="operator")
     assert (once.tasks, once.records_in) == (1, 5)
-    both = by_operator([("pillarbox", task(0, 5)), ("pillarbox 2", task(0, 7))])
+    both = by_operator([task(0, 5, program="pillarbox"), task(0, 7, program="pillarbox 2")])
     assert [report.records_in for report in both] == [5, 7]
 
 
@@ -101,7 +101,7 @@ def test_records_that_are_broadcast_count_once() -> None:
     sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
     with LocalJob(env._compile("test", [sink])) as job:
         job.run()
-        (report,) = by_operator(("", each) for each in job.reports if each.uid == "rules")
+        (report,) = by_operator(each for each in job.reports if each.uid == "rules")
     assert report.tasks == 4
     assert report.records_in == 103
 

@@ -42,4 +42,4 @@ def metrics(progress: Any, by: Literal["task", "operator"] = "task") -> list[Tas
     if by not in ("task", "operator"):
         raise ProgramError(f'metrics(): by is "task" or "operator", not {shorten(by)}')
     tasks = tasks_of(progress)
-    return by_operator(tasks) if by == "operator" else [task for _, task in tasks]
+    return by_operator(tasks) if by == "operator" else tasks

@@ -64,6 +64,10 @@ class OperatorReport:
         home_cold_starts: homes that had nothing of the run.
         home_adoptions: homes that a new starter took over from one that had ended.
         fallbacks: how many tasks ran in Python workers of Spark's although they should have homes, by the reason.
+        program: as in a :class:`TaskReport`, and ``number``.
+        began: when the first of its tasks began, and ``ended``: when the last one was done (epoch ms).
+        operators: for each operator of the chain, the head first, how many records came in and went out.
+        repeated: how many of its tasks Spark had to repeat.
     """
 
     vertex: str
@@ -100,6 +104,12 @@ class OperatorReport:
     home_cold_starts: int = 0
     home_adoptions: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
+    program: str = ""
+    number: int = -1
+    began: int = 0
+    ended: int = 0
+    operators: list[list[int]] = field(default_factory=list)
+    repeated: int = 0
 
     def __repr__(self) -> str:
         return told(self, {each.name: getattr(self, each.name) for each in fields(self)})
@@ -154,17 +164,20 @@ def _shown(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
-def by_operator(tasks: Iterable[tuple[str, TaskReport]]) -> OperatorReports:
-    """Add up the metrics of tasks, each of which comes with the name of its program's and level's metrics."""
-    # A task whose output was lost with its executor has run twice, and counts once.
-    last = {(name, task.level, task.number, task.uid, task.vertex, task.subtask): task for name, task in tasks}
-    groups: dict[tuple[str, int, int | None, str, str], list[TaskReport]] = {}
-    for (*group, _), task in last.items():
-        groups.setdefault(tuple(group), []).append(task)  # type: ignore[arg-type]
-    return OperatorReports(map(_added_up, sorted(groups.values(), key=lambda group: group[0].level)))
+def by_operator(tasks: Iterable[TaskReport]) -> OperatorReports:
+    """Add up the metrics of the tasks of each vertex."""
+    groups: dict[tuple[str, int, int, str, str], dict[int, TaskReport]] = {}
+    repeated: Counter[tuple[str, int, int, str, str]] = Counter()
+    for task in tasks:
+        place = task.program, task.level, task.number, task.uid, task.vertex
+        # A task whose output was lost with its executor has run twice, and counts once.
+        groups.setdefault(place, {})[task.subtask] = task
+        repeated[place] += bool(task.attempt)
+    found = sorted(groups.items(), key=lambda group: group[0][1])
+    return OperatorReports(_added_up(list(group.values()), repeated[place]) for place, group in found)
 
 
-def _added_up(tasks: Sequence[TaskReport]) -> OperatorReport:
+def _added_up(tasks: Sequence[TaskReport], repeated: int) -> OperatorReport:
     first = tasks[0]
 
     def total(name: str) -> Any:
@@ -197,10 +210,21 @@ def _added_up(tasks: Sequence[TaskReport]) -> OperatorReport:
         state_syncs=dict(Counter(task.state_sync for task in tasks if task.state_sync is not None)),
         gauges=_gauges(tasks),
         fallbacks=dict(Counter(task.fallback for task in tasks if task.fallback is not None)),
+        program=first.program,
+        number=first.number,
+        began=min(task.started for task in tasks),
+        ended=max(task.started + task.total_ms for task in tasks),
+        operators=_operators(tasks),
+        repeated=repeated,
         **{name: total(name) for name in _SUMS},
         **{name: of_all(name, min) for name in _LOWEST},
         **{name: of_all(name, max) for name in _LARGEST},
     )
+
+
+def _operators(tasks: Sequence[TaskReport]) -> list[list[int]]:
+    counted = [task.operators for task in tasks if task.operators]
+    return [[sum(counts) for counts in zip(*each)] for each in zip(*counted)]
 
 
 def _counters(tasks: Sequence[TaskReport]) -> dict[str, int]:

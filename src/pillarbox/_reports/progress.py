@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -13,8 +14,8 @@ from pillarbox._errors import ProgramError, shorten
 _NAME = re.compile(r"(pillarbox(?: \d+)?)( level \d+)?")
 
 
-def tasks_of(progress: Any) -> list[tuple[str, TaskReport]]:
-    """Return the reports of all tasks of an epoch, each with the name that its program's metrics are observed under.
+def tasks_of(progress: Any) -> list[TaskReport]:
+    """Return the reports of all tasks of an epoch.
 
     Raises:
         ProgramError: it is no progress of a query.
@@ -26,10 +27,10 @@ def tasks_of(progress: Any) -> list[tuple[str, TaskReport]]:
     observed = progress.get("observedMetrics") if is_dict else getattr(progress, "observedMetrics", None)
     if observed is None:
         raise ProgramError(f"metrics() takes the progress of a query, such as lastProgress, not {shorten(progress)}")
-    tasks: list[tuple[str, TaskReport]] = []
+    tasks: list[TaskReport] = []
     for name, values in observed.items():
         if found := _NAME.fullmatch(name):
-            tasks += [(found[1], report_of_text(text)) for text in _only(values) or ()]
+            tasks += [replace(report_of_text(text), program=found[1]) for text in _only(values) or ()]
     return tasks
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pillarbox._reports.failure import Failure
+from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import PlanEdge, PlanOperator
 from pillarbox_tools.doctor.facts import Finding
 from pillarbox_tools.model.condition import Condition
@@ -23,7 +24,7 @@ from pillarbox_tools.model.executor_memory import ExecutorMemory
 from pillarbox_tools.model.growth import Growth, Memory
 from pillarbox_tools.model.held_watermarks import HeldWatermark
 from pillarbox_tools.model.skew import Skew
-from pillarbox_tools.model.snapshot import SourceProgress, VertexRun
+from pillarbox_tools.model.snapshot import SourceProgress
 
 
 def as_json(value: Any) -> str:
@@ -195,7 +196,7 @@ class VertexView:
     is_keyed: bool
     operators: list[OperatorView]
     level_share: float
-    run: VertexRun | None
+    run: OperatorReport | None
     shares: Shares | None
 
 

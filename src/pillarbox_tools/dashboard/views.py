@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pillarbox._elements import TaskReport
 from pillarbox._reports.failure import Failure
+from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import PlanVertex
 from pillarbox_tools.dashboard.documents import (
     Entry,
@@ -30,7 +32,7 @@ from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, TaskRun, VertexRun
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot
 
 # Spark's parts of an epoch, in the order in which they come; the tasks run in the fifth.
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
@@ -123,7 +125,8 @@ def _run(run: Run) -> RunView:
 def _earlier(run: Run) -> RunLine:
     """Return a run that a later one has followed."""
     line = _line(run)
-    return line if run.ended is not None else replace(line, status="lost", failure=line.failure or _LOST)
+    is_lost = run.status == "lost" or (run.status == "running" and run.ended is None)
+    return replace(line, status="lost", failure=line.failure or _LOST) if is_lost else line
 
 
 def _line(run: Run) -> RunLine:
@@ -169,7 +172,7 @@ def _point(moments: Sequence[Moment]) -> MomentView:
 def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
     if snapshot.plan is None:
         return None
-    runs = {} if epoch is None else {(each.program, each.vertex): each for each in epoch.vertices}
+    runs = {} if epoch is None else {(each.program, each.number): each for each in epoch.vertices}
     spans = {} if epoch is None else _spans(snapshot.plan.vertices, runs)
     duration = 0 if epoch is None else epoch.duration
     return PlanView(
@@ -184,7 +187,7 @@ def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
 
 
 def _spans(
-    vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], VertexRun]
+    vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], OperatorReport]
 ) -> dict[tuple[str, int], tuple[int, int]]:
     """Return for each program and level when its first task began, and when its last one was done."""
     spans: dict[tuple[str, int], tuple[int, int]] = {}
@@ -197,7 +200,7 @@ def _spans(
     return spans
 
 
-def _vertex(vertex: PlanVertex, run: VertexRun | None, span: tuple[int, int], duration: int) -> VertexView:
+def _vertex(vertex: PlanVertex, run: OperatorReport | None, span: tuple[int, int], duration: int) -> VertexView:
     counts = [] if run is None else run.operators
     shares = None
     if run is not None:
@@ -245,11 +248,11 @@ def _epoch(epoch: EpochRun) -> EpochView:
     )
 
 
-def _bar(task: TaskRun, epoch: EpochRun) -> TaskBar:
+def _bar(task: TaskReport, epoch: EpochRun) -> TaskBar:
     start = task.started - epoch.began
     return TaskBar(
         program=task.program,
-        vertex=task.vertex,
+        vertex=task.number,
         subtask=task.subtask,
         start=start,
         end=start + task.total_ms,

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from itertools import pairwise, takewhile
 
 from pillarbox._copies import COPY_MS
+from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._task.memory import readable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox_tools.doctor.facts import Facts
@@ -26,7 +27,7 @@ from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
-from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot, VertexRun
+from pillarbox_tools.model.snapshot import EpochRun, Moment, Snapshot
 from pillarbox_tools.model.windows import (
     DAY,
     HOUR,
@@ -148,11 +149,11 @@ def skewed_tasks(facts: Facts) -> str | None:
     return None
 
 
-def _is_skewed(run: VertexRun) -> bool:
+def _is_skewed(run: OperatorReport) -> bool:
     return run.tasks > 1 and run.busiest_ms > 1000 and run.busiest_ms > 4 * _others_ms(run)
 
 
-def _others_ms(run: VertexRun) -> float:
+def _others_ms(run: OperatorReport) -> float:
     """Return how long the tasks were busy on average, but for the busiest one."""
     return (run.busy_ms - run.busiest_ms) / max(1, run.tasks - 1)
 
@@ -201,12 +202,12 @@ def _newer_records_come(epochs: list[EpochRun]) -> bool:
     return len(newest) > 1 and newest[-1] > newest[0]
 
 
-def _runs(epochs: list[EpochRun]) -> dict[tuple[str, int], list[VertexRun]]:
+def _runs(epochs: list[EpochRun]) -> dict[tuple[str, int], list[OperatorReport]]:
     """Return the runs of each vertex, the oldest first."""
-    found: dict[tuple[str, int], list[VertexRun]] = {}
+    found: dict[tuple[str, int], list[OperatorReport]] = {}
     for epoch in epochs:
         for run in epoch.vertices:
-            found.setdefault((run.program, run.vertex), []).append(run)
+            found.setdefault((run.program, run.number), []).append(run)
     return found
 
 
@@ -244,10 +245,10 @@ def piling_timers(facts: Facts) -> str | None:
     kinds = {} if plan is None else {(each.program, each.number): each.kind for each in plan.vertices}
     for vertex in (runs[-1] for runs in _runs(_epochs(facts)).values()):
         timers, keys = vertex.timers or 0, vertex.keys or 0
-        is_window = "window" in kinds.get((vertex.program, vertex.vertex), "")
+        is_window = "window" in kinds.get((vertex.program, vertex.number), "")
         if not is_window and keys and timers > 100 * keys and timers > 10_000:
             return (
-                f"the keys of {name_of(query_of(facts), vertex.program, vertex.vertex)} have"
+                f"the keys of {name_of(query_of(facts), vertex.program, vertex.number)} have"
                 f" {timers / keys:,.0f} timers each, {timers:,} in all: register one timer and move it, as in"
                 " ctx.timer_service().delete_event_time_timer(...)"
             )
@@ -301,20 +302,20 @@ def back_pressure(facts: Facts) -> str | None:
     for vertex in _epochs(facts)[-1].vertices:
         if vertex.back_pressured_ms > max(3 * vertex.busy_ms, 2000) and _is_usual(facts, vertex):
             return (
-                f"tasks of {name_of(query_of(facts), vertex.program, vertex.vertex)} waited"
+                f"tasks of {name_of(query_of(facts), vertex.program, vertex.number)} waited"
                 f" {vertex.back_pressured_ms / 1000:.1f} s for their output to be taken, and were busy for"
                 f" {vertex.busy_ms / 1000:.1f} s: the sink is slower than the program, so look at it first"
             )
     return None
 
 
-def _is_usual(facts: Facts, vertex: VertexRun) -> bool:
+def _is_usual(facts: Facts, vertex: OperatorReport) -> bool:
     """Return whether a vertex was back-pressured in most of the last epochs."""
     runs = [
         each
         for epoch in _epochs(facts)[-_FEW:]
         for each in epoch.vertices
-        if (each.program, each.vertex) == (vertex.program, vertex.vertex)
+        if (each.program, each.number) == (vertex.program, vertex.number)
     ]
     return sum(each.back_pressured_ms > 3 * each.busy_ms for each in runs) > len(runs) / 2
 
@@ -330,7 +331,7 @@ def tasks_in_workers(facts: Facts) -> str | None:
             why = next(reason for each in reversed(runs) for reason in each.fallbacks)
             return (
                 f"{without:,} of {sum(each.tasks for each in runs):,} tasks of"
-                f" {name_of(query_of(facts), runs[-1].program, runs[-1].vertex)} in the last {len(newest)} epochs ran"
+                f" {name_of(query_of(facts), runs[-1].program, runs[-1].number)} in the last {len(newest)} epochs ran"
                 f" in Python workers, as no home could be had: {why}. There, an epoch may read the whole log of its"
                 ' task, and on_barrier="carry" waits for requests as "drain" does: look in the log of the executors, or'
                 " set spark.pillarbox.homes to off if this platform starts no processes"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pillarbox._copies import COPY_MS
+from pillarbox._reports.operator_report import OperatorReport
 from pillarbox_tools.export import metric as m
 from pillarbox_tools.export.metric import Metric
 from pillarbox_tools.export.names import Names, told_apart
 from pillarbox_tools.model.epochs import backlog
-from pillarbox_tools.model.snapshot import EpochRun, VertexRun
+from pillarbox_tools.model.snapshot import EpochRun
 
 #: A metric, the values of its labels (without the query's), and the value, which the metric's divisor is for; None: the
 #: gauge has no value any more.
@@ -20,7 +21,6 @@ _ALL_TIME = 1 << 60
 _OF_VERTEX = (
     (m.TASKS, "tasks"),
     (m.REPEATED, "repeated"),
-    (m.UNFINISHED, "unfinished"),
     (m.SENT, "records_out"),
     (m.BYTES_SENT, "bytes_out"),
     (m.BUSY, "busy_ms"),
@@ -65,13 +65,14 @@ def readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
         yield from _of_vertex(vertex, names, epoch.began + epoch.duration)
 
 
-def _of_vertex(vertex: VertexRun, names: Names, end: int) -> Iterator[Reading]:
-    chain = names.chain(vertex.program, vertex.vertex)
+def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Reading]:
+    chain = names.chain(vertex.program, vertex.number)
     head = (chain[0],)
     for metric, field in _OF_VERTEX:
         value = getattr(vertex, field)
         if value is not None:
             yield metric, head, value
+    yield m.UNFINISHED, head, len(vertex.unfinished)
     yield m.FALLBACKS, head, sum(vertex.fallbacks.values())
     yield m.MEAN, head, vertex.busy_ms / max(1, vertex.tasks)
     watermark = vertex.watermark
@@ -84,9 +85,9 @@ def _of_vertex(vertex: VertexRun, names: Names, end: int) -> Iterator[Reading]:
         yield m.RECORDS_IN, (operator,), came if place else vertex.records_in
         yield m.RECORDS_OUT, (operator,), went
     for name, count in vertex.counters.items():
-        yield from _of_counter(*names.split(vertex.program, vertex.vertex, name), count, names)
+        yield from _of_counter(*names.split(vertex.program, vertex.number, name), count, names)
     for name, (lowest, highest) in vertex.gauges.items():
-        labels = names.split(vertex.program, vertex.vertex, name)
+        labels = names.split(vertex.program, vertex.number, name)
         yield m.USER_MIN, labels, lowest
         yield m.USER_MAX, labels, highest
 

@@ -13,14 +13,15 @@ import json
 import re
 import zipfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pillarbox._copies import COPY_MS
+from pillarbox._elements import TaskReport
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
 from pillarbox._reports.failure import Failure
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, SourceProgress, TaskRun, read
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, SourceProgress, plain, read
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ def write_bundle(
     started = path.with_name(f".{path.name}.tmp")
     with zipfile.ZipFile(started, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(_README, _readme(snapshot, with_records=with_records))
-        archive.writestr(_SNAPSHOT, json.dumps(asdict(snapshot), indent=1))
+        archive.writestr(_SNAPSHOT, json.dumps({**plain(snapshot), "format": FORMAT}, indent=1))
         archive.writestr(_NOTES, "".join(f"{line}\n" for line in notes))
         if state is not None:
             archive.writestr(_STATE, json.dumps(state, indent=1))
@@ -140,12 +141,13 @@ def _source(source: SourceProgress) -> SourceProgress:
     return SourceProgress("" if kind is None else kind[0], source.rows, source.rows_per_second, metrics=numbers)
 
 
-def _task(task: TaskRun) -> TaskRun:
+def _task(task: TaskReport) -> TaskReport:
     # Which keys are heavy is hidden, and not how heavy they are; and of the newest record, where it is.
     sample, times = task.key_sample, task.event_times
     if sample is not None:
         sample = [sample[0], [[f"key {place}", count] for place, (_, count) in enumerate(sample[1], 1)]]
-    return replace(task, key_sample=sample, event_times=times if times is None else [*times[:2], {}])
+    times = times if times is None else [*times[:2], {}]
+    return replace(task, key_sample=sample, event_times=times, counters=_own(task.counters), gauges={})
 
 
 def _without_keys(state: Any) -> Any:

@@ -115,13 +115,13 @@ def _future(snapshot: Snapshot, now: int) -> Condition | None:
         watermark = vertex.watermark
         if watermark is None or watermark == MAX_WATERMARK or watermark <= now + HOUR:
             continue
-        place = vertex.program, vertex.vertex
+        place = vertex.program, vertex.number
         since = next(
             (
                 epoch.began + epoch.duration
                 for epoch in snapshot.epochs
                 for each in epoch.vertices
-                if (each.program, each.vertex) == place and (each.watermark or 0) > now + HOUR
+                if (each.program, each.number) == place and (each.watermark or 0) > now + HOUR
             ),
             now,
         )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
 from typing import Any
 
-from pillarbox._elements import TaskReport
-from pillarbox._reports.operator_report import OperatorReport, by_operator
+from pillarbox._reports.operator_report import by_operator
 from pillarbox._reports.progress import millis, tasks_of
-from pillarbox_tools.model.snapshot import EpochRun, SourceProgress, TaskRun, VertexRun
+from pillarbox_tools.model.snapshot import EpochRun, SourceProgress
 
 
 def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
     """Return the epoch of a progress, as ``lastProgress`` has it, or a dictionary of its JSON."""
     reports = tasks_of(progress)
+    placed = [each for each in reports if each.number >= 0]
     parts = {name: int(value) for name, value in (progress.get("durationMs") or {}).items()}
     commits = [each["commitTimeMs"] for each in progress.get("stateOperators") or () if each.get("commitTimeMs")]
     written = (progress.get("sink") or {}).get("numOutputRows")
@@ -29,8 +28,8 @@ def epoch_of(progress: Mapping[str, Any]) -> EpochRun:
         parts=parts,
         rows=sum(each.rows for each in sources) if rows is None else int(rows),
         sources=sources,
-        vertices=_vertices(reports),
-        tasks=[_task(name, report) for name, report in reports],
+        vertices=sorted(by_operator(placed), key=lambda each: (each.program, each.number)),
+        tasks=reports,
         state_commit=sum(commits) if commits else None,
         output_rows=written if isinstance(written, int) and written >= 0 else None,
     )
@@ -68,55 +67,6 @@ def _offsets(value: Any) -> Any:
         return json.loads(value)
     except ValueError:
         return value
-
-
-_TASK = ({each.name for each in fields(TaskRun)} & {each.name for each in fields(TaskReport)}) - {"vertex", "started"}
-
-
-def _task(program: str, report: TaskReport) -> TaskRun:
-    values = {name: getattr(report, name) for name in _TASK}
-    timers = None if report.level == 0 else (report.event_time_timers or 0) + (report.processing_time_timers or 0)
-    number = -1 if report.number is None else report.number
-    return TaskRun(program=program, vertex=number, started=report.started or 0, timers=timers, **values)
-
-
-def _vertices(reports: Iterable[tuple[str, TaskReport]]) -> list[VertexRun]:
-    groups: dict[tuple[str, int], list[TaskReport]] = {}
-    for name, report in reports:
-        if report.number is not None:
-            groups.setdefault((name, report.number), []).append(report)
-    return [_vertex(*place, tasks) for place, tasks in sorted(groups.items())]
-
-
-def _vertex(program: str, number: int, tasks: Sequence[TaskReport]) -> VertexRun:
-    [total] = by_operator([(program, each) for each in tasks])
-    ends = [(each.started or 0) + _total(each) for each in tasks]
-    return VertexRun(
-        program=program,
-        vertex=number,
-        tasks=total.tasks,
-        began=min(each.started or 0 for each in tasks),
-        ended=max(ends),
-        operators=_operators(tasks),
-        gauges={name: list(values) for name, values in total.gauges.items()},
-        unfinished=len(total.unfinished),
-        repeated=sum(bool(each.attempt) for each in tasks),
-        **{name: getattr(total, name) for name in _SAME},
-    )
-
-
-_SAME = ({each.name for each in fields(VertexRun)} & {each.name for each in fields(OperatorReport)}) - {
-    *("program", "vertex", "tasks", "operators", "gauges", "unfinished")
-}
-
-
-def _total(report: TaskReport) -> int:
-    return report.busy_ms + report.idle_ms + report.back_pressured_ms + report.state_ms
-
-
-def _operators(tasks: Sequence[TaskReport]) -> list[list[int]]:
-    last = {each.subtask: each.operators for each in tasks if each.operators}
-    return [[sum(numbers) for numbers in zip(*each)] for each in zip(*last.values())]
 
 
 def rows_left(epoch: EpochRun) -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pillarbox_tools.model.snapshot import EpochRun, ExecutorRun, TaskRun
+from pillarbox._elements import TaskReport
+from pillarbox_tools.model.snapshot import EpochRun, ExecutorRun
 
 # The partitions of a source may become fewer: one without a task in so many epochs is gone.
 _SOURCE_EPOCHS = 20
@@ -40,7 +41,7 @@ class Executors:
         for task in epoch.tasks:
             if task.host is None or task.process is None:
                 continue
-            self._subtasks[task.program, task.vertex, task.subtask] = _living(task, epoch.number)
+            self._subtasks[task.program, task.number, task.subtask] = _living(task, epoch.number)
             if task.private_bytes is not None:
                 self._private_bytes[task.host, task.process] = task.private_bytes
             if task.memory_limit is not None:
@@ -94,7 +95,7 @@ class Executors:
         return sum(known) if len(known) == len(sizes) else None
 
 
-def _living(task: TaskRun, epoch: int) -> _Living:
+def _living(task: TaskReport, epoch: int) -> _Living:
     assert task.host is not None and task.process is not None
     return _Living(
         host=task.host,

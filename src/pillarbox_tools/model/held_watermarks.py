@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pillarbox._elements import TaskReport
 from pillarbox._reports.plan import PlanVertex
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox_tools.model.snapshot import Snapshot, TaskRun
+from pillarbox_tools.model.snapshot import Snapshot
 
 _UNKNOWN_PLACE = (
     "to see which record it is, keep its place in the DataFrame: the columns topic, partition and offset of Kafka, or"
@@ -47,27 +48,27 @@ def held_watermarks(snapshot: Snapshot) -> list[HeldWatermark]:
     """Return for each vertex after a shuffle what holds its watermark, as of the last epoch in which it ran."""
     tasks = _latest_tasks(snapshot)
     vertices = {} if snapshot.plan is None else {(each.program, each.number): each for each in snapshot.plan.vertices}
-    lowest: dict[tuple[str, int], TaskRun] = {}
+    lowest: dict[tuple[str, int], TaskReport] = {}
     for task in tasks.values():
         if task.watermark is None or task.watermark == MAX_WATERMARK:
             continue
-        known = lowest.get((task.program, task.vertex))
+        known = lowest.get((task.program, task.number))
         if known is None or known.watermark is None or task.watermark < known.watermark:
-            lowest[task.program, task.vertex] = task
+            lowest[task.program, task.number] = task
     return [_held(task, tasks, vertices) for _, task in sorted(lowest.items())]
 
 
-def _latest_tasks(snapshot: Snapshot) -> dict[tuple[str, int, int], TaskRun]:
+def _latest_tasks(snapshot: Snapshot) -> dict[tuple[str, int, int], TaskReport]:
     """Return the newest run of each task that is known."""
-    return {(task.program, task.vertex, task.subtask): task for epoch in snapshot.epochs for task in epoch.tasks}
+    return {(task.program, task.number, task.subtask): task for epoch in snapshot.epochs for task in epoch.tasks}
 
 
 def _held(
-    task: TaskRun, tasks: dict[tuple[str, int, int], TaskRun], vertices: dict[tuple[str, int], PlanVertex]
+    task: TaskReport, tasks: dict[tuple[str, int, int], TaskReport], vertices: dict[tuple[str, int], PlanVertex]
 ) -> HeldWatermark:
     way: list[list[int]] = []
-    holder: TaskRun | None = task
-    number, subtask = task.vertex, task.subtask
+    holder: TaskReport | None = task
+    number, subtask = task.number, task.subtask
     while holder is not None and holder.held_by is not None and holder.held_by not in way:
         way.append(holder.held_by)
         number, subtask = holder.held_by
@@ -77,7 +78,7 @@ def _held(
     times = None if holder is None else holder.event_times
     found = HeldWatermark(
         task.program,
-        task.vertex,
+        task.number,
         task.subtask,
         None if task.watermark == MIN_TIMESTAMP else task.watermark,
         way,

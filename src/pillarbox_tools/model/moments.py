@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields
 
+from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import Plan
 from pillarbox_tools.model.epochs import rows_left
-from pillarbox_tools.model.snapshot import EpochRun, Moment, VertexRun
+from pillarbox_tools.model.snapshot import EpochRun, Moment
 
 _MINUTE = 60_000
 # There are up to this many moments: the last four hours by the minute and, in less detail, all the time before. (So
@@ -82,7 +83,7 @@ def _inputs(epoch: EpochRun, plan: Plan | None) -> dict[str, int]:
     found: dict[str, int] = {}
     chains = {} if plan is None else {(each.program, each.number): each.operators for each in plan.vertices}
     for vertex in epoch.vertices:
-        for place, operator in enumerate(chains.get((vertex.program, vertex.vertex), ())):
+        for place, operator in enumerate(chains.get((vertex.program, vertex.number), ())):
             if place and place >= len(vertex.operators):
                 break
             count = vertex.operators[place][0] if place else vertex.records_in
@@ -99,8 +100,8 @@ def _by_uid(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
     return found
 
 
-def _uid(uids: dict[tuple[str, int], str], vertex: VertexRun) -> str:
-    return uids.get((vertex.program, vertex.vertex)) or f"{vertex.program} {vertex.vertex}"
+def _uid(uids: dict[tuple[str, int], str], vertex: OperatorReport) -> str:
+    return uids.get((vertex.program, vertex.number)) or f"{vertex.program} {vertex.number}"
 
 
 def together(one: Moment, other: Moment) -> Moment:

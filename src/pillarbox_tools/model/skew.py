@@ -6,7 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from math import sqrt
 
-from pillarbox_tools.model.snapshot import EpochRun, TaskRun, VertexRun
+from pillarbox._elements import TaskReport
+from pillarbox._reports.operator_report import OperatorReport
+from pillarbox_tools.model.snapshot import EpochRun
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,15 @@ _NAMED = 5
 
 def skew_of(epoch: EpochRun) -> list[Skew]:
     """Return for each vertex of an epoch whose tasks are known how evenly they are loaded."""
-    groups: dict[tuple[str, int], list[TaskRun]] = defaultdict(list)
+    groups: dict[tuple[str, int], list[TaskReport]] = defaultdict(list)
     for task in epoch.tasks:
-        groups[task.program, task.vertex].append(task)
+        groups[task.program, task.number].append(task)
     return [
-        _skew(each, groups[each.program, each.vertex]) for each in epoch.vertices if groups[each.program, each.vertex]
+        _skew(each, groups[each.program, each.number]) for each in epoch.vertices if groups[each.program, each.number]
     ]
 
 
-def _skew(run: VertexRun, tasks: list[TaskRun]) -> Skew:
+def _skew(run: OperatorReport, tasks: list[TaskReport]) -> Skew:
     """Return the skew of a vertex: the history has all of its sums, and not all of its tasks."""
     mean = run.busy_ms / run.tasks
     records = sum(task.records_in for task in tasks) if run.tasks == len(tasks) else run.records_in
@@ -71,10 +73,10 @@ def _skew(run: VertexRun, tasks: list[TaskRun]) -> Skew:
     heavy = [each for task in tasks if task.records_in >= least for each in _heavy_keys(task, records)]
     heavy.sort(key=lambda each: -each.share)
     factor = run.busiest_ms / mean if mean else 1.0
-    return Skew(run.program, run.vertex, run.busiest, run.busiest_ms, factor, run.tasks, heavy[:_NAMED])
+    return Skew(run.program, run.number, run.busiest, run.busiest_ms, factor, run.tasks, heavy[:_NAMED])
 
 
-def _heavy_keys(task: TaskRun, records: int) -> list[HeavyKey]:
+def _heavy_keys(task: TaskReport, records: int) -> list[HeavyKey]:
     """Return the keys of a task with a large share of all records of its vertex."""
     if task.key_sample is None:
         return []

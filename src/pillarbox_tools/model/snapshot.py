@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from pillarbox._elements import TaskReport
 from pillarbox._reports.failure import Failure
+from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import Plan
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 
 T = TypeVar("T")
 
 #: Of the JSON of a snapshot, in a bundle and in the history. Fields are only added.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -44,95 +46,6 @@ class SourceProgress:
 
 
 @dataclass(frozen=True)
-class TaskRun:
-    """A task in an epoch: a part of its report (``TaskReport`` says what the fields are)."""
-
-    program: str
-    vertex: int
-    subtask: int
-    started: int
-    busy_ms: int
-    idle_ms: int
-    back_pressured_ms: int
-    state_ms: int
-    records_in: int
-    records_out: int
-    watermark: int | None = None
-    held_by: list[int] | None = None
-    event_times: list[Any] | None = None
-    key_sample: list[Any] | None = None
-    keys: int | None = None
-    timers: int | None = None
-    next_wake_up: int | None = None
-    state_bytes: int | None = None
-    host: str | None = None
-    process: int | None = None
-    process_bytes: int | None = None
-    process_tasks: int | None = None
-    attempt: int | None = None
-    versions: dict[str, str] | None = None
-    private_bytes: int | None = None
-    executor: int | None = None
-    memory_limit: int | None = None
-    home_restarts: int = 0
-    home_cold_starts: int = 0
-    home_adoptions: int = 0
-    fallback: str | None = None
-
-    @property
-    def is_source(self) -> bool:
-        """Whether it is a task before the first shuffle, which has neither state nor timers."""
-        return self.timers is None
-
-    @property
-    def total_ms(self) -> int:
-        """How long it took."""
-        return self.busy_ms + self.idle_ms + self.back_pressured_ms + self.state_ms
-
-
-@dataclass(frozen=True)
-class VertexRun:
-    """All tasks of a vertex in an epoch, added up (``OperatorReport`` says what the fields are).
-
-    Attributes:
-        began: when the first of its tasks began, and ``ended``: when the last one was done.
-        busiest_ms: the time that the busiest task was busy, and ``busiest``: its subtask.
-        operators: for each operator of the chain, how many records came in and went out.
-    """
-
-    program: str
-    vertex: int
-    tasks: int
-    began: int
-    ended: int
-    records_in: int
-    records_out: int
-    bytes_out: int
-    busy_ms: int
-    idle_ms: int
-    back_pressured_ms: int
-    state_ms: int
-    busiest: int
-    busiest_ms: int
-    operators: list[list[int]]
-    counters: dict[str, int] = field(default_factory=dict)
-    gauges: dict[str, list[float]] = field(default_factory=dict)
-    watermark: int | None = None
-    keys: int | None = None
-    timers: int | None = None
-    next_wake_up: int | None = None
-    unfinished: int = 0
-    state_bytes: int | None = None
-    state_bytes_written: int | None = None
-    rate_limited_ms: int | None = None
-    repeated: int = 0
-    home_restarts: int = 0
-    home_cold_starts: int = 0
-    home_adoptions: int = 0
-    fallbacks: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class EpochRun:
     """An epoch that was committed.
 
@@ -155,8 +68,8 @@ class EpochRun:
     parts: dict[str, int]
     rows: int
     sources: list[SourceProgress] = field(default_factory=list)
-    vertices: list[VertexRun] = field(default_factory=list)
-    tasks: list[TaskRun] = field(default_factory=list)
+    vertices: list[OperatorReport] = field(default_factory=list)
+    tasks: list[TaskReport] = field(default_factory=list)
     state_commit: int | None = None
     output_rows: int | None = None
 
@@ -319,8 +232,27 @@ def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
     return 1000 * sum(each.rows for each in epochs) / took if took > 0 else None
 
 
+def plain(value: Any) -> Any:
+    """Return a value of a class of this module as plain data for JSON, without fields that have their default."""
+    if is_dataclass(value):
+        kind: Any = type(value)
+        defaults = _defaults(kind)
+        return {
+            name: plain(each) for name, each in vars(value).items() if name not in defaults or each != defaults[name]
+        }
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return {name: plain(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+@cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    found = {each.name: each.default for each in fields(kind) if each.default is not MISSING}
+    return {**found, **{each.name: each.default_factory() for each in fields(kind) if callable(each.default_factory)}}
+
+
 def read(kind: type[T], value: Any) -> T:
-    """Return the value of a class of this module that ``dataclasses.asdict`` and JSON have made plain data of.
+    """Return the value of a class of this module that :func:`plain` and JSON have made plain data of.
 
     Fields that this version does not know are left out, those that a former one did not know have their defaults.
 
@@ -338,6 +270,8 @@ def _read(kind: Any, value: Any) -> Any:
         return None if value is None else _read(next(each for each in arguments if each is not type(None)), value)
     if origin in (list, dict) and not isinstance(value, origin):
         raise TypeError(f"a {origin.__name__} is not {type(value).__name__}")
+    if origin is tuple:
+        return tuple(_read(one, each) for one, each in zip(arguments, value))
     if origin is list:
         return [_read(arguments[0], each) for each in value]
     if origin is dict:

@@ -146,7 +146,7 @@ def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
     program, mine = target.vertex.program, (target.vertex.number, target.subtask)
     if "rows" in end:
         before = [
-            task.records_in for task in epoch.tasks if (task.program, task.vertex, task.subtask) == (program, *mine)
+            task.records_in for task in epoch.tasks if (task.program, task.number, task.subtask) == (program, *mine)
         ]
         return [
             f"partition {target.subtask} of the source had {then:,} records then, and {end['rows']:,} when it was read"
@@ -156,8 +156,8 @@ def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:
         ]
     channels = Counter(sender_of_edge(edge_of_channel(channel)) for channel in end["channels"])
     return [
-        f"the source had {vertex.tasks:,} partitions then, and {channels[vertex.vertex]:,} when it was read again, so"
+        f"the source had {vertex.tasks:,} partitions then, and {channels[vertex.number]:,} when it was read again, so"
         " records may have come in another order"
         for vertex in epoch.vertices
-        if vertex.program == program and vertex.vertex in target.sources and channels[vertex.vertex] != vertex.tasks
+        if vertex.program == program and vertex.number in target.sources and channels[vertex.number] != vertex.tasks
     ]

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._elements import TaskReport
 from pillarbox._errors import describe
 from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.files import add_file, add_line, file_names, read_lines, remove_file
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, TaskRun, read
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, plain, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +68,8 @@ class HistoryWriter:
         if version == self._version and is_end:
             return
         try:
-            self._write(json.dumps(asdict(condensed(self._model.snapshot())), separators=(",", ":")))
+            content = {**plain(condensed(self._model.snapshot())), "format": FORMAT}
+            self._write(json.dumps(content, separators=(",", ":")))
             self._version = version
         except Exception as error:  # the query can do without
             is_quiet = self._warned or is_end
@@ -105,9 +107,9 @@ def _condensed(epoch: EpochRun) -> EpochRun:
         return epoch
     kept = sorted(epoch.tasks, key=lambda task: -task.busy_ms)[:_TASKS]
     kept += sorted(epoch.tasks, key=lambda task: -task.records_in)[: _TASKS // 4]
-    by_place = {(each.program, each.vertex, each.subtask): each for each in epoch.tasks}
+    by_place = {(each.program, each.number, each.subtask): each for each in epoch.tasks}
     for lowest in _lowest(epoch):
-        task: TaskRun | None = lowest
+        task: TaskReport | None = lowest
         while task is not None and task not in kept:
             kept.append(task)
             task = None if task.held_by is None else by_place.get((task.program, task.held_by[0], task.held_by[1]))
@@ -116,13 +118,13 @@ def _condensed(epoch: EpochRun) -> EpochRun:
     return replace(epoch, tasks=[each for each in epoch.tasks if id(each) in places])
 
 
-def _lowest(epoch: EpochRun) -> list[TaskRun]:
+def _lowest(epoch: EpochRun) -> list[TaskReport]:
     """Return the task of each vertex whose watermark is the lowest: it shows what holds event time."""
-    found: dict[tuple[str, int], TaskRun] = {}
+    found: dict[tuple[str, int], TaskReport] = {}
     for task in epoch.tasks:
-        known = found.get((task.program, task.vertex))
+        known = found.get((task.program, task.number))
         if task.watermark is not None and (known is None or task.watermark < (known.watermark or 0)):
-            found[task.program, task.vertex] = task
+            found[task.program, task.number] = task
     return list(found.values())
 
 

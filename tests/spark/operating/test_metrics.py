@@ -15,7 +15,7 @@ from pillarbox._elements import report_of_text, text_of_report
 
 REPORT = TaskReport(
     **{name: number for number, name in enumerate(TaskReport.__annotations__)}  # type: ignore[arg-type]
-    | {"uid": "count", "counters": {"late": 3}, "gauges": {"size": 0.5}, "fallback": "no home"}
+    | {"uid": "count", "counters": {"late": 3}, "gauges": {"size": 0.5}, "fallback": "no home", "program": ""}
 )
 TASK = text_of_report(REPORT)
 
@@ -38,7 +38,7 @@ def test_metrics_of_all_programs_in_a_query(kind):
     one, two = OBSERVED[kind]
     others = {"pillarboxes": ["not ours"], "pillarbox level": ["not ours"], "events": Row(n=1)}
     observed = {"pillarbox": one, "pillarbox 12 level 0": two, **others}
-    expected = [REPORT] * 3
+    expected = [replace(REPORT, program=name) for name in ("pillarbox", "pillarbox 12", "pillarbox 12")]
     assert metrics({"observedMetrics": observed}) == expected
     progress = SimpleNamespace(observedMetrics=observed)
     assert metrics(progress) == expected

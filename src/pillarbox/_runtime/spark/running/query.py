@@ -175,9 +175,9 @@ class EndOfWork:
             self._last.clear()
             return False
         first, self._is_first = self._is_first, False
-        for name, report in tasks_of(progress):
+        for report in tasks_of(progress):
             if report.level:
-                self._last[name, report.uid, report.subtask] = report
+                self._last[report.program, report.uid, report.subtask] = report
         if any(source["startOffset"] != source["endOffset"] for source in progress["sources"]):
             self._input_ended = None
             return False
