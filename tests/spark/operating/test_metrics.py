@@ -61,7 +61,7 @@ def test_a_report_is_a_text_without_names():
     of_home = replace(plain, home_restarts=2, fallback="no process can be started")
     assert report_of_text(text_of_report(of_home)) == of_home
     assert report_of_text(text_of_report(replace(plain, home_restarts=1))).home_restarts == 1
-    assert report_of_text(TASK[:-1] + ',"of a later version"]') == REPORT
+    assert report_of_text(TASK[:-1] + ',"","of a later version"]') == REPORT
     assert 3 * len(text_of_report(plain)) < len(json.dumps(vars(plain)))
 
 
