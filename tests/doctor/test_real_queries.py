@@ -57,7 +57,7 @@ BROKEN_BY = {
     "heavy_keys": SICK,
     "skewed_tasks": SICK,
     "stuck_watermark": SICK,
-    "falling_behind": SICK,
+    "falling_behind": "no query: test_conditions.py has days of them",
     "hung_epoch": "no query: test_conditions.py has days of them",
     "silent_source": "no query: test_conditions.py has days of them",
     "driver_gone": "no query: test_conditions.py has days of them",
@@ -293,15 +293,14 @@ def test_a_sick_query(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCap
     assert warned(caplog) == {"executor_memory"}
     assert re.match(r"a worker process uses \d+% of its 64 MiB", found["executor_memory"])
     assert re.match(r"key 'heavy' has \d+% \(plus or minus \d%\) of the records of 'count'", found["heavy_keys"])
-    assert re.match(r"subtask \d of 'count' is busy for \d+\.\d s of an epoch", found["skewed_tasks"])
+    assert re.match(r"subtask \d of 'count' is busy for \d+\.\d s of \d+ epochs", found["skewed_tasks"])
     held = r"event time of 'count' has stood still in 1\d epochs with rows: the source of 'refunds.*' had no records"
     assert re.match(held, found["stuck_watermark"])
-    assert re.match(r"An epoch takes \d+\.\d s, and the trigger's interval is 0.001 s", found["falling_behind"])
     assert re.match(r"the keys of 'count' have \d+ timers each, \d\d,\d{3} in all", found["piling_timers"])
     assert re.match(r"Spark has repeated 3 tasks in 1\d epochs", found["repeated_tasks"])
-    assert found["lost_records"].startswith("60 records of 'minutes'")
-    assert found["dead_letters"].startswith("60 records of 'count'")
-    assert re.match(r"300 of \d+ records of 'ask'", found["failing_calls"])
+    assert re.match(r"60 of [\d,]+ records of 'minutes'", found["lost_records"])
+    assert re.match(r"60 of [\d,]+ records of 'count'", found["dead_letters"])
+    assert re.match(r"300 of [\d,]+ records of 'ask'", found["failing_calls"])
     # A later process finds the same in the checkpoint.
     stored = wrong(Facts.of(stored_snapshot(spark, str(tmp_path / "checkpoint"))))
     assert {each.rule for each in stored} == broken_by(SICK)

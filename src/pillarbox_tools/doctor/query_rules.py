@@ -136,26 +136,17 @@ def heavy_keys(facts: Facts) -> str | None:
 def skewed_tasks(facts: Facts) -> str | None:
     """Check that no task has most of the work while the others of its operator wait. Window: five minutes."""
     snapshot = query_of(facts)
-    for (program, number), runs in _runs(_recent(facts)).items():
-        skewed = [each for each in runs if _is_skewed(each)]
-        if len(skewed) * 2 > len(runs):
-            run = max(skewed, key=lambda each: each.busiest_ms)
+    for (program, number), every in _runs(_recent(facts)).items():
+        runs = [each for each in every if each.tasks > 1]
+        busiest = sum(each.busiest_ms for each in runs)
+        others = sum((each.busy_ms - each.busiest_ms) / (each.tasks - 1) for each in runs)
+        if busiest > 1000 and busiest > 4 * others:
             return (
-                f"subtask {run.busiest} of {name_of(snapshot, program, number)} is busy for"
-                f" {run.busiest_ms / 1000:.1f} s of an epoch, and the other {run.tasks - 1} of its tasks for"
-                f" {_others_ms(run) / 1000:.1f} s on average: look at its heavy keys, or at the partitions of the"
-                " source"
+                f"subtask {max(runs, key=lambda each: each.busiest_ms).busiest} of {name_of(snapshot, program, number)}"
+                f" is busy for {busiest / 1000:.1f} s of {len(runs)} epochs, and the others of its tasks for"
+                f" {others / 1000:.1f} s on average: look at its heavy keys, or at the partitions of the source"
             )
     return None
-
-
-def _is_skewed(run: OperatorReport) -> bool:
-    return run.tasks > 1 and run.busiest_ms > 1000 and run.busiest_ms > 4 * _others_ms(run)
-
-
-def _others_ms(run: OperatorReport) -> float:
-    """Return how long the tasks were busy on average, but for the busiest one."""
-    return (run.busy_ms - run.busiest_ms) / max(1, run.tasks - 1)
 
 
 def _with_tasks(facts: Facts) -> EpochRun:
