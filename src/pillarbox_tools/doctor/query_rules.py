@@ -136,11 +136,14 @@ def heavy_keys(facts: Facts) -> str | None:
 def skewed_tasks(facts: Facts) -> str | None:
     """Check that no task has most of the work while the others of its operator wait. Window: five minutes."""
     snapshot = query_of(facts)
-    for (program, number), every in _runs(_recent(facts)).items():
+    epochs = _recent(facts)
+    # The task holds the epochs up, and not the sink or Spark.
+    long = max(1000.0, 0.2 * sum(each.duration for each in epochs))
+    for (program, number), every in _runs(epochs).items():
         runs = [each for each in every if each.tasks > 1]
         busiest = sum(each.busiest_ms for each in runs)
         others = sum((each.busy_ms - each.busiest_ms) / (each.tasks - 1) for each in runs)
-        if busiest > 1000 and busiest > 4 * others:
+        if busiest > long and busiest > 4 * others:
             return (
                 f"subtask {max(runs, key=lambda each: each.busiest_ms).busiest} of {name_of(snapshot, program, number)}"
                 f" is busy for {busiest / 1000:.1f} s of {len(runs)} epochs, and the others of its tasks for"
