@@ -55,7 +55,7 @@ BROKEN_BY = {
     "memory_runs_out": "no query: memory would have to grow for ten minutes",
     "endless_state": "no query: its state would have to grow for an hour",
     "heavy_keys": SICK,
-    "skewed_tasks": SICK,
+    "skewed_tasks": "no query: one task would have to hold up epochs for minutes; test_conditions.py has a day of it",
     "stuck_watermark": SICK,
     "falling_behind": "no query: test_conditions.py has days of them",
     "hung_epoch": "no query: test_conditions.py has days of them",
@@ -293,7 +293,6 @@ def test_a_sick_query(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCap
     assert warned(caplog) == {"executor_memory"}
     assert re.match(r"a worker process uses \d+% of its 64 MiB", found["executor_memory"])
     assert re.match(r"key 'heavy' has \d+% \(plus or minus \d%\) of the records of 'count'", found["heavy_keys"])
-    assert re.match(r"subtask \d of 'count' is busy for \d+\.\d s of \d+ epochs", found["skewed_tasks"])
     held = r"event time of 'count' has stood still in 1\d epochs with rows: the source of 'refunds.*' had no records"
     assert re.match(held, found["stuck_watermark"])
     assert re.match(r"the keys of 'count' have \d+ timers each, \d\d,\d{3} in all", found["piling_timers"])
