@@ -81,7 +81,6 @@ class _Moment(click.ParamType[int]):
 @click.option("--subtask", type=click.IntRange(0), help="Which of its subtasks; of a source, the partition.")
 @click.option("--key", help="Instead of --subtask: the subtask that has this key.")
 @click.option("--allow-calls", is_flag=True, help="Make the calls of services of earlier levels again.")
-@click.option("--mask", multiple=True, metavar="FIELD", help="A field whose values get stand-ins; may be repeated.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -108,7 +107,6 @@ def record(
     subtask: int | None,
     key: str | None,
     allow_calls: bool,
-    mask: tuple[str, ...],
     limit: int,
     timeout: float,
     as_json: bool,
@@ -130,7 +128,6 @@ def record(
         "subtask": subtask,
         "key": key,
         "allow_calls": allow_calls,
-        "mask": mask,
         "limit": limit,
     }
     if program is None:

@@ -6,7 +6,7 @@ import pickle
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +32,6 @@ from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
 from pillarbox._time.clock_log import ClockLog
 from pillarbox_tools.recording.copy import copied_checkpoint
-from pillarbox_tools.recording.mask import Hook, masked
 from pillarbox_tools.recording.receiver import Receiver
 from pillarbox_tools.recording.recorded import RecordedTask
 from pillarbox_tools.recording.recording import RecordingFacts, input_of, write_recording
@@ -56,7 +55,6 @@ def record(
     subtask: int | None = None,
     key: str | None = None,
     allow_calls: bool = False,
-    mask: Collection[str] | Hook = (),
     limit: int = LIMIT,
     timeout: float = TIMEOUT,
     **options: Any,
@@ -84,7 +82,7 @@ def record(
     _check_calls(planned, target, allow_calls=allow_calls)
     folder.mkdir(parents=True)
     try:
-        _record(start, checkpoint, target, folder, mask, limit, timeout)
+        _record(start, checkpoint, target, folder, limit, timeout)
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -108,15 +106,7 @@ def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_cal
             )
 
 
-def _record(
-    start: Start,
-    checkpoint: str,
-    target: Target,
-    folder: Path,
-    mask: Collection[str] | Hook,
-    limit: int,
-    timeout: float,
-) -> None:
+def _record(start: Start, checkpoint: str, target: Target, folder: Path, limit: int, timeout: float) -> None:
     spark = start.spark
     if target.epoch > 0:
         _ = CheckpointState(spark, checkpoint, target.epoch - 1).stateful  # or it says that the state no longer exists
@@ -167,10 +157,8 @@ def _record(
         doubts=doubts_of(target, receiver.end),
         bytes=receiver.bytes,
     )
-    vertex, before = shipped(target.program, target.vertex), receiver.state
-    if callable(mask) or mask:
-        facts, before, after = masked(folder, facts, vertex, mask, before, after)
-    write_recording(folder, facts, pickle.dumps(vertex), before, after)
+    vertex = shipped(target.program, target.vertex)
+    write_recording(folder, facts, pickle.dumps(vertex), receiver.state, after)
 
 
 def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, timeout: float) -> None:

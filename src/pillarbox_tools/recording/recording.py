@@ -46,7 +46,6 @@ class RecordingFacts:
         failure: how the task failed; None: it is not known that it did.
         calls: the operators of the vertex that call services.
         doubts: what may not be as it was in the epoch, as messages for people.
-        is_masked: whether values were replaced.
         python, pillarbox: the versions that recorded it.
         bytes: the size of the input.
     """
@@ -66,7 +65,6 @@ class RecordingFacts:
     failure: dict[str, Any] | None = None
     calls: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
-    is_masked: bool = False
     python: str = ""
     pillarbox: str = ""
     bytes: int = 0

@@ -212,7 +212,7 @@ def _compare(recording: Recording, found: Replay, store: MemoryChunkStore) -> No
             return
         for name in ("error", "cause", "uid", "key", "record", "number"):
             then, now = getattr(noted, name), getattr(mine, name)
-            if then != now and not (recording.facts.is_masked and name in ("key", "record")):
+            if then != now:
                 found.differs.append(f"{name} was {shorten(then)}, and is {shorten(now)}")
         return
     if found.failure is not None:
