@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from pillarbox_tools.cli.commands import pillarbox
-from pillarbox_tools.cli.recordings import record, replay
+from pillarbox_tools.cli.recordings import record
+from pillarbox_tools.cli.replaying import replay
 from pillarbox_tools.cli.watching import bundle, dashboard, doctor, memory
 
 commands: click.Group = pillarbox

@@ -156,6 +156,7 @@ def _record(start: Start, checkpoint: str, target: Target, folder: Path, limit: 
         calls=target.vertex.calls,
         doubts=doubts_of(target, receiver.end),
         bytes=receiver.bytes,
+        hash_seed=receiver.facts["hash_seed"],
     )
     vertex = shipped(target.program, target.vertex)
     write_recording(folder, facts, pickle.dumps(vertex), receiver.state, after)

@@ -46,6 +46,7 @@ class RecordingFacts:
         failure: how the task failed; None: it is not known that it did.
         calls: the operators of the vertex that call services.
         doubts: what may not be as it was in the epoch, as messages for people.
+        hash_seed: the worker's ``PYTHONHASHSEED``, by which sets of text have their order, or None.
         python, pillarbox: the versions that recorded it.
         bytes: the size of the input.
     """
@@ -65,6 +66,7 @@ class RecordingFacts:
     failure: dict[str, Any] | None = None
     calls: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    hash_seed: str | None = None
     python: str = ""
     pillarbox: str = ""
     bytes: int = 0
@@ -135,8 +137,8 @@ def portions_of(folder: Path) -> Iterator[Any]:
                 return
 
 
-def read_recording(folder: Path) -> Recording:
-    """Return a recording.
+def read_facts(folder: Path) -> RecordingFacts:
+    """Return the facts of a recording.
 
     Raises:
         ConfigurationError: it is none, or this Python or pillarbox cannot replay it.
@@ -157,6 +159,16 @@ def read_recording(folder: Path) -> Recording:
             f"recording {folder} was made with Python {facts.python}, and this is Python {platform.python_version()}:"
             f" its functions can only be read by Python {'.'.join(minor)}"
         )
+    return facts
+
+
+def read_recording(folder: Path) -> Recording:
+    """Return a recording.
+
+    Raises:
+        ConfigurationError: it is none, it is damaged, or this Python or pillarbox cannot replay it.
+    """
+    facts = read_facts(folder)
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:
         raise ConfigurationError(f"{folder} is damaged: its input has {size:,} of {facts.bytes:,} bytes")

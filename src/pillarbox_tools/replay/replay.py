@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bdb
+import os
 import pdb
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +20,7 @@ from pillarbox._task.stream_task import StreamTask
 from pillarbox._time.clock_log import ClockLog
 from pillarbox._tracebacks import is_user_code
 from pillarbox_tools.recording.recording import Recording
+from pillarbox_tools.replay.calls import refused_calls
 from pillarbox_tools.replay.outside import outside_calls, settled
 from pillarbox_tools.replay.rerun import Rerun
 from pillarbox_tools.replay.states import Difference, compare_logs
@@ -78,7 +80,8 @@ def replay(
         debug: open Python's debugger at that record, or at the record that failed. If it is not known which one did, as
             in a timer or a later operator of the task, the debugger opens where the exception was raised.
         diff: compare the state after it with the state that the checkpoint had, or the failure with the noted one.
-        allow_calls: make the calls of asynchronous operators; else the task stops at the first one.
+        allow_calls: make calls, by asynchronous operators and by functions that open sockets or run programs; else the
+            task stops at the first call.
         seed: of the random numbers that user code draws; None: they are others each time.
         clock: what the clock of the task and of user code shows all the time (epoch ms); None: the task's shows what it
             showed then, and user code sees the time of now.
@@ -114,20 +117,23 @@ def _run(
     """
     found, facts = Replay(), recording.facts
     look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else outside_calls()
-    with look as seen:
-        rerun = Rerun(recording, clock=clock, allow_calls=allow_calls)
-        if stop is not None:
-            _stop_at(rerun.task, stop, debug=debug)
+    rerun: Rerun | None = None
+    with look as seen, refused_calls(facts.uid) if not allow_calls else nullcontext() as refused:
         try:
+            rerun = Rerun(recording, clock=clock, allow_calls=allow_calls)
+            if stop is not None:
+                _stop_at(rerun.task, stop, debug=debug)
             for buffers in rerun.run():
                 found.sent += sum(len(records) for _, records in rerun.outputs(buffers))
         except BaseException as error:
             unanswered = next((each for each in causes_of(error) if isinstance(each, UnansweredError)), None)
             if unanswered is not None:
                 found.unanswered = str(unanswered)
+            elif refused is not None and refused.first is not None:
+                pass  # whatever user code has made of it
             elif any(isinstance(each, (_StopError, bdb.BdbQuit)) for each in causes_of(error)):
                 found.stopped = True
-            elif isinstance(error, Exception):
+            elif isinstance(error, Exception) and rerun is not None:
                 found.error = located(error, facts.name, facts.subtask)
                 if debug and stop is None:
                     _look_back(found.error)
@@ -135,13 +141,16 @@ def _run(
             else:
                 raise
         finally:
-            rerun.task.cancel()
+            if rerun is not None:
+                rerun.task.cancel()
+    if refused is not None and refused.first is not None:
+        found.unanswered = refused.first
     if calls is not None:
         calls += seen
-    found.records = rerun.task.metrics.records_in
+    found.records = 0 if rerun is None else rerun.task.metrics.records_in
     if diff and found.unanswered is not None:
         found.differs.append("it stopped at calls of a service, so nothing can be compared")
-    elif diff and not found.stopped:
+    elif diff and not found.stopped and rerun is not None:
         _compare(recording, found, rerun.store)
     return found
 
@@ -227,6 +236,11 @@ def _reasons(recording: Recording, clock: int | None) -> list[str]:
     """Return what else than calls of user code may make a difference."""
     facts = recording.facts
     found = list(facts.doubts)
+    seed = os.environ.get("PYTHONHASHSEED")
+    if facts.hash_seed in (None, "random"):
+        found.append("the order of a set may differ: the worker had no PYTHONHASHSEED")
+    elif seed != facts.hash_seed:
+        found.append(f"the order of a set may differ: PYTHONHASHSEED was {facts.hash_seed}, and is {seed or 'not set'}")
     if clock is not None:
         found.append("--clock lets the task's clock stand still")
     elif facts.clock is None:

@@ -164,7 +164,8 @@ def test_calls_that_may_give_something_else_are_named(tmp_path):
     line = next(number for number, text in enumerate(lines, 1) if "random.random()" in text)
     for call in ("random.random()", "uuid.uuid4()", "time.time()", "datetime.now()"):
         assert f"it calls {call} at {__file__}:{line}" in named
-    assert len(found.reasons) == 4  # and not those that pillarbox makes itself
+    calls = [each for each in found.reasons if each.startswith("it calls")]
+    assert len(calls) == 4  # and not those that pillarbox makes itself
 
 
 def test_a_program_that_is_the_same_has_no_reasons(tmp_path):
