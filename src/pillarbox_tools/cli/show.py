@@ -326,6 +326,7 @@ def replayed(console: Console, found: dict[str, Any], error: str | None) -> None
         console.print(f"{counted(len(found['state']), 'entry').replace('entrys', 'entries')} of state differ")
         for each in found["state"]:
             line = f"  {each['owner']}, {each['state']}: {each['then']} in the checkpoint, {each['now']} in the replay"
+            line += f"; {each['part']}" if each["part"] else ""
             console.print(_text(line, "red"), soft_wrap=True)
     if found["reasons"]:
         console.print("Possible reasons:")
@@ -341,10 +342,13 @@ def compared(console: Console, found: dict[str, Any]) -> None:
         f"{counted(found['records'], 'record')} in; {then} out of the recorded program, {now} out of the other"
     )
     first = found["first"]
+    if found["unanswered"] is not None:
+        console.print(_text(found["unanswered"], "red"), soft_wrap=True)
     if first is None:
         for each in found["only_end"]:
             console.print(_text(each, "red"), soft_wrap=True)
-        console.print("no record shows a difference" if found["only_end"] else "both did the same")
+        same = "both did the same" if found["unanswered"] is None else "both did the same up to the call"
+        console.print("no record shows a difference" if found["only_end"] else same)
         return
     if found["keys"]:
         console.print(f"{counted(found['keys'], 'key')} {'has' if found['keys'] == 1 else 'have'} another state")
@@ -361,6 +365,8 @@ def compared(console: Console, found: dict[str, Any]) -> None:
             console.print(_text(f"output, {program}: {each}", style), soft_wrap=True)
         if step["error"] is not None:
             console.print(_text(f"error, {program}: {step['error']}", style), soft_wrap=True)
+    for each in first["parts"]:
+        console.print(_text(each, "red"), soft_wrap=True)
 
 
 def _print_state(console: Console, title: str, state: dict[str, str], style: str) -> None:

@@ -3,6 +3,7 @@
 - ``recording.json``: what it is of, in plain data;
 - ``program``: the vertex, pickled; ``state``: the chunks of the task's log before the epoch, and ``state-after``: those
   after it, if the epoch was committed;
+- ``sources.json``: the source of the user's modules, and the versions of the installed packages;
 - ``input``: the portions of the input, one pickle after the other: lists of buffers; of a source, Arrow batches.
 
 To replay a recording runs code from it: take recordings only from people whose programs you would run.
@@ -23,9 +24,11 @@ from pillarbox._errors import ConfigurationError, advice_on_version, describe
 from pillarbox._graph.layout import Layout
 from pillarbox._reports.failure import Failure
 from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox_tools.recording.modules import Source, sources_here, versions_here
 
 FORMAT = 1
 _FACTS, _PROGRAM, _STATE, _AFTER, _INPUT = "recording.json", "program", "state", "state-after", "input"
+_SOURCES = "sources.json"
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,18 @@ class Recording:
     state: dict[int, bytes]
     after: dict[int, bytes] | None
 
+    def modules(self) -> tuple[dict[str, Source], dict[str, str]]:
+        """Return the user's modules by name, and the versions of installed packages by name.
+
+        Raises:
+            ConfigurationError: the recording is damaged.
+        """
+        try:
+            found = json.loads((self.folder / _SOURCES).read_text())
+            return {name: Source(*each) for name, each in found["sources"].items()}, found["versions"]
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{self.folder} is damaged: {describe(error)}") from error
+
     def portions(self) -> Iterator[Any]:
         """Yield the portions of the input."""
         return portions_of(self.folder)
@@ -118,6 +133,8 @@ def write_recording(
     (folder / _STATE).write_bytes(pickle.dumps(state))
     if after is not None:
         (folder / _AFTER).write_bytes(pickle.dumps(after))
+    modules = {"sources": sources_here(), "versions": versions_here()}
+    (folder / _SOURCES).write_text(json.dumps(modules))
     known = {**asdict(facts), "python": platform.python_version(), "pillarbox": pillarbox.__version__}
     (folder / _FACTS).write_text(json.dumps(known, indent=1))
 

@@ -15,7 +15,7 @@ from pillarbox._elements import (
     pickled_records,
     subtask_of_channel,
 )
-from pillarbox._errors import ConfigurationError
+from pillarbox._errors import ConfigurationError, OperatorError, describe
 from pillarbox._graph.layout import lay_out
 from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
@@ -114,7 +114,15 @@ class Rerun:
 
 
 def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:
-    vertex = shipped.load()
+    try:
+        vertex = shipped.load()
+    except OperatorError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        raise ConfigurationError(
+            f"the functions of {shipped.name!r} cannot be loaded: {describe(error.__cause__)}; put the folder of the"
+            " module that is missing on PYTHONPATH, or install its package here"
+        ) from error
     lay_out(vertex, recording.facts.program_layout)
     return vertex
 
