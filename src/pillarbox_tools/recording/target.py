@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox._elements import edge_of_channel
-from pillarbox._errors import ProgramError, is_count, shorten
+from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, shorten
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.plan import Plan, PlanVertex
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, vertex_with
-from pillarbox._runtime.spark.reading.key_life import keys_of_text
+from pillarbox._runtime.spark.reading.key_life import key_in_state
+from pillarbox._runtime.spark.reading.key_text import possible_keys, several_keys
 from pillarbox._runtime.spark.reading.state_reader import operator_with
+from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._task.vertex import sender_of_edge
 from pillarbox_tools.model.snapshot import EpochRun, Snapshot
@@ -108,7 +110,7 @@ def find_target(
         )
     program, vertex = vertex_with(planned, uid, number)
     if key is not None:
-        subtask = _subtask_of(spark, checkpoint, vertex.uid, key)
+        subtask = _subtask_of(spark, checkpoint, program, vertex.uid, key)
     elif subtask is None and of_failure is not None and of_failure.uid in [each.uid for each in vertex.operators]:
         subtask = of_failure.subtask
     if subtask is None:
@@ -126,12 +128,32 @@ def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
     return newest if uid is None or newest.uid == uid else None
 
 
-def _subtask_of(spark: SparkSession, checkpoint: str, uid: str, text: str) -> int:
-    files = CheckpointState(spark, checkpoint)
-    _, heads = operator_with(files, uid)
-    head = next(iter(heads.values()))
-    key = keys_of_text(text)[-1]
-    return subtask_of_key(key, head.max_parallelism, head.parallelism)
+def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, uid: str, text: str) -> int:
+    """Return the subtask that has a key.
+
+    Raises:
+        ProgramError: the text may be several keys, of several subtasks.
+    """
+    facts = program.facts
+    assert facts is not None, "the vertex was found in it"
+    layout = facts.description.with_layout(program.layout)
+    operator = next((each for each in layout["operators"] if each["uid"] == uid), None)
+    if operator is None or operator["key"] is None:
+        raise ProgramError(f"record(): {uid!r} has no keys, so say which subtask to record: subtask=...")
+    try:
+        files = CheckpointState(spark, checkpoint)
+        head: LogHead | None = next(iter(operator_with(files, uid)[1].values()))
+    except CheckpointMismatchError:  # no epoch was committed
+        head = None
+    subtasks, groups = operator["parallelism"], layout["max_parallelism"]
+    if head is not None:
+        subtasks, groups = head.parallelism, head.max_parallelism
+    keys = possible_keys(text, [operator["key"]])
+    if len({subtask_of_key(key, groups, subtasks) for key in keys}) > 1:
+        if head is None:
+            raise several_keys(text, uid, keys, "it has no state yet")
+        keys = [key_in_state(files, uid, text, keys)]
+    return subtask_of_key(keys[0], groups, subtasks)
 
 
 def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:

@@ -7,14 +7,12 @@ at a time in a process.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from decimal import Decimal, InvalidOperation
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from pillarbox._errors import CheckpointMismatchError, ProgramError, check_text,
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
 from pillarbox._runtime.spark.facts import JOB_GROUP, is_classic
 from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.reading.key_text import is_same_key, possible_keys, several_keys
 from pillarbox._runtime.spark.reading.state_columns import as_json
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
@@ -99,12 +98,15 @@ def _job_group(spark: SparkSession, description: str) -> Iterator[None]:
 def _read(spark: SparkSession, checkpoint: str, uid: str, text: str) -> dict[str, Any]:
     files = CheckpointState(spark, checkpoint)
     operator, heads = operator_with(files, uid)
-    keys = keys_of_text(text)
+    keys = possible_keys(text, (head.key for head in heads.values()))
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys} - {None}
     codes = sorted(code for code, each in heads.items() if each.subtask in subtasks)
     epochs = list(range(max(operator.first, files.epoch - _EPOCHS + 1), files.epoch + 1))
     looks = _looks(files, operator, epochs, codes, keys) if codes else []
+    found = sorted({row["reading"] for look in looks for row in look["rows"]})
+    if len(found) > 1:
+        raise several_keys(text, uid, [keys[place] for place in found], "its state has several of them")
     return told(text, files.epoch, epochs, looks)
 
 
@@ -129,27 +131,47 @@ def _looks(
     return [json.loads(row.facts) for row in rows]
 
 
-def keys_of_text(text: str) -> list[Any]:
-    """Return the keys that a text may stand for: itself, and what it is as JSON, as a date or as a decimal."""
-    found: list[Any] = [text]
-    readings: list[Callable[[str], Any]] = [
-        lambda given: _as_key(json.loads(given)),
-        dt.date.fromisoformat,
-        dt.datetime.fromisoformat,
-        Decimal,
-    ]
-    for reading in readings:
-        try:
-            value = reading(text)
-        except (ValueError, InvalidOperation):
-            continue
-        if value is not None and not any(type(value) is type(each) and value == each for each in found):
-            found.append(value)
-    return found
+def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any]) -> Any:
+    """Return the one of some keys that the state of an operator has, as :func:`chosen_key` does.
+
+    Raises:
+        CheckpointMismatchError: the state cannot be read.
+        ProgramError: the state does not decide it.
+    """
+    operator, heads = operator_with(files, uid)
+    head = next(iter(heads.values()))
+    subtasks = {_subtask(key, head) for key in keys}
+    codes = sorted(code for code, each in heads.items() if each.subtask in subtasks)
+    logs = files.logs(operator).where(f"code IN ({', '.join(map(str, codes))})")
+    with unwrapped_failures():
+        rows = map_in_arrow(logs, "key_life", partial(each_log, partial(_keys_of_log, keys)), "facts STRING").collect()
+    return chosen_key(text, uid, keys, [json.loads(row.facts) for row in rows])
 
 
-def _as_key(value: Any) -> Any:
-    return tuple(map(_as_key, value)) if isinstance(value, list) else value
+def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
+    """Return the one of some keys that the state has; else the one of the same type as all keys in it.
+
+    Raises:
+        ProgramError: it has several of them, or none and keys of several types.
+    """
+    present = sorted({place for look in looks for place in look["present"]})
+    types = {name for look in looks for name in look["types"]}
+    alike = [place for place, key in enumerate(keys) if type(key).__name__ in types]
+    chosen = present or alike
+    if len(chosen) == 1:
+        return keys[chosen[0]]
+    raise several_keys(text, uid, keys, "its state has several of them" if present else "its state has none of them")
+
+
+def _keys_of_log(keys: Sequence[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+    """Return which of some keys a log has, and the types of its keys, as a line of JSON."""
+    present: set[int] = set()
+    types: set[str] = set()
+    for rows in LogView(store, code).rows():
+        types.update(type(key).__name__ for key in rows.keys)
+        present.update(place for place, key in enumerate(keys) if any(is_same_key(key, each) for each in rows.keys))
+    facts = {"present": sorted(present), "types": sorted(types)}
+    yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
 
 def _of_log(epoch: int, keys: list[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
@@ -169,12 +191,13 @@ def _of_log(epoch: int, keys: list[Any], code: int, store: MemoryChunkStore) -> 
 
 
 def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
-    places = [place for place, key in enumerate(rows.keys) if any(_is_same(key, other) for other in keys)]
+    places = [place for place, key in enumerate(rows.keys) if any(is_same_key(key, other) for other in keys)]
     for place in places:
         row = rows.rows[place]
         timers = encode_timers(rows.layout, [row], by_slot=True).to_pylist()[0] or ()
         yield {
             "key": shorten(rows.keys[place], 200),
+            "reading": next(number for number, key in enumerate(keys) if is_same_key(rows.keys[place], key)),
             "namespace": None if rows.namespaces is None else _shown(rows.namespaces[place]),
             "states": {
                 state_name(name): _shown(value)
@@ -202,7 +225,7 @@ def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
 
 def _has(record: Any, key: Any) -> bool:
     """Return whether a record is a key, or has all of its columns among its own."""
-    if _is_same(record, key):
+    if is_same_key(record, key):
         return True
     if isinstance(record, dict):
         fields = list(record.values())
@@ -213,17 +236,7 @@ def _has(record: Any, key: Any) -> bool:
     else:
         return False
     wanted = key if isinstance(key, tuple) and key else (key,)
-    return all(any(_is_same(field, each) for field in fields) for each in wanted)
-
-
-def _is_same(key: Any, other: Any) -> bool:
-    # (True equals 1, and they are two keys.)
-    if isinstance(key, bool) != isinstance(other, bool):
-        return False
-    try:
-        return bool(key == other)
-    except Exception:  # such as an array
-        return False
+    return all(any(is_same_key(field, each) for field in fields) for each in wanted)
 
 
 def _shown(value: Any) -> str:
