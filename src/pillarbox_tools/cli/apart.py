@@ -19,7 +19,7 @@ class Order(TypedDict):
 
     Attributes:
         directory: the recording.
-        other: the vertex of another program, or None, pickled.
+        other: the vertex of another program and its broadcast variables, or None, pickled.
         how: arguments of the replay or the comparison.
         as_json: whether to print JSON.
         paths: where Python looks for modules.

@@ -104,19 +104,23 @@ def replay(
         replay_apart(order, facts.hash_seed)
 
 
-def _vertex_of(program: Path, arguments: Sequence[str], uid: str, paths: list[str]) -> ShippedVertex:
-    """Return the vertex of an operator in another program, by its script.
+def _vertex_of(
+    program: Path, arguments: Sequence[str], uid: str, paths: list[str]
+) -> tuple[ShippedVertex, dict[int, bytes]]:
+    """Return the vertex of an operator in another program, by its script, and its broadcast variables.
 
     Args:
         paths: is replaced by the script's paths of modules.
     """
+    from pillarbox._runtime.spark.homes.broadcasts import values_of
     from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
 
-    others: list[ShippedVertex] = []
+    others: list[tuple[ShippedVertex, dict[int, bytes]]] = []
 
     def take(start: Start) -> None:
         other, vertex = vertex_with(programs_of(start.writer), uid)
-        others.append(shipped(other, vertex))
+        found = shipped(other, vertex)
+        others.append((found, values_of(found.broadcasts.broadcasts)))
         paths[:] = sys.path
 
     run_to_start(program, arguments, take)
@@ -136,7 +140,7 @@ def _replay(order: Order) -> None:
     try:
         recording = read_recording(Path(order["directory"]))
         found, table, is_same = (
-            _run(recording, **order["how"]) if other is None else _compare(recording, other, **order["how"])
+            _run(recording, **order["how"]) if other is None else _compare(recording, *other, **order["how"])
         )
     except PillarboxError as error:
         raise click.ClickException(str(error)) from None
@@ -170,11 +174,17 @@ def _run(recording: Recording, **how: Any) -> _Found:
 
 
 def _compare(
-    recording: Recording, other: ShippedVertex, *, allow_calls: bool, seed: int | None, clock: int | None
+    recording: Recording,
+    other: ShippedVertex,
+    broadcasts: dict[int, bytes],
+    *,
+    allow_calls: bool,
+    seed: int | None,
+    clock: int | None,
 ) -> _Found:
     from pillarbox_tools.replay.outside import settled
     from pillarbox_tools.replay.trial import compare_programs
 
     with settled(seed, clock):
-        found = compare_programs(recording, other, clock, allow_calls=allow_calls)
+        found = compare_programs(recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
     return asdict(found), show.compared, found.is_same

@@ -24,6 +24,7 @@ from pillarbox._reports.failure import Failure, message_of
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.homes.broadcasts import values_of
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._runtime.spark.running.observing import LIMIT, TIMEOUT
@@ -159,7 +160,8 @@ def _record(start: Start, checkpoint: str, target: Target, folder: Path, limit: 
         hash_seed=receiver.facts["hash_seed"],
     )
     vertex = shipped(target.program, target.vertex)
-    write_recording(folder, facts, pickle.dumps(vertex), receiver.state, after)
+    broadcasts = values_of(vertex.broadcasts.broadcasts)
+    write_recording(folder, facts, pickle.dumps(vertex), receiver.state, after, broadcasts)
 
 
 def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, timeout: float) -> None:

@@ -3,6 +3,7 @@
 - ``recording.json``: what it is of, in plain data;
 - ``program``: the vertex, pickled; ``state``: the chunks of the task's log before the epoch, and ``state-after``: those
   after it, if the epoch was committed;
+- ``broadcasts``: the pickled values of Spark's broadcast variables in the vertex;
 - ``sources.json``: the source of the user's modules, and the versions of the installed packages;
 - ``input``: the portions of the input, one pickle after the other: lists of buffers; of a source, Arrow batches.
 
@@ -14,9 +15,10 @@ from __future__ import annotations
 import json
 import pickle
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pillarbox
@@ -28,7 +30,7 @@ from pillarbox_tools.recording.modules import Source, sources_here, versions_her
 
 FORMAT = 1
 _FACTS, _PROGRAM, _STATE, _AFTER, _INPUT = "recording.json", "program", "state", "state-after", "input"
-_SOURCES = "sources.json"
+_SOURCES, _BROADCASTS = "sources.json", "broadcasts"
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Recording:
         shipped: the vertex.
         state: the chunks of the log before the epoch, by number.
         after: the chunks after it; None: the epoch was not committed, or its state no longer existed.
+        broadcasts: the pickled values of Spark's broadcast variables, by number.
     """
 
     folder: Path
@@ -103,6 +106,7 @@ class Recording:
     shipped: ShippedVertex
     state: dict[int, bytes]
     after: dict[int, bytes] | None
+    broadcasts: dict[int, bytes]
 
     def modules(self) -> tuple[dict[str, Source], dict[str, str]]:
         """Return the user's modules by name, and the versions of installed packages by name.
@@ -122,7 +126,12 @@ class Recording:
 
 
 def write_recording(
-    folder: Path, facts: RecordingFacts, shipped: bytes, state: dict[int, bytes], after: dict[int, bytes] | None
+    folder: Path,
+    facts: RecordingFacts,
+    shipped: bytes,
+    state: dict[int, bytes],
+    after: dict[int, bytes] | None,
+    broadcasts: Mapping[int, bytes] = MappingProxyType({}),
 ) -> None:
     """Write a recording into the folder that has its input.
 
@@ -133,6 +142,7 @@ def write_recording(
     (folder / _STATE).write_bytes(pickle.dumps(state))
     if after is not None:
         (folder / _AFTER).write_bytes(pickle.dumps(after))
+    (folder / _BROADCASTS).write_bytes(pickle.dumps(dict(broadcasts)))
     modules = {"sources": sources_here(), "versions": versions_here()}
     (folder / _SOURCES).write_text(json.dumps(modules))
     known = {**asdict(facts), "python": platform.python_version(), "pillarbox": pillarbox.__version__}
@@ -193,6 +203,7 @@ def read_recording(folder: Path) -> Recording:
         state = pickle.loads((folder / _STATE).read_bytes())
         after = pickle.loads((folder / _AFTER).read_bytes()) if (folder / _AFTER).exists() else None
         shipped = pickle.loads((folder / _PROGRAM).read_bytes())
+        broadcasts = pickle.loads((folder / _BROADCASTS).read_bytes())
     except (OSError, EOFError, pickle.UnpicklingError) as error:
         raise ConfigurationError(f"{folder} is damaged: {describe(error)}") from error
-    return Recording(folder, facts, shipped, state, after)
+    return Recording(folder, facts, shipped, state, after, broadcasts)

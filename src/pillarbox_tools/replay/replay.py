@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import bdb
 import os
-import pdb
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from pillarbox._elements import Records
@@ -18,9 +15,9 @@ from pillarbox._runtime.failures import located
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.stream_task import StreamTask
 from pillarbox._time.clock_log import ClockLog
-from pillarbox._tracebacks import is_user_code
 from pillarbox_tools.recording.recording import Recording
 from pillarbox_tools.replay.calls import refused_calls
+from pillarbox_tools.replay.debugger import Debugger, look_back
 from pillarbox_tools.replay.outside import outside_calls, settled
 from pillarbox_tools.replay.rerun import Rerun
 from pillarbox_tools.replay.states import Difference, compare_logs
@@ -136,7 +133,7 @@ def _run(
             elif isinstance(error, Exception) and rerun is not None:
                 found.error = located(error, facts.name, facts.subtask)
                 if debug and stop is None:
-                    _look_back(found.error)
+                    look_back(found.error)
                 found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
             else:
                 raise
@@ -177,39 +174,9 @@ def _wrap(task: StreamTask, place: Any, number: int, *, debug: bool) -> None:
             raise _StopError
         rest = records.slice(offset, len(records))
         task.metrics.run = len(rest)
-        debugger = _Debugger()
-        for function in _user_functions(task):
-            code = function.__code__
-            debugger.set_break(code.co_filename, code.co_firstlineno + 1)
-        debugger.runcall(process, rest)
+        Debugger(task).runcall(process, rest)
 
     place.process_records = stopping
-
-
-class _Debugger(pdb.Pdb):
-    """Stops in the user's code alone: to step out of that is to continue."""
-
-    def user_line(self, frame: FrameType) -> None:
-        if is_user_code(frame.f_code.co_filename):
-            super().user_line(frame)
-        else:
-            self.set_continue()
-
-
-def _look_back(error: BaseException) -> None:
-    """Open the debugger where user code raised the cause of a located error, whose tracebacks have its frames alone."""
-    raised = [each.__traceback__ for each in causes_of(error) if each.__traceback__ is not None]
-    if raised:
-        pdb.post_mortem(raised[-1])
-
-
-def _user_functions(task: StreamTask) -> Iterator[Any]:
-    """Yield the user's functions in a task, which have code that a debugger can stop in."""
-    for operator in task.chain.operators:
-        call = getattr(operator, "call", None)
-        function = getattr(call, "__func__", call)
-        if hasattr(function, "__code__"):
-            yield function
 
 
 def _compare(recording: Recording, found: Replay, store: MemoryChunkStore) -> None:

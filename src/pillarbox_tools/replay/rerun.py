@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pillarbox._elements import (
@@ -21,6 +21,7 @@ from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._rows import batch_from_bytes
 from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._runtime.spark.homes.broadcasts import use_values
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.source_stream_task import SourceStreamTask
@@ -36,6 +37,7 @@ class Rerun:
 
     Args:
         shipped: the vertex; None: the recorded one.
+        broadcasts: the pickled values of Spark's broadcast variables in the vertex, by number; None: the recorded ones.
         clock: what its clock shows all the time (epoch ms); None: what it showed then.
         allow_calls: whether operators that call services do so; else they stop the task.
 
@@ -55,9 +57,11 @@ class Rerun:
         clock: int | None = None,
         *,
         allow_calls: bool = False,
+        broadcasts: Mapping[int, bytes] | None = None,
     ) -> None:
         facts = recording.facts
         self._recording = recording
+        use_values(recording.broadcasts if broadcasts is None else broadcasts)
         self.vertex: Vertex = _laid_out(recording, shipped or recording.shipped)
         if not allow_calls:
             without_calls(self.vertex)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pillarbox._elements import Buffer, Records, decode, encode
@@ -119,7 +120,12 @@ class _Whole:
 
 
 def compare_programs(
-    recording: Recording, other: ShippedVertex, clock: int | None = None, *, allow_calls: bool = False
+    recording: Recording,
+    other: ShippedVertex,
+    clock: int | None = None,
+    *,
+    allow_calls: bool = False,
+    broadcasts: Mapping[int, bytes] = MappingProxyType({}),
 ) -> Trial:
     """Run the recorded program and another one on the recorded input, and compare what they do.
 
@@ -129,12 +135,13 @@ def compare_programs(
         other: the other program's vertex.
         clock: what both clocks show all the time (epoch ms); None: what the task's clock showed then.
         allow_calls: whether programs make calls; else each stops at its first one.
+        broadcasts: the pickled values of Spark's broadcast variables in the other vertex, by number.
 
     Raises:
         ConfigurationError: the recorded program cannot be loaded as it was, or the other one has other inputs.
     """
-    one = _Side(recording, None, clock, allow_calls=allow_calls)
-    another = _Side(recording, other, clock, allow_calls=allow_calls)
+    one = _Side(recording, None, clock, None, allow_calls=allow_calls)
+    another = _Side(recording, other, clock, broadcasts, allow_calls=allow_calls)
     then, now = one.whole(), another.whole()
     found = Trial(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
     found.unanswered = then.unanswered or now.unanswered
@@ -265,18 +272,31 @@ class _Side:
     """
 
     def __init__(
-        self, recording: Recording, other: ShippedVertex | None, clock: int | None, *, allow_calls: bool
+        self,
+        recording: Recording,
+        other: ShippedVertex | None,
+        clock: int | None,
+        broadcasts: Mapping[int, bytes] | None,
+        *,
+        allow_calls: bool,
     ) -> None:
         self._recording = recording
         self._other = other
         self._clock = clock
+        self._broadcasts = broadcasts
         self._allow_calls = allow_calls
 
     def _modules(self) -> AbstractContextManager[None]:
         return recorded_modules(self._recording) if self._other is None else nullcontext()
 
     def _rerun(self) -> Rerun:
-        rerun = Rerun(self._recording, self._other, self._clock, allow_calls=self._allow_calls)
+        rerun = Rerun(
+            self._recording,
+            self._other,
+            self._clock,
+            allow_calls=self._allow_calls,
+            broadcasts=self._broadcasts,
+        )
         if self._other is None:
             check_installed(self._recording, rerun.vertex)
         return rerun
