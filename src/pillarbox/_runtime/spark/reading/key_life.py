@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, check_text, shorten
+from pillarbox._runtime.spark.checkpoint.look import look_at
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
 from pillarbox._runtime.spark.facts import JOB_GROUP, is_classic
 from pillarbox._runtime.spark.failures import unwrapped_failures
@@ -96,13 +97,17 @@ def _job_group(spark: SparkSession, description: str) -> Iterator[None]:
 
 
 def _read(spark: SparkSession, checkpoint: str, uid: str, text: str) -> dict[str, Any]:
-    files = CheckpointState(spark, checkpoint)
+    return look_at(spark, checkpoint, None, partial(_look_for, uid, text))
+
+
+def _look_for(uid: str, text: str, files: CheckpointState) -> dict[str, Any]:
     operator, heads = operator_with(files, uid)
     keys = possible_keys(text, (head.key for head in heads.values()))
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys} - {None}
     codes = sorted(code for code, each in heads.items() if each.subtask in subtasks)
-    epochs = list(range(max(operator.first, files.epoch - _EPOCHS + 1), files.epoch + 1))
+    first = files.epoch if files.is_copy else max(operator.first, files.epoch - _EPOCHS + 1)
+    epochs = list(range(first, files.epoch + 1))
     looks = _looks(files, operator, epochs, codes, keys) if codes else []
     found = sorted({row["reading"] for look in looks for row in look["rows"]})
     if len(found) > 1:
