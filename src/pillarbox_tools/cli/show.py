@@ -274,6 +274,29 @@ def _cell(value: Any) -> str:
     return text if len(text) <= _CELL else f"{text[:_CELL]}..."
 
 
+def key(console: Console, found: dict[str, Any]) -> None:
+    """Print the state and timers of a key."""
+    where = "" if found["subtask"] is None else f", subtask {found['subtask']}"
+    console.print(_text(f"{found['key']}{where}, epoch {found['epoch']}", "bold"))
+    for message in found["messages"]:
+        console.print(_text(message), soft_wrap=True)
+    if found["state"]:
+        epochs = [str(epoch) for epoch in found["epochs"][:-1]]
+        rows = [
+            [each["name"], each["value"], "" if each["changed"] is None else str(each["changed"])]
+            for each in found["state"]
+        ]
+        _print(console, ["state", "value", "changed in"], rows, numbers={"changed in"})
+        if epochs:
+            console.print(_text(f"compared with epochs {', '.join(epochs)}"))
+    if found["timers"]:
+        rows = [[each["domain"], time(each["at"]), each["waits"]] for each in found["timers"]]
+        _print(console, ["timer", "at", "waits for"], rows)
+    if found["calls"]:
+        rows = [[each["uid"], each["record"], time(each["asked"])] for each in found["calls"]]
+        _print(console, ["pending call of", "record", "asked"], rows)
+
+
 def findings(console: Console, found: Sequence[Finding], *, every: bool) -> None:
     """Print what the doctor found: what is wrong, and how many rules found nothing or lack facts."""
     for each in found:

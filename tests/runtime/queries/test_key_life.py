@@ -150,7 +150,7 @@ def _row(seen: str, **values: Any) -> dict[str, Any]:
 def test_the_epoch_that_changed_a_state_last() -> None:
     found = told("ann", 5, [2, 3, 4, 5], [_look(each, rows=[_row(value)]) for each, value in zip((2, 3, 4, 5), "1223")])
     assert (found["key"], found["subtask"], found["epochs"]) == ("'ann'", 1, [2, 3, 4, 5])
-    assert found["state"] == [{"name": "seen", "value": "3", "changed": 5}]
+    assert found["state"] == [{"name": "seen", "value": "3", "changed": 5, "values": ["1", "2", "2", "3"]}]
     found = told("ann", 5, [4, 5], [_look(each, rows=[_row("2")]) for each in (4, 5)])
     assert found["state"] == [{"name": "seen", "value": "2", "changed": None}]
 
@@ -171,13 +171,9 @@ def test_what_timers_wait_for() -> None:
     assert waits(None) == waits(MIN_TIMESTAMP) == [none, none, clock]
 
 
-def test_a_key_without_state_and_one_in_columns() -> None:
+def test_a_key_without_state() -> None:
     found = told("ann", 5, [4, 5], [_look(4, rows=[_row("1")]), _look(5)])
     assert found["messages"] == ["epoch 5 has no state and no timers of this key", "it had some in epoch 4"]
-    found = told("ann", 5, [5], [_look(5, by_columns=True)])
-    assert found["messages"] == [
-        "the operator works by columns, so its keys are not shown here: read them with read_state()"
-    ]
     assert told("ann", 5, [5], [])["subtask"] is None
 
 

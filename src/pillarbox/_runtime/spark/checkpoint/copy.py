@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, PillarboxError
-from pillarbox._runtime.spark.facts import file_system, java_session, jvm, path_class
+from pillarbox._runtime.spark.facts import file_system, java_session, jvm, path_array, path_class
 from pillarbox._runtime.spark.files import unless_missing
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class CheckpointCopy:
         self._local = [str(each.getPath()) for each in local] if is_local else None
         self._conf = java_session(spark).sessionState().newHadoopConf()
         self._util = jvm(spark).org.apache.hadoop.fs.FileUtil
-        self._gateway: Any = spark.sparkContext._gateway
+        self._spark = spark
 
     def make(self, limit: int | None = None) -> None:
         """Make the copy.
@@ -168,9 +168,7 @@ class CheckpointCopy:
                 continue
             target = self._path(f"{self.path}/{folder}")
             self._files.mkdirs(target)
-            files = self._gateway.new_array(self._path, len(names))
-            for place, name in enumerate(names):
-                files[place] = self._path(f"{self._checkpoint}/{name}")
+            files = path_array(self._spark, [f"{self._checkpoint}/{name}" for name in names])
             self._util.copy(self._files, files, self._files, target, False, True, self._conf)
 
     def _write(self, name: str, text: str) -> None:
