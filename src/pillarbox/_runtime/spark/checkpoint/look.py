@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from pillarbox._errors import ConfigurationError, PillarboxError
+from pillarbox._errors import ConfigurationError, PillarboxError, ProgramError
 from pillarbox._runtime.spark.checkpoint.copy import copied_checkpoint, removed
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.facts import is_classic
@@ -34,6 +34,8 @@ def look_at(spark: SparkSession, checkpoint: str, epoch: int | None, read: Calla
     files = CheckpointState(spark, checkpoint, epoch)
     try:
         return read(files)
+    except ProgramError:
+        raise  # a mistake of the caller
     except Exception as error:
         failure, said = error, str(error) if isinstance(error, PillarboxError) else None
     last = files.checkpoint.last_committed
@@ -44,6 +46,8 @@ def look_at(spark: SparkSession, checkpoint: str, epoch: int | None, read: Calla
         last = files.checkpoint.last_committed
         try:
             return _read_copy(files, read)
+        except ProgramError:
+            raise
         except ConfigurationError:
             raise failure from None  # there can be no copy
         except Exception as error:

@@ -224,9 +224,10 @@ def record(
         epoch: Spark's number of the micro-batch; None: the micro-batch that failed, or else the last one.
         uid: the uid of the operator whose task to record, or its name; None: the operator that failed.
         subtask: which of its subtasks; of a source, the partition.
-        key: instead of ``subtask``, the subtask that has this key: as text, a number, or JSON for several columns.
-        allow_calls: make the calls of asynchronous operators of earlier levels again; else an epoch with such is
-            refused.
+        key: instead of ``subtask``, the subtask that has this key, as text; JSON for several columns. It is read by the
+            declared type of the keys, or by the keys in state.
+        allow_calls: make the calls of asynchronous operators of earlier levels again; else an epoch with them is
+            refused. Calls that other functions of earlier levels make by themselves are made again in any case.
         limit: how large the input of the task may be, and the state that is copied (bytes each); never is one cut.
         timeout: how long the epoch may take to run again, up to the task (seconds).
         options: as of the writer's ``start``, such as ``checkpointLocation``.
@@ -238,7 +239,7 @@ def record(
         CheckpointMismatchError: the epoch or its state no longer exists.
         ConfigurationError: an earlier level would make calls, a limit or the timeout is exceeded, the folder exists, or
             the session is one of Spark Connect.
-        ProgramError: there is no such task, or none has failed and none is named.
+        ProgramError: there is no such task, no task has failed and none is named, or the key may be several keys.
 
     Example:
         >>> pillarbox.record(writer, "failed")  # doctest: +SKIP
