@@ -134,6 +134,8 @@ def _run(
                 found.error = located(error, facts.name, facts.subtask)
                 if debug and stop is None:
                     look_back(found.error)
+                if any(isinstance(each, ModuleNotFoundError) for each in causes_of(error)):
+                    found.reasons.append("a module is missing here: put its folder on PYTHONPATH")
                 found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
             else:
                 raise

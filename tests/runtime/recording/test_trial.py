@@ -334,3 +334,13 @@ def test_a_module_that_is_missing_is_asked_for(tmp_path, modules, monkeypatch):
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(modules.folder)])
     with pytest.raises(ConfigurationError, match=r"No module named 'bills_of_test'; put the .* on PYTHONPATH"):
         replay(read_recording(task))
+
+
+def test_a_module_that_a_function_imports_later_is_asked_for(tmp_path, modules):
+    (modules.folder / "later_of_test.py").write_text("TIMES = 1\n")
+    task = bills(tmp_path / "recordings", modules.write(1, "__import__('later_of_test')"))
+    modules.forget()
+    (modules.folder / "later_of_test.py").unlink()
+    found = replay(read_recording(task), diff=True)
+    assert found.differs == ["the task did not fail then, and has failed now"]
+    assert "a module is missing here: put its folder on PYTHONPATH" in found.reasons
