@@ -157,7 +157,7 @@ def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, u
     except CheckpointMismatchError:  # no epoch with state of the operator was committed
         subtasks = {subtask_of_key(key, layout["max_parallelism"], operator["parallelism"]) for key in keys}
     if len(subtasks) > 1:
-        raise several_keys(text, uid, keys, "it has no state yet")
+        raise several_keys(text, uid, keys, "it has no state yet", "name the subtask")
     return subtasks.pop()
 
 

@@ -152,7 +152,7 @@ def test_the_epoch_that_changed_a_state_last() -> None:
     assert (found["key"], found["subtask"], found["epochs"]) == ("'ann'", 1, [2, 3, 4, 5])
     assert found["state"] == [{"name": "seen", "value": "3", "changed": 5, "values": ["1", "2", "2", "3"]}]
     found = told("ann", 5, [4, 5], [_look(each, rows=[_row("2")]) for each in (4, 5)])
-    assert found["state"] == [{"name": "seen", "value": "2", "changed": None}]
+    assert found["state"] == [{"name": "seen", "value": "2", "changed": None, "values": ["2", "2"]}]
 
 
 def test_what_timers_wait_for() -> None:

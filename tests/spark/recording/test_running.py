@@ -75,11 +75,14 @@ def test_an_error_that_no_newer_epoch_explains_is_raised(spark: SparkSession, ru
         look_at(spark, running[2], None, read)
 
 
-def test_a_copy_has_what_an_epoch_needs(spark: SparkSession, running: tuple[Any, Inbox, str]) -> None:
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_copy_has_what_an_epoch_needs(spark: SparkSession, running: tuple[Any, Inbox, str], is_local: bool) -> None:
     query, inbox, checkpoint = running
     for _ in range(3):
         put(inbox, query)
     copy = CheckpointCopy(spark, checkpoint, 2, before=True)
+    assert copy._local is not None
+    copy._local = copy._local if is_local else None  # as if it was on a store
     copy.make()
     try:
         folder = Path(copy.path)

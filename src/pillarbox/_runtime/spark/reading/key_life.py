@@ -141,9 +141,10 @@ def _look_for(uid: str, text: Any, files: CheckpointState) -> dict[str, Any]:
             for look in looks:
                 if look["epoch"] == epoch:
                     look["rows"] = rows.get(look["subtask"], [])
-    found = sorted({row["reading"] for look in looks for row in look["rows"]})
-    if len(found) > 1:
-        raise several_keys(str(text), uid, [keys[place] for place in found], "its state has several of them")
+    present = [keys[place] for place in sorted({row["reading"] for look in looks for row in look["rows"]})]
+    if len(present) > 1:
+        why, advice = "its state has several of them", "give key_history() the key itself"
+        raise several_keys(str(text), uid, present, why, advice)
     return told(text if isinstance(text, str) else shorten(text, 200), files.epoch, epochs, looks)
 
 
@@ -197,7 +198,8 @@ def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[st
     chosen = present or alike
     if len(chosen) == 1:
         return keys[chosen[0]]
-    raise several_keys(text, uid, keys, "its state has several of them" if present else "its state has none of them")
+    why = "its state has several of them" if present else "its state has none of them"
+    raise several_keys(text, uid, keys, why, "name the subtask")
 
 
 def _keys_of_log(keys: Sequence[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:

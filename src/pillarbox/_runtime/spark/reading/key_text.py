@@ -102,13 +102,14 @@ def described_keys(keys: Sequence[Any]) -> list[str]:
     ]
 
 
-def several_keys(text: str, uid: str, keys: Sequence[Any], why: str) -> ProgramError:
+def several_keys(text: str, uid: str, keys: Sequence[Any], why: str, advice: str) -> ProgramError:
     """Return the error about a text that may stand for several keys.
 
     Args:
         why: what the state says of them.
+        advice: what to give instead of the text.
     """
     return ProgramError(
         f"the key {shorten(text)} of {uid!r} may be {' or '.join(described_keys(keys))}, and {why}: write text in"
-        f" double quotes ({json.dumps(text)})"
+        f" double quotes ({json.dumps(text)}), or {advice}"
     )
