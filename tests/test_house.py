@@ -115,8 +115,8 @@ PUBLIC = {
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
     "approx_count_distinct_", "avg_", "count_", "dashboard", "export_otel", "first_", "immutable", "last_",
-    "local_session", "max_", "metrics", "min_", "read_state", "record", "rescale", "run", "savepoint", "serve_metrics",
-    "start",
+    "key_history", "local_session", "max_", "metrics", "min_", "read_state", "record", "rescale", "run", "savepoint",
+    "serve_metrics", "start",
     "stop_with_savepoint", "sum_", "write_state",
 }  # fmt: skip
 

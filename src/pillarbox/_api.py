@@ -136,6 +136,7 @@ from pillarbox._reports.metrics import metrics
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._rows import Row
 from pillarbox._runtime.local import LocalJob
+from pillarbox._runtime.spark.reading.key_life import key_history
 from pillarbox._runtime.spark.reading.state_reader import read_state
 from pillarbox._runtime.spark.running.observing import (
     Dashboard,
@@ -321,6 +322,7 @@ __all__ = [
     "fallback",
     "first_",
     "immutable",
+    "key_history",
     "last_",
     "local_session",
     "max_",

@@ -44,7 +44,7 @@ def no_spark(monkeypatch):
 def test_help_teaches():
     text = called("--help").output
     assert all(name in text for name in ("inspect", "state", "rescale", "Exit codes: 0, success; 1,", "Examples:"))
-    for name in ("inspect", "state", "rescale", "savepoint", "stop"):
+    for name in ("inspect", "state", "key", "rescale", "savepoint", "stop"):
         text = called(name, "--help").output
         assert all(option in text for option in ("CHECKPOINT", "--json", "--master", "--conf KEY=VALUE", "--verbose"))
     assert called("--version").output.startswith("pillarbox, version ")
@@ -56,6 +56,7 @@ def test_help_teaches():
         (["rescale", "cp"], "Missing option '--parallelism'"),
         (["rescale", "cp", "--parallelism", "0"], "0 is not in the range x>=1"),
         (["state", "cp"], "Missing argument 'UID'"),
+        (["key", "cp", "count"], "Missing argument 'KEY'"),
         (["inspect", "cp", "--conf", "spark.a"], "'spark.a' is not KEY=VALUE"),
         (["inspect", "cp", "--epoch", "-1"], "-1 is not in the range x>=0"),
         (["inspect", ""], "Invalid value for 'CHECKPOINT': it is empty"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ def recorded(folder: Path) -> Iterator[list[Path]]:
             level=level,
             layout=list(job.program.layout),
             bytes=input_of(place).stat().st_size,
+            hash_seed=os.environ.get("PYTHONHASHSEED"),
             calls=[node.uid for node in vertex.nodes if node.factory.wakes_up],
             **facts,
         )

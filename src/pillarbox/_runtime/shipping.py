@@ -11,10 +11,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark import cloudpickle
-
 from pillarbox._errors import OperatorError, ProgramError, describe
-from pillarbox._operators.frame.captured import Announced, Pickled
+from pillarbox._operators.frame.captured import Announced, Pickled, load
 from pillarbox._runtime.unpicklable import can_be_pickled, culprit_in
 from pillarbox._task.vertex import Vertex
 
@@ -46,7 +44,7 @@ class ShippedVertex:
         """
         try:
             install_main_classes(self.main_classes)
-            vertex: Vertex = cloudpickle.loads(self.payload)
+            vertex: Vertex = load(self.payload)
         except Exception as error:
             raise OperatorError(
                 f"the functions of {self.name!r} cannot be loaded in the worker: {describe(error)}; modules that"
@@ -107,9 +105,9 @@ def main_classes() -> Pickled:
 
 
 def install_main_classes(pickled: bytes) -> None:
-    """Put classes into this process's ``__main__``, where it has no others of these names."""
+    """Put classes into this process's ``__main__``, unless it has others of these names."""
     main = sys.modules["__main__"]
-    for name, value in cloudpickle.loads(pickled).items():
+    for name, value in load(pickled).items():
         if not hasattr(main, name) or getattr(getattr(main, name), _SHIPPED, False):
             setattr(value, _SHIPPED, True)
             setattr(main, name, value)

@@ -15,4 +15,7 @@ def main() -> None:
         if extra is None:
             raise
         sys.exit(f"pillarbox: the command line needs {package}: pip install 'pillarbox[{extra}]'")
-    commands(prog_name="pillarbox")
+    from pillarbox_tools.cli.apart import replay_apart
+
+    # In another program, such as a test, a command has no process to replace.
+    commands(prog_name="pillarbox", obj=replay_apart)

@@ -1,39 +1,37 @@
-"""The commands that bring a failing record home: ``record`` and ``replay``."""
+"""The command ``record``, which brings a task of an epoch home, and the scripts of queries."""
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import runpy
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from pillarbox._errors import PillarboxError
-from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import place, say, show_found, with_spark
+from pillarbox_tools.cli.commands import place, say, with_spark
 
 if TYPE_CHECKING:
-    from pillarbox._runtime.shipping import ShippedVertex
     from pillarbox._runtime.spark.settings.writer import Start
-    from pillarbox_tools.recording.recording import Recording
 
 
-class _CaughtError(Exception):
-    """The program has called start(), which was all that was wanted of it."""
+class _CaughtError(BaseException):
+    """The script has called start(). It is no ``Exception``, which a script that restarts its query catches."""
 
 
-def _run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start], object]) -> None:
+def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start], object]) -> None:
     """Run the script of a query up to ``pillarbox.start(...)``, and call something with what that was to start."""
     from pillarbox._runtime.spark.running.query import instead_of_starting
 
     def caught(start: Start) -> NoReturn:
-        call(start)
-        raise _CaughtError
+        try:
+            call(start)
+        except Exception as error:
+            raise _CaughtError(error) from None
+        raise _CaughtError(None)
 
     before = sys.argv, list(sys.path)
     sys.argv = [str(program), *arguments]
@@ -41,31 +39,18 @@ def _run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start
     try:
         with instead_of_starting(caught):
             runpy.run_path(str(program), run_name="__main__")
-    except _CaughtError:
+    except _CaughtError as caught_error:
+        (raised,) = caught_error.args
+        if isinstance(raised, PillarboxError):
+            raise click.ClickException(str(raised)) from None
+        if raised is not None:
+            raise raised from None
         return
     except PillarboxError as error:
         raise click.ClickException(str(error)) from None
     finally:
         sys.argv, sys.path[:] = before
     raise click.ClickException(f"{program} has ended without pillarbox.start(...)")
-
-
-class _Moment(click.ParamType[int]):
-    """A point in time: epoch milliseconds, or as ISO 8601 writes it."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return epoch milliseconds."""
-        try:
-            return int(value)
-        except ValueError:
-            pass
-        try:
-            found = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
-        except ValueError:
-            self.fail(f"{value!r} is no point in time: give epoch milliseconds, or such as 2026-01-31T12:00:00Z")
-        return round((found if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)).timestamp() * 1000)
 
 
 @click.command()
@@ -81,7 +66,6 @@ class _Moment(click.ParamType[int]):
 @click.option("--subtask", type=click.IntRange(0), help="Which of its subtasks; of a source, the partition.")
 @click.option("--key", help="Instead of --subtask: the subtask that has this key.")
 @click.option("--allow-calls", is_flag=True, help="Make the calls of services of earlier levels again.")
-@click.option("--mask", multiple=True, metavar="FIELD", help="A field whose values get stand-ins; may be repeated.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -108,7 +92,6 @@ def record(
     subtask: int | None,
     key: str | None,
     allow_calls: bool,
-    mask: tuple[str, ...],
     limit: int,
     timeout: float,
     as_json: bool,
@@ -130,7 +113,6 @@ def record(
         "subtask": subtask,
         "key": key,
         "allow_calls": allow_calls,
-        "mask": mask,
         "limit": limit,
     }
     if program is None:
@@ -156,111 +138,4 @@ def _record_by(program: Path, arguments: Sequence[str], checkpoint: str, directo
             )
         make(start.writer, directory, checkpointLocation=start.checkpoint, **task)
 
-    _run_to_start(program, arguments, make_recording)
-
-
-@click.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--at", type=click.IntRange(1), help="Stop before this record of the task's input in the epoch.")
-@click.option("--pdb", "debug", is_flag=True, help="Open Python's debugger at that record, or where it failed.")
-@click.option(
-    "--diff", is_flag=True, help="Compare the state with that of the checkpoint, or the failure with the noted one."
-)
-@click.option("--allow-calls", is_flag=True, help="Make the calls of asynchronous operators.")
-@click.option("--seed", type=int, help="Let random numbers of your code be the same each time.")
-@click.option(
-    "--clock", type=_Moment(), help="What the clock shows all the time: epoch milliseconds, or as ISO 8601 writes it."
-)
-@click.option(
-    "--program",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The script of another version of the query: run both on the input, and show the first difference.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.argument("arguments", nargs=-1)
-def replay(
-    directory: Path,
-    at: int | None,
-    debug: bool,
-    diff: bool,
-    allow_calls: bool,
-    seed: int | None,
-    clock: int | None,
-    program: Path | None,
-    as_json: bool,
-    arguments: tuple[str, ...],
-) -> None:
-    """Run a recorded task again, in this process, without Spark and Java. It runs code from DIRECTORY.
-
-    It runs up to the record that failed, or to the end of the epoch. With --diff, the exit code is 1 if it does
-    something else than what was recorded.
-
-    With --program, the script runs up to pillarbox.start(...), with ARGUMENTS, and with the Spark session that it
-    makes; then both versions of the task run on the same input and state. The exit code is 1 if they differ.
-    """
-    from pillarbox_tools.recording.recording import read_recording
-
-    if program is not None and (at is not None or debug or diff):
-        raise click.UsageError("--program compares two programs: --at, --pdb and --diff are for one")
-    how: dict[str, Any] = {"allow_calls": allow_calls, "seed": seed, "clock": clock}
-    try:
-        recording = read_recording(directory)
-        found, table, same = (
-            _replay(recording, at=at, debug=debug, diff=diff, **how)
-            if program is None
-            else _compare(recording, program, arguments, **how)
-        )
-    except PillarboxError as error:
-        raise click.ClickException(str(error)) from None
-    facts = recording.facts
-    task = {"recording": str(directory), "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
-    show_found({**task, **found}, table, as_json=as_json)
-    if not same:
-        sys.exit(1)
-
-
-# The object to print, its tables, and whether both sides of a comparison are the same.
-_Found = tuple[dict[str, Any], Callable[[Any, dict[str, Any]], None], bool]
-
-
-def _replay(recording: Recording, **how: Any) -> _Found:
-    from pillarbox_tools.replay.replay import replay as run
-
-    found = run(recording, **how)
-    told = {
-        "records": found.records,
-        "sent": found.sent,
-        "stopped": found.stopped,
-        "unanswered": found.unanswered,
-        "failure": None if found.failure is None else asdict(found.failure),
-        "differs": found.differs,
-        "state": None if found.state is None else [asdict(each) for each in found.state],
-        "reasons": found.reasons,
-    }
-    error = None if found.error is None else str(found.error)
-    return told, functools.partial(show.replayed, error=error), found.is_same
-
-
-def _compare(
-    recording: Recording,
-    program: Path,
-    arguments: Sequence[str],
-    *,
-    allow_calls: bool,
-    seed: int | None,
-    clock: int | None,
-) -> _Found:
-    from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
-    from pillarbox_tools.replay.outside import settled
-    from pillarbox_tools.replay.trial import compare_programs
-
-    others: list[ShippedVertex] = []
-
-    def take(start: Start) -> None:
-        other, vertex = vertex_with(programs_of(start.writer), recording.facts.uid)
-        others.append(shipped(other, vertex))
-
-    _run_to_start(program, arguments, take)
-    with settled(seed, clock):
-        found = compare_programs(recording, others[0], clock, allow_calls=allow_calls)
-    return asdict(found), show.compared, found.is_same
+    run_to_start(program, arguments, make_recording)

@@ -274,6 +274,29 @@ def _cell(value: Any) -> str:
     return text if len(text) <= _CELL else f"{text[:_CELL]}..."
 
 
+def key(console: Console, found: dict[str, Any]) -> None:
+    """Print the state and timers of a key."""
+    where = "" if found["subtask"] is None else f", subtask {found['subtask']}"
+    console.print(_text(f"{found['key']}{where}, epoch {found['epoch']}", "bold"))
+    for message in found["messages"]:
+        console.print(_text(message), soft_wrap=True)
+    if found["state"]:
+        epochs = [str(epoch) for epoch in found["epochs"][:-1]]
+        rows = [
+            [each["name"], each["value"], "" if each["changed"] is None else str(each["changed"])]
+            for each in found["state"]
+        ]
+        _print(console, ["state", "value", "changed in"], rows, numbers={"changed in"})
+        if epochs:
+            console.print(_text(f"compared with epochs {', '.join(epochs)}"))
+    if found["timers"]:
+        rows = [[each["domain"], time(each["at"]), each["waits"]] for each in found["timers"]]
+        _print(console, ["timer", "at", "waits for"], rows)
+    if found["calls"]:
+        rows = [[each["uid"], each["record"], time(each["asked"])] for each in found["calls"]]
+        _print(console, ["pending call of", "record", "asked"], rows)
+
+
 def findings(console: Console, found: Sequence[Finding], *, every: bool) -> None:
     """Print what the doctor found: what is wrong, and how many rules found nothing or lack facts."""
     for each in found:
@@ -326,6 +349,7 @@ def replayed(console: Console, found: dict[str, Any], error: str | None) -> None
         console.print(f"{counted(len(found['state']), 'entry').replace('entrys', 'entries')} of state differ")
         for each in found["state"]:
             line = f"  {each['owner']}, {each['state']}: {each['then']} in the checkpoint, {each['now']} in the replay"
+            line += f"; {each['part']}" if each["part"] else ""
             console.print(_text(line, "red"), soft_wrap=True)
     if found["reasons"]:
         console.print("Possible reasons:")
@@ -341,10 +365,13 @@ def compared(console: Console, found: dict[str, Any]) -> None:
         f"{counted(found['records'], 'record')} in; {then} out of the recorded program, {now} out of the other"
     )
     first = found["first"]
+    if found["unanswered"] is not None:
+        console.print(_text(found["unanswered"], "red"), soft_wrap=True)
     if first is None:
         for each in found["only_end"]:
             console.print(_text(each, "red"), soft_wrap=True)
-        console.print("no record shows a difference" if found["only_end"] else "both did the same")
+        same = "both did the same" if found["unanswered"] is None else "both did the same up to the call"
+        console.print("no record shows a difference" if found["only_end"] else same)
         return
     if found["keys"]:
         console.print(f"{counted(found['keys'], 'key')} {'has' if found['keys'] == 1 else 'have'} another state")
@@ -361,6 +388,8 @@ def compared(console: Console, found: dict[str, Any]) -> None:
             console.print(_text(f"output, {program}: {each}", style), soft_wrap=True)
         if step["error"] is not None:
             console.print(_text(f"error, {program}: {step['error']}", style), soft_wrap=True)
+    for each in first["parts"]:
+        console.print(_text(each, "red"), soft_wrap=True)
 
 
 def _print_state(console: Console, title: str, state: dict[str, str], style: str) -> None:

@@ -6,7 +6,7 @@ import pickle
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,29 +22,31 @@ from pillarbox._errors import (
 )
 from pillarbox._reports.failure import Failure, message_of
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.copy import CheckpointCopy, RemovedError, copied_checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.homes.broadcasts import values_of
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped
-from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._runtime.spark.running.observing import LIMIT, TIMEOUT
 from pillarbox._runtime.spark.settings.session_settings import session_settings
 from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
 from pillarbox._time.clock_log import ClockLog
-from pillarbox_tools.recording.copy import copied_checkpoint
-from pillarbox_tools.recording.mask import Hook, masked
 from pillarbox_tools.recording.receiver import Receiver
 from pillarbox_tools.recording.recorded import RecordedTask
 from pillarbox_tools.recording.recording import RecordingFacts, input_of, write_recording
 from pillarbox_tools.recording.sources import check_sources
-from pillarbox_tools.recording.target import Target, doubts_of, find_target
+from pillarbox_tools.recording.target import Target, doubts_of, epoch_to_record, find_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _LOOK_EVERY = 0.1
+# A query that runs may remove an epoch while it is copied; the next try takes a newer one.
+_TRIES = 5
 
 
 def record(
@@ -56,7 +58,6 @@ def record(
     subtask: int | None = None,
     key: str | None = None,
     allow_calls: bool = False,
-    mask: Collection[str] | Hook = (),
     limit: int = LIMIT,
     timeout: float = TIMEOUT,
     **options: Any,
@@ -78,17 +79,41 @@ def record(
     if folder.exists():
         raise ConfigurationError(f"{directory} exists: give a folder that does not")
     checkpoint = start.checkpoint
-    planned = programs_of(writer)
-    target = find_target(spark, checkpoint, planned, epoch, uid, subtask, key)
-    check_sources(spark, writer, checkpoint, target.epoch)
-    _check_calls(planned, target, allow_calls=allow_calls)
-    folder.mkdir(parents=True)
-    try:
-        _record(start, checkpoint, target, folder, mask, limit, timeout)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
+    for tries in range(_TRIES, 0, -1):
+        number = epoch_to_record(spark, checkpoint, epoch, uid)
+        is_committed = _is_committed(spark, checkpoint, number)
+        try:
+            # A query that runs may remove the epoch soon, so the copy comes first.
+            with copied_checkpoint(
+                spark, checkpoint, number, before=True, is_committed=is_committed, limit=limit
+            ) as copy:
+                planned = programs_of(writer)
+                target = find_target(spark, checkpoint, planned, number, uid, subtask, key)
+                check_sources(spark, writer, checkpoint, copy.path, number)
+                _check_calls(planned, target, allow_calls=allow_calls)
+                folder.mkdir(parents=True)
+                _record(start, copy, target, folder, limit, timeout, is_committed=is_committed)
+            break
+        except BaseException as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if not isinstance(error, RemovedError) or epoch is not None or tries == 1:
+                raise
     return directory
+
+
+def _is_committed(spark: SparkSession, checkpoint: str, epoch: int) -> bool:
+    """Return whether an epoch was committed.
+
+    Raises:
+        CheckpointMismatchError: it was never begun, or Spark no longer has it.
+    """
+    notes = Checkpoint(spark, checkpoint)
+    if epoch not in notes.epochs_begun:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint}: the offsets of epoch {epoch} do not exist: the epoch was never begun, or Spark"
+            " no longer keeps it (spark.sql.streaming.minBatchesToRetain)"
+        )
+    return epoch <= notes.last_committed
 
 
 def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_calls: bool) -> None:
@@ -110,21 +135,19 @@ def _check_calls(planned: Sequence[PlannedProgram], target: Target, *, allow_cal
 
 def _record(
     start: Start,
-    checkpoint: str,
+    copy: CheckpointCopy,
     target: Target,
     folder: Path,
-    mask: Collection[str] | Hook,
     limit: int,
     timeout: float,
+    *,
+    is_committed: bool,
 ) -> None:
-    spark = start.spark
-    if target.epoch > 0:
-        _ = CheckpointState(spark, checkpoint, target.epoch - 1).stateful  # or it says that the state no longer exists
+    spark, checkpoint = start.spark, str(start.checkpoint)
     host = spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
-    notes = Checkpoint(spark, checkpoint)
-    # None: it was not committed.
-    files = None if target.epoch > notes.last_committed else CheckpointState(spark, checkpoint, target.epoch)
+    files = CheckpointState(spark, checkpoint, target.epoch, copy.path) if is_committed else None
     clocks = {} if files is None else _clocks(files, target)
+    after = None if files is None or target.vertex.level == 0 else _state_after(files, target)
     receiver = Receiver(host, input_of(folder), limit, clocks)
     task = RecordedTask(
         target.program.id,
@@ -135,9 +158,10 @@ def _record(
         receiver.port,
         receiver.token,
     )
+    epoch_time = Checkpoint(spark, copy.path).offsets([target.epoch])[target.epoch].time
     try:
-        with copied_checkpoint(spark, checkpoint, target.epoch, limit) as copy:
-            _run_again(start, copy, task, receiver, timeout)
+        copy.rewind()
+        _run_again(start, copy.path, task, receiver, timeout)
     finally:
         receiver.close()
     if receiver.error is not None:
@@ -148,7 +172,6 @@ def _record(
             f"subtask {target.subtask} of {of!r} did not run in epoch {target.epoch}: it had no input, and nothing was"
             " due"
         )
-    after = None if files is None or target.vertex.level == 0 else _state_after(files, target)
     facts = RecordingFacts(
         checkpoint=checkpoint,
         epoch=target.epoch,
@@ -158,7 +181,7 @@ def _record(
         subtask=target.subtask,
         level=target.vertex.level,
         layout=receiver.facts["layout"],
-        time=receiver.facts.get("time") or notes.offsets([target.epoch])[target.epoch].time or 0,
+        time=receiver.facts.get("time") or epoch_time or 0,
         clock=_clock(clocks, target),
         is_last=receiver.facts["is_last"],
         is_pickled=receiver.facts.get("is_pickled", False),
@@ -166,11 +189,11 @@ def _record(
         calls=target.vertex.calls,
         doubts=doubts_of(target, receiver.end),
         bytes=receiver.bytes,
+        hash_seed=receiver.facts["hash_seed"],
     )
-    vertex, before = shipped(target.program, target.vertex), receiver.state
-    if callable(mask) or mask:
-        facts, before, after = masked(folder, facts, vertex, mask, before, after)
-    write_recording(folder, facts, pickle.dumps(vertex), before, after)
+    vertex = shipped(target.program, target.vertex)
+    broadcasts = values_of(vertex.broadcasts.broadcasts)
+    write_recording(folder, facts, pickle.dumps(vertex), receiver.state, after, broadcasts)
 
 
 def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, timeout: float) -> None:
@@ -183,7 +206,9 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
     again = Start(
         start.writer, "start", checkpointLocation=copy, queryName=f"pillarbox recording {uuid.uuid4().hex[:8]}"
     )
-    with _once(again), session_settings(start.spark, {REPLACEMENT: task.setting()}):
+    # Without snapshots, Spark's maintenance of state writes nothing into the copy, which is soon removed.
+    settings = {REPLACEMENT: task.setting(), "spark.sql.streaming.stateStore.minDeltasForSnapshot": str(10**9)}
+    with _once(again), session_settings(start.spark, settings):
         query: Any = again.run()
     try:
         while not receiver.is_done(_LOOK_EVERY) and query.isActive:
@@ -241,10 +266,10 @@ def _clock(clocks: dict[tuple[int, int], bytes], target: Target) -> str | None:
 
 
 def _state_after(files: CheckpointState, target: Target) -> dict[int, bytes] | None:
-    """Return the log of the task after the epoch; None: the task has no state."""
-    operator, heads = operator_with(files, target.vertex.uid)
-    codes = [code for code, head in heads.items() if head.subtask == target.subtask]
-    if not codes:
-        return None
-    rows = files.logs(operator).where(f"code = {codes[0]}").collect()
-    return {row["number"]: bytes(row["payload"]) for row in rows}
+    """Return the log of the task after the epoch, or None if the task has no state."""
+    for operator in files.stateful:
+        for code, head in files.heads(operator).items():
+            if (head.operator, head.subtask) == (target.vertex.uid, target.subtask):
+                rows = files.logs(operator).where(f"code = {code}").collect()
+                return {row["number"]: bytes(row["payload"]) for row in rows}
+    return None

@@ -7,6 +7,7 @@ that the driver tells. So the epoch ends without output, and without calls of th
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -129,7 +130,7 @@ class RecordedTask:
         end: Callable[[], dict[str, Any]],
     ) -> None:
         with self._connected() as driver:
-            driver.send((Part.FACTS, facts))
+            driver.send((Part.FACTS, {**facts, "hash_seed": os.environ.get("PYTHONHASHSEED")}))
             for chunk in chunks:
                 driver.send((Part.CHUNK, chunk))
             for portion in portions:

@@ -3,6 +3,8 @@
 - ``recording.json``: what it is of, in plain data;
 - ``program``: the vertex, pickled; ``state``: the chunks of the task's log before the epoch, and ``state-after``: those
   after it, if the epoch was committed;
+- ``broadcasts``: the pickled values of Spark's broadcast variables in the vertex;
+- ``sources.json``: the source of the user's modules, and the versions of the installed packages;
 - ``input``: the portions of the input, one pickle after the other: lists of buffers; of a source, Arrow batches.
 
 To replay a recording runs code from it: take recordings only from people whose programs you would run.
@@ -13,9 +15,10 @@ from __future__ import annotations
 import json
 import pickle
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pillarbox
@@ -23,9 +26,11 @@ from pillarbox._errors import ConfigurationError, advice_on_version, describe
 from pillarbox._graph.layout import Layout
 from pillarbox._reports.failure import Failure
 from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox_tools.recording.modules import Source, sources_here, versions_here
 
 FORMAT = 1
 _FACTS, _PROGRAM, _STATE, _AFTER, _INPUT = "recording.json", "program", "state", "state-after", "input"
+_SOURCES, _BROADCASTS = "sources.json", "broadcasts"
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class RecordingFacts:
         failure: how the task failed; None: it is not known that it did.
         calls: the operators of the vertex that call services.
         doubts: what may not be as it was in the epoch, as messages for people.
-        is_masked: whether values were replaced.
+        hash_seed: the worker's ``PYTHONHASHSEED``, by which sets of text have their order, or None.
         python, pillarbox: the versions that recorded it.
         bytes: the size of the input.
     """
@@ -66,7 +71,7 @@ class RecordingFacts:
     failure: dict[str, Any] | None = None
     calls: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
-    is_masked: bool = False
+    hash_seed: str | None = None
     python: str = ""
     pillarbox: str = ""
     bytes: int = 0
@@ -93,6 +98,7 @@ class Recording:
         shipped: the vertex.
         state: the chunks of the log before the epoch, by number.
         after: the chunks after it; None: the epoch was not committed, or its state no longer existed.
+        broadcasts: the pickled values of Spark's broadcast variables, by number.
     """
 
     folder: Path
@@ -100,6 +106,19 @@ class Recording:
     shipped: ShippedVertex
     state: dict[int, bytes]
     after: dict[int, bytes] | None
+    broadcasts: dict[int, bytes]
+
+    def modules(self) -> tuple[dict[str, Source], dict[str, str]]:
+        """Return the user's modules by name, and the versions of installed packages by name.
+
+        Raises:
+            ConfigurationError: the recording is damaged.
+        """
+        try:
+            found = json.loads((self.folder / _SOURCES).read_text())
+            return {name: Source(*each) for name, each in found["sources"].items()}, found["versions"]
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{self.folder} is damaged: {describe(error)}") from error
 
     def portions(self) -> Iterator[Any]:
         """Yield the portions of the input."""
@@ -107,7 +126,12 @@ class Recording:
 
 
 def write_recording(
-    folder: Path, facts: RecordingFacts, shipped: bytes, state: dict[int, bytes], after: dict[int, bytes] | None
+    folder: Path,
+    facts: RecordingFacts,
+    shipped: bytes,
+    state: dict[int, bytes],
+    after: dict[int, bytes] | None,
+    broadcasts: Mapping[int, bytes] = MappingProxyType({}),
 ) -> None:
     """Write a recording into the folder that has its input.
 
@@ -118,6 +142,9 @@ def write_recording(
     (folder / _STATE).write_bytes(pickle.dumps(state))
     if after is not None:
         (folder / _AFTER).write_bytes(pickle.dumps(after))
+    (folder / _BROADCASTS).write_bytes(pickle.dumps(dict(broadcasts)))
+    modules = {"sources": sources_here(), "versions": versions_here()}
+    (folder / _SOURCES).write_text(json.dumps(modules))
     known = {**asdict(facts), "python": platform.python_version(), "pillarbox": pillarbox.__version__}
     (folder / _FACTS).write_text(json.dumps(known, indent=1))
 
@@ -137,8 +164,8 @@ def portions_of(folder: Path) -> Iterator[Any]:
                 return
 
 
-def read_recording(folder: Path) -> Recording:
-    """Return a recording.
+def read_facts(folder: Path) -> RecordingFacts:
+    """Return the facts of a recording.
 
     Raises:
         ConfigurationError: it is none, or this Python or pillarbox cannot replay it.
@@ -159,6 +186,16 @@ def read_recording(folder: Path) -> Recording:
             f"recording {folder} was made with Python {facts.python}, and this is Python {platform.python_version()}:"
             f" its functions can only be read by Python {'.'.join(minor)}"
         )
+    return facts
+
+
+def read_recording(folder: Path) -> Recording:
+    """Return a recording.
+
+    Raises:
+        ConfigurationError: it is none, it is damaged, or this Python or pillarbox cannot replay it.
+    """
+    facts = read_facts(folder)
     size = input_of(folder).stat().st_size if input_of(folder).exists() else 0
     if size != facts.bytes:
         raise ConfigurationError(f"{folder} is damaged: its input has {size:,} of {facts.bytes:,} bytes")
@@ -166,6 +203,7 @@ def read_recording(folder: Path) -> Recording:
         state = pickle.loads((folder / _STATE).read_bytes())
         after = pickle.loads((folder / _AFTER).read_bytes()) if (folder / _AFTER).exists() else None
         shipped = pickle.loads((folder / _PROGRAM).read_bytes())
+        broadcasts = pickle.loads((folder / _BROADCASTS).read_bytes())
     except (OSError, EOFError, pickle.UnpicklingError) as error:
         raise ConfigurationError(f"{folder} is damaged: {describe(error)}") from error
-    return Recording(folder, facts, shipped, state, after)
+    return Recording(folder, facts, shipped, state, after, broadcasts)

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 _COMPACT = ".compact"
 
 
-def check_sources(spark: SparkSession, writer: Any, checkpoint: str, epoch: int) -> None:
+def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, epoch: int) -> None:
     """Refuse an epoch whose rows cannot be read again.
+
+    Args:
+        copy: a copy of the checkpoint, which has the logs of the sources.
 
     Raises:
         CheckpointMismatchError: a file that it read no longer exists.
@@ -32,7 +35,7 @@ def check_sources(spark: SparkSession, writer: Any, checkpoint: str, epoch: int)
             " them from Kafka or files instead"
         )
     systems: dict[tuple[str, str], Any] = {}
-    for path in _files_of(spark, checkpoint, epoch):
+    for path in _files_of(spark, copy, epoch):
         place = path_class(spark)(java_class(spark, "java.net.URI")(path))
         where = urlsplit(path)[:2]
         if where not in systems:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox._elements import edge_of_channel
-from pillarbox._errors import ProgramError, is_count, shorten
+from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, shorten
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.plan import Plan, PlanVertex
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.look import look_at
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, vertex_with
-from pillarbox._runtime.spark.reading.key_life import keys_of_text
+from pillarbox._runtime.spark.reading.key_life import key_in_state
+from pillarbox._runtime.spark.reading.key_text import possible_keys, several_keys
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._state.keys.key_groups import subtask_of_key
 from pillarbox._task.vertex import sender_of_edge
@@ -74,29 +77,39 @@ class Target(NamedTuple):
         return [each.sender for each in plan.edges if (each.program, each.receiver) == mine and each.sender in sources]
 
 
+def epoch_to_record(spark: SparkSession, checkpoint: str, epoch: int | None, uid: str | None) -> int:
+    """Return the epoch to record; it takes the arguments of ``record``.
+
+    Raises:
+        ProgramError: the epoch is no number.
+    """
+    if epoch is not None:
+        if not is_count(epoch, 0):
+            raise ProgramError(f"record(): an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
+        return epoch
+    failure = _failure(read_history(spark, checkpoint), uid)
+    if failure is not None and failure.epoch is not None:
+        return failure.epoch
+    notes = Checkpoint(spark, checkpoint)
+    return notes.last_committed + notes.is_interrupted
+
+
 def find_target(
     spark: SparkSession,
     checkpoint: str,
     planned: Sequence[PlannedProgram],
-    epoch: int | None,
+    epoch: int,
     uid: str | None,
     subtask: int | None,
     key: str | None,
 ) -> Target:
-    """Return the task to record; it takes the arguments of ``record``.
+    """Return the task of an epoch to record; it takes the arguments of ``record``.
 
     Raises:
         ProgramError: there is no such task.
     """
-    notes = Checkpoint(spark, checkpoint)
     history = read_history(spark, checkpoint)
     failure = _failure(history, uid)
-    if epoch is None:
-        known = None if failure is None else failure.epoch
-        epoch = notes.last_committed + 1 if known is None and notes.is_interrupted else known
-        epoch = notes.last_committed if epoch is None else epoch
-    elif not is_count(epoch, 0):
-        raise ProgramError(f"record(): an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
     of_failure = failure if failure is not None and failure.epoch == epoch else None
     number: int | None = None
     if uid is None and of_failure is not None:
@@ -108,7 +121,7 @@ def find_target(
         )
     program, vertex = vertex_with(planned, uid, number)
     if key is not None:
-        subtask = _subtask_of(spark, checkpoint, vertex.uid, key)
+        subtask = _subtask_of(spark, checkpoint, program, vertex.uid, key)
     elif subtask is None and of_failure is not None and of_failure.uid in [each.uid for each in vertex.operators]:
         subtask = of_failure.subtask
     if subtask is None:
@@ -126,12 +139,35 @@ def _failure(history: list[Snapshot], uid: str | None) -> Failure | None:
     return newest if uid is None or newest.uid == uid else None
 
 
-def _subtask_of(spark: SparkSession, checkpoint: str, uid: str, text: str) -> int:
-    files = CheckpointState(spark, checkpoint)
-    _, heads = operator_with(files, uid)
-    head = next(iter(heads.values()))
-    key = keys_of_text(text)[-1]
-    return subtask_of_key(key, head.max_parallelism, head.parallelism)
+def _subtask_of(spark: SparkSession, checkpoint: str, program: PlannedProgram, uid: str, text: str) -> int:
+    """Return the subtask that has a key.
+
+    Raises:
+        ProgramError: the text may be several keys, of several subtasks.
+    """
+    facts = program.facts
+    assert facts is not None, "the vertex was found in it"
+    layout = facts.description.with_layout(program.layout)
+    operator = next((each for each in layout["operators"] if each["uid"] == uid), None)
+    if operator is None or operator["key"] is None:
+        raise ProgramError(f"record(): {uid!r} has no keys, so say which subtask to record: subtask=...")
+    keys = possible_keys(text, [operator["key"]])
+    try:
+        return look_at(spark, checkpoint, None, partial(_subtask_in_state, uid, text, keys))
+    except CheckpointMismatchError:  # no epoch with state of the operator was committed
+        subtasks = {subtask_of_key(key, layout["max_parallelism"], operator["parallelism"]) for key in keys}
+    if len(subtasks) > 1:
+        raise several_keys(text, uid, keys, "it has no state yet", "name the subtask")
+    return subtasks.pop()
+
+
+def _subtask_in_state(uid: str, text: str, keys: Sequence[Any], files: CheckpointState) -> int:
+    head = next(iter(operator_with(files, uid)[1].values()))
+    subtasks = {subtask_of_key(key, head.max_parallelism, head.parallelism) for key in keys}
+    if len(subtasks) > 1:
+        chosen = key_in_state(files, uid, text, keys)
+        return subtask_of_key(chosen, head.max_parallelism, head.parallelism)
+    return subtasks.pop()
 
 
 def doubts_of(target: Target, end: dict[str, Any]) -> list[str]:

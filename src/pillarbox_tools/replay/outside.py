@@ -52,7 +52,7 @@ def outside_calls() -> Iterator[list[str]]:
             name = f"{module}.{function}()" if is_one else None
         else:
             return
-        if name is not None and len(found) < _NAMED and _is_user_code(caller.f_code.co_filename):
+        if name is not None and len(found) < _NAMED and is_code_of_user(caller.f_code.co_filename):
             found[f"{name} at {caller.f_code.co_filename}:{caller.f_lineno}"] = None
 
     calls: list[str] = []
@@ -65,7 +65,8 @@ def outside_calls() -> Iterator[list[str]]:
         calls += found
 
 
-def _is_user_code(filename: str) -> bool:
+def is_code_of_user(filename: str) -> bool:
+    """Return whether code of a file is neither Python's nor pillarbox's: the user's, or an installed library's."""
     is_python = filename.startswith((_LIBRARY, "<")) and "site-packages" not in filename
     return not is_python and is_user_code(filename)
 

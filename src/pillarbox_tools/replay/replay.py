@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import bdb
-import pdb
-from collections.abc import Iterator
+import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from pillarbox._elements import Records
@@ -17,8 +15,9 @@ from pillarbox._runtime.failures import located
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.stream_task import StreamTask
 from pillarbox._time.clock_log import ClockLog
-from pillarbox._tracebacks import is_user_code
 from pillarbox_tools.recording.recording import Recording
+from pillarbox_tools.replay.calls import refused_calls
+from pillarbox_tools.replay.debugger import Debugger, look_back
 from pillarbox_tools.replay.outside import outside_calls, settled
 from pillarbox_tools.replay.rerun import Rerun
 from pillarbox_tools.replay.states import Difference, compare_logs
@@ -78,7 +77,8 @@ def replay(
         debug: open Python's debugger at that record, or at the record that failed. If it is not known which one did, as
             in a timer or a later operator of the task, the debugger opens where the exception was raised.
         diff: compare the state after it with the state that the checkpoint had, or the failure with the noted one.
-        allow_calls: make the calls of asynchronous operators; else the task stops at the first one.
+        allow_calls: make calls, by asynchronous operators and by functions that open sockets or run programs; else the
+            task stops at the first call.
         seed: of the random numbers that user code draws; None: they are others each time.
         clock: what the clock of the task and of user code shows all the time (epoch ms); None: the task's shows what it
             showed then, and user code sees the time of now.
@@ -114,34 +114,42 @@ def _run(
     """
     found, facts = Replay(), recording.facts
     look: AbstractContextManager[list[str]] = nullcontext([]) if calls is None else outside_calls()
-    with look as seen:
-        rerun = Rerun(recording, clock=clock, allow_calls=allow_calls)
-        if stop is not None:
-            _stop_at(rerun.task, stop, debug=debug)
+    rerun: Rerun | None = None
+    with look as seen, refused_calls(facts.uid) if not allow_calls else nullcontext() as refused:
         try:
+            rerun = Rerun(recording, clock=clock, allow_calls=allow_calls)
+            if stop is not None:
+                _stop_at(rerun.task, stop, debug=debug)
             for buffers in rerun.run():
                 found.sent += sum(len(records) for _, records in rerun.outputs(buffers))
         except BaseException as error:
             unanswered = next((each for each in causes_of(error) if isinstance(each, UnansweredError)), None)
             if unanswered is not None:
                 found.unanswered = str(unanswered)
+            elif refused is not None and refused.first is not None:
+                pass  # whatever user code has made of it
             elif any(isinstance(each, (_StopError, bdb.BdbQuit)) for each in causes_of(error)):
                 found.stopped = True
-            elif isinstance(error, Exception):
+            elif isinstance(error, Exception) and rerun is not None:
                 found.error = located(error, facts.name, facts.subtask)
                 if debug and stop is None:
-                    _look_back(found.error)
+                    look_back(found.error)
+                if any(isinstance(each, ModuleNotFoundError) for each in causes_of(error)):
+                    found.reasons.append("a module is missing here: put its folder on PYTHONPATH")
                 found.failure = Failure.of(found.error, facts.subtask, Attempt(facts.number, facts.epoch, None))
             else:
                 raise
         finally:
-            rerun.task.cancel()
+            if rerun is not None:
+                rerun.task.cancel()
+    if refused is not None and refused.first is not None:
+        found.unanswered = refused.first
     if calls is not None:
         calls += seen
-    found.records = rerun.task.metrics.records_in
+    found.records = 0 if rerun is None else rerun.task.metrics.records_in
     if diff and found.unanswered is not None:
         found.differs.append("it stopped at calls of a service, so nothing can be compared")
-    elif diff and not found.stopped:
+    elif diff and not found.stopped and rerun is not None:
         _compare(recording, found, rerun.store)
     return found
 
@@ -168,39 +176,9 @@ def _wrap(task: StreamTask, place: Any, number: int, *, debug: bool) -> None:
             raise _StopError
         rest = records.slice(offset, len(records))
         task.metrics.run = len(rest)
-        debugger = _Debugger()
-        for function in _user_functions(task):
-            code = function.__code__
-            debugger.set_break(code.co_filename, code.co_firstlineno + 1)
-        debugger.runcall(process, rest)
+        Debugger(task).runcall(process, rest)
 
     place.process_records = stopping
-
-
-class _Debugger(pdb.Pdb):
-    """Stops in the user's code alone: to step out of that is to continue."""
-
-    def user_line(self, frame: FrameType) -> None:
-        if is_user_code(frame.f_code.co_filename):
-            super().user_line(frame)
-        else:
-            self.set_continue()
-
-
-def _look_back(error: BaseException) -> None:
-    """Open the debugger where user code raised the cause of a located error, whose tracebacks have its frames alone."""
-    raised = [each.__traceback__ for each in causes_of(error) if each.__traceback__ is not None]
-    if raised:
-        pdb.post_mortem(raised[-1])
-
-
-def _user_functions(task: StreamTask) -> Iterator[Any]:
-    """Yield the user's functions in a task, which have code that a debugger can stop in."""
-    for operator in task.chain.operators:
-        call = getattr(operator, "call", None)
-        function = getattr(call, "__func__", call)
-        if hasattr(function, "__code__"):
-            yield function
 
 
 def _compare(recording: Recording, found: Replay, store: MemoryChunkStore) -> None:
@@ -212,7 +190,7 @@ def _compare(recording: Recording, found: Replay, store: MemoryChunkStore) -> No
             return
         for name in ("error", "cause", "uid", "key", "record", "number"):
             then, now = getattr(noted, name), getattr(mine, name)
-            if then != now and not (recording.facts.is_masked and name in ("key", "record")):
+            if then != now:
                 found.differs.append(f"{name} was {shorten(then)}, and is {shorten(now)}")
         return
     if found.failure is not None:
@@ -227,6 +205,11 @@ def _reasons(recording: Recording, clock: int | None) -> list[str]:
     """Return what else than calls of user code may make a difference."""
     facts = recording.facts
     found = list(facts.doubts)
+    seed = os.environ.get("PYTHONHASHSEED")
+    if facts.hash_seed in (None, "random"):
+        found.append("the order of a set may differ: the worker had no PYTHONHASHSEED")
+    elif seed != facts.hash_seed:
+        found.append(f"the order of a set may differ: PYTHONHASHSEED was {facts.hash_seed}, and is {seed or 'not set'}")
     if clock is not None:
         found.append("--clock lets the task's clock stand still")
     elif facts.clock is None:

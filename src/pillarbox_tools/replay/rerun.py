@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pillarbox._elements import (
@@ -15,12 +15,13 @@ from pillarbox._elements import (
     pickled_records,
     subtask_of_channel,
 )
-from pillarbox._errors import ConfigurationError
+from pillarbox._errors import ConfigurationError, OperatorError, describe
 from pillarbox._graph.layout import lay_out
 from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._rows import batch_from_bytes
 from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._runtime.spark.homes.broadcasts import use_values
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox._task.source_stream_task import SourceStreamTask
@@ -36,6 +37,7 @@ class Rerun:
 
     Args:
         shipped: the vertex; None: the recorded one.
+        broadcasts: the pickled values of Spark's broadcast variables in the vertex, by number; None: the recorded ones.
         clock: what its clock shows all the time (epoch ms); None: what it showed then.
         allow_calls: whether operators that call services do so; else they stop the task.
 
@@ -55,9 +57,11 @@ class Rerun:
         clock: int | None = None,
         *,
         allow_calls: bool = False,
+        broadcasts: Mapping[int, bytes] | None = None,
     ) -> None:
         facts = recording.facts
         self._recording = recording
+        use_values(recording.broadcasts if broadcasts is None else broadcasts)
         self.vertex: Vertex = _laid_out(recording, shipped or recording.shipped)
         if not allow_calls:
             without_calls(self.vertex)
@@ -114,7 +118,15 @@ class Rerun:
 
 
 def _laid_out(recording: Recording, shipped: ShippedVertex) -> Vertex:
-    vertex = shipped.load()
+    try:
+        vertex = shipped.load()
+    except OperatorError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        raise ConfigurationError(
+            f"the functions of {shipped.name!r} cannot be loaded: {describe(error.__cause__)}; put the folder of the"
+            " module that is missing on PYTHONPATH, or install its package here"
+        ) from error
     lay_out(vertex, recording.facts.program_layout)
     return vertex
 

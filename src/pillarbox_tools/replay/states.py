@@ -3,65 +3,80 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pillarbox._errors import shorten
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
 from pillarbox._state.slots import state_name
-from pillarbox._state.types.opaque import pickled
+from pillarbox._state.types.opaque import Opaque
+from pillarbox_tools.replay.values import MISSING, digest, first_difference, shown, tree_of
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An entry that two states have with different values; None: one of them does not have it.
+    """An entry that two states have with different values.
 
     Attributes:
-        owner: the key, and the namespace where there is one, as text.
+        owner: the key, and its namespace if it has one, as text.
         state: the name of the state, or ``timers``.
-        then: the value in the checkpoint, and ``now``: in the replay.
+        then: the value in the checkpoint, as text, or None.
+        now: the value in the replay, or None.
+        part: the first part that differs: its place within the value, and what it is in both; empty if all differs.
     """
 
     owner: str
     state: str
     then: str | None
     now: str | None
+    part: str = ""
+
+
+class _Entry(NamedTuple):
+    owner: str
+    state: str
+    value: Any
 
 
 def compare_logs(then: MemoryChunkStore, now: MemoryChunkStore, subtask: int) -> list[Difference]:
     """Return the differences between two logs of the same subtask, in the order of their owners."""
     one, other = _entries(then, subtask), _entries(now, subtask)
-    found = [
-        Difference(*place, _shown(one.get(place)), _shown(other.get(place)))
-        for place in one.keys() | other.keys()
-        if not _is_same(one.get(place), other.get(place))
-    ]
+    pairs = ((one.get(place), other.get(place)) for place in one.keys() | other.keys())
+    found = [each for pair in pairs if (each := _difference(*pair)) is not None]
     return sorted(found, key=lambda each: (each.owner, each.state))
 
 
-def _entries(store: MemoryChunkStore, subtask: int) -> dict[tuple[str, str], Any]:
+def _entries(store: MemoryChunkStore, subtask: int) -> dict[bytes, _Entry]:
+    """Return the entries of a log by their keys, namespaces and states."""
     if not store.chunks:
         return {}
-    found: dict[tuple[str, str], Any] = {}
+    found: dict[bytes, _Entry] = {}
     for rows in LogView(store, subtask).rows():
         for place, key in enumerate(rows.keys):
-            owner = repr(key) if rows.namespaces is None else f"{key!r} {rows.namespaces[place]!r}"
+            namespace = None if rows.namespaces is None else rows.namespaces[place]
+            owner = _text(key) if namespace is None else f"{_text(key)} {_text(namespace)}"
             for (name, kind), value in zip(rows.layout, rows.rows[place][1:]):
                 if value is not None:
                     label = f"timers {name}" if kind == "timers" else state_name(name)
-                    found[owner, label] = value
+                    found[digest(tree_of((key, namespace, name, kind == "timers")))] = _Entry(owner, label, value)
     return found
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two values are the same, also if they are of a class that is not at hand."""
-    try:
-        if type(one) is type(other) and bool(one == other):
-            return True
-    except Exception:
-        pass  # such as an array, which compares element by element
-    return pickled(one) == pickled(other)
+def _difference(one: _Entry | None, other: _Entry | None) -> Difference | None:
+    entry = one or other
+    assert entry is not None, "one of the logs has it"
+    then, now = (MISSING if each is None else tree_of(each.value) for each in (one, other))
+    place = first_difference(then, now)
+    if place is None:
+        return None
+    where, mine, another = place
+    part = f"{where} was {shown(mine)}, and is {shown(another)}" if where else ""
+    return Difference(entry.owner, entry.state, _shown(one), _shown(other), part)
 
 
-def _shown(value: Any) -> str | None:
-    return None if value is None else shorten(value, 120)
+def _shown(entry: _Entry | None) -> str | None:
+    return None if entry is None else _text(entry.value, 120)
+
+
+def _text(value: Any, limit: int = 200) -> str:
+    return shown(tree_of(value), limit) if isinstance(value, Opaque) else shorten(value, limit)

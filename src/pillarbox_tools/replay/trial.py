@@ -1,26 +1,33 @@
 """A dry run of other code on a recording: both programs get the same input and state, and are compared.
 
-First both run as they are, which tells whether anything differs at all. If so, both run again with one record at a
-time, up to the first record after which output or state differ.
+First each runs as it is, which shows whether anything differs. If so, each runs again with one record at a time: the
+recorded program notes its output and state after each record in a file, and the other one is compared with that.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
+import pickle
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pillarbox._elements import Buffer, Records, decode, encode
-from pillarbox._errors import describe, shorten, shorten_record
+from pillarbox._errors import causes_of, describe, shorten, shorten_record
 from pillarbox._runtime.failures import located
 from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox_tools.recording.recording import Recording
+from pillarbox_tools.replay.calls import RefusedCallError, refused_calls
 from pillarbox_tools.replay.rerun import Rerun
 from pillarbox_tools.replay.states import compare_logs
+from pillarbox_tools.replay.unanswered import UnansweredError
+from pillarbox_tools.replay.values import MISSING, digest, first_difference, told, tree_of
+from pillarbox_tools.replay.versions import check_installed, recorded_modules
 
 # How much is shown of a value.
 _SHOWN = 300
@@ -48,6 +55,7 @@ class FirstDifference:
         record: it, as text, and ``key``: its key; None: it has none.
         before: the state of its key before it, in the recorded program, by state.
         then: what the recorded program made of it, and ``now``: the other one.
+        parts: the parts of output and state that differ, as messages.
     """
 
     number: int
@@ -56,6 +64,7 @@ class FirstDifference:
     before: dict[str, str]
     then: Step
     now: Step
+    parts: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -68,6 +77,7 @@ class Trial:
         keys: how many keys have another state after the epoch.
         first: the first difference; None: there is none.
         only_end: what differs, although no record shows it: what timers, the end of the epoch, or requests made.
+        unanswered: the call of a service at which a program stopped, as a message; None: it ran to its end.
     """
 
     records: int = 0
@@ -75,164 +85,325 @@ class Trial:
     keys: int = 0
     first: FirstDifference | None = None
     only_end: list[str] = field(default_factory=list)
+    unanswered: str | None = None
 
     @property
     def is_same(self) -> bool:
-        """Whether both did the same."""
-        return self.first is None and not self.only_end
+        """Whether both ran to their ends and did the same."""
+        return self.first is None and not self.only_end and self.unanswered is None
+
+
+class _Output(NamedTuple):
+    """A record that a program sent, with the place of its edge and its timestamp."""
+
+    tree: Any
+    text: str
+
+
+class _Error(NamedTuple):
+    """How a program ended before its input did."""
+
+    tree: Any
+    text: str
 
 
 @dataclass
 class _Whole:
     """A run at full speed."""
 
-    outputs: Counter[str]
-    error: str | None
-    rerun: Rerun
-
-    @property
-    def sent(self) -> int:
-        return self.outputs.total()
+    outputs: Counter[bytes] = field(default_factory=Counter)
+    texts: dict[bytes, str] = field(default_factory=dict)
+    store: MemoryChunkStore = field(default_factory=MemoryChunkStore)
+    records: int = 0
+    error: _Error | None = None
+    unanswered: str | None = None
 
 
 def compare_programs(
-    recording: Recording, other: ShippedVertex, clock: int | None = None, *, allow_calls: bool = False
+    recording: Recording,
+    other: ShippedVertex,
+    clock: int | None = None,
+    *,
+    allow_calls: bool = False,
+    broadcasts: Mapping[int, bytes] = MappingProxyType({}),
 ) -> Trial:
     """Run the recorded program and another one on the recorded input, and compare what they do.
+
+    The recorded program uses the modules that the recording has, and the other one those that are found here.
 
     Args:
         other: the other program's vertex.
         clock: what both clocks show all the time (epoch ms); None: what the task's clock showed then.
-        allow_calls: whether operators that call services do so; else both programs stop at the first call.
+        allow_calls: whether programs make calls; else each stops at its first one.
+        broadcasts: the pickled values of Spark's broadcast variables in the other vertex, by number.
+
+    Raises:
+        ConfigurationError: the recorded program cannot be loaded as it was, or the other one has other inputs.
     """
-    then, now = (
-        _whole(Rerun(recording, shipped, clock, allow_calls=allow_calls), recording) for shipped in (None, other)
-    )
-    found = Trial(records=then.rerun.task.metrics.records_in, sent=(then.sent, now.sent))
+    one = _Side(recording, None, clock, None, allow_calls=allow_calls)
+    another = _Side(recording, other, clock, broadcasts, allow_calls=allow_calls)
+    then, now = one.whole(), another.whole()
+    found = Trial(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
+    found.unanswered = then.unanswered or now.unanswered
     states = []
     if then.error is None and now.error is None and recording.facts.level:
-        states = compare_logs(then.rerun.store, now.rerun.store, recording.facts.subtask)
+        states = compare_logs(then.store, now.store, recording.facts.subtask)
         found.keys = len({each.owner for each in states})
-    if then.outputs == now.outputs and then.error == now.error and not states:
+    if then.outputs == now.outputs and _tree(then.error) == _tree(now.error) and not states:
         return found
-    one, another = (
-        _Stepped(recording, Rerun(recording, each, clock, allow_calls=allow_calls)) for each in (None, other)
-    )
     found.first = _first(one, another)
     if found.first is None:
+        gone, new = then.outputs - now.outputs, now.outputs - then.outputs
         found.only_end = [
             *(f"the state {each.state} of {each.owner} is {each.now}, and was {each.then}" for each in states[:5]),
-            *(f"it does not send {each} any more" for each in list(then.outputs - now.outputs)[:5]),
-            *(f"it sends {each}" for each in list(now.outputs - then.outputs)[:5]),
+            *(f"it no longer sends {then.texts[each]}" for each in list(gone)[:5]),
+            *(f"it sends {now.texts[each]}" for each in list(new)[:5]),
         ]
     return found
 
 
-def _whole(rerun: Rerun, recording: Recording) -> _Whole:
-    outputs: Counter[str] = Counter()
-    error: str | None = None
-    try:
-        for buffers in rerun.run():
-            outputs.update(_texts(rerun.outputs(buffers)))
-    except Exception as raised:
-        error = _told(raised, recording)
-    finally:
-        rerun.task.cancel()
-    return _Whole(outputs, error, rerun)
+def _tree(error: _Error | None) -> Any:
+    return None if error is None else error.tree
 
 
-def _told(error: Exception, recording: Recording) -> str:
-    return describe(located(error, recording.facts.name, recording.facts.subtask)).split("\n", 1)[0]
-
-
-def _texts(outputs: list[tuple[int, Records]]) -> Iterator[str]:
-    for place, records in outputs:
+def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Output]:
+    for place, records in rerun.outputs(buffers):
         stamps = records.timestamps or [None] * len(records)
         for value, stamp in zip(records.values, stamps):
             at = "" if stamp is None else f" at {stamp}"
-            yield f"{shorten_record(value)}{at}{f' by its output {place}' if place else ''}"
+            text = f"{shorten_record(value)}{at}{f' by its output {place}' if place else ''}"
+            yield _Output((place, stamp, tree_of(value)), text)
 
 
-def _first(then: _Stepped, now: _Stepped) -> FirstDifference | None:
-    """Run both programs in turn, a record at a time, up to the first difference."""
-    try:
-        for number, (one, another) in enumerate(zip(then, now)):
-            if one.step != another.step:
-                return FirstDifference(number, one.record, one.key, one.before, one.step, another.step)
-    finally:
-        then.end()
-        now.end()
-    return None
+def _first(then: _Side, now: _Side) -> FirstDifference | None:
+    """Run each program a record at a time, up to the first difference."""
+    found: list[FirstDifference] = []
+    with tempfile.TemporaryFile() as file:
+        then.step(lambda look: pickle.dump(look, file, pickle.HIGHEST_PROTOCOL))
+        file.seek(0)
+        number = 0
+
+        def compare(another: _Look) -> bool:
+            nonlocal number
+            try:
+                one: _Look = pickle.load(file)
+            except EOFError:  # it ended with an error, which the look before had
+                return True
+            if not one.is_same(another):
+                found.append(
+                    FirstDifference(
+                        number, one.record, one.key, one.before, one.step, another.step, one.parts_that_differ(another)
+                    )
+                )
+            number += 1
+            return bool(found)
+
+        now.step(compare)
+    return found[0] if found else None
 
 
 class _Look(NamedTuple):
-    """What became of a record: as :class:`FirstDifference` has it."""
+    """What became of a record: as :class:`FirstDifference` has it.
+
+    Attributes:
+        sent: the trees of the output.
+        states: the names and the trees of the states, by their names and namespaces.
+        error: the tree of the error, or None.
+    """
 
     record: str | None
     key: str | None
     before: dict[str, str]
     step: Step
+    sent: list[Any]
+    states: dict[bytes, tuple[str, Any]]
+    error: Any
+
+    def is_same(self, other: _Look) -> bool:
+        """Return whether two programs have made the same of the record. The order of the output does not matter."""
+        return (
+            self.error == other.error
+            and Counter(map(digest, self.sent)) == Counter(map(digest, other.sent))
+            and self.states.keys() == other.states.keys()
+            and all(digest(tree) == digest(other.states[name][1]) for name, (_, tree) in self.states.items())
+        )
+
+    def parts_that_differ(self, other: _Look) -> list[str]:
+        """Return the parts of output and state that differ, as messages."""
+        found = []
+        mine, others = _without_common(self.sent, other.sent)
+        for number in range(max(len(mine), len(others))):
+            one, another = (each[number][2] if number < len(each) else MISSING for each in (mine, others))
+            found.append(("output", first_difference(one, another) or ("", one, another)))
+        for name in self.states.keys() | other.states.keys():
+            (label, one), (named, another) = (each.states.get(name, ("", MISSING)) for each in (self, other))
+            place = first_difference(one, another)
+            if place is not None:
+                found.append((f"state {label or named}", place))
+        return [told(name, place, "the recorded program", "the other") for name, place in found[:10]]
 
 
-class _EndedError(Exception):
-    """Nobody wants to see more of the program."""
+def _without_common(one: list[Any], other: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return two lists of trees without those that both have."""
+    common = Counter(map(digest, one)) & Counter(map(digest, other))
+
+    def rest(trees: list[Any]) -> list[Any]:
+        left, kept = common.copy(), []
+        for tree in trees:
+            name = digest(tree)
+            if left[name]:
+                left[name] -= 1
+            else:
+                kept.append(tree)
+        return kept
+
+    return rest(one), rest(other)
 
 
-class _Stepped(threading.Thread):
-    """A program that runs in a thread of its own, with one record at a time, and waits while nobody takes a look."""
+class _EnoughError(BaseException):
+    """No further record is needed."""
 
-    def __init__(self, recording: Recording, rerun: Rerun) -> None:
-        super().__init__(name="pillarbox replay", daemon=True)
+
+class _Side:
+    """One of the programs, which runs in the calling thread, as often as it is asked to.
+
+    Args:
+        other: the vertex of the other program; None: it is the recorded one.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        other: ShippedVertex | None,
+        clock: int | None,
+        broadcasts: Mapping[int, bytes] | None,
+        *,
+        allow_calls: bool,
+    ) -> None:
         self._recording = recording
+        self._other = other
+        self._clock = clock
+        self._broadcasts = broadcasts
+        self._allow_calls = allow_calls
+
+    def _modules(self) -> AbstractContextManager[None]:
+        return recorded_modules(self._recording) if self._other is None else nullcontext()
+
+    def _rerun(self) -> Rerun:
+        rerun = Rerun(
+            self._recording,
+            self._other,
+            self._clock,
+            allow_calls=self._allow_calls,
+            broadcasts=self._broadcasts,
+        )
+        if self._other is None:
+            check_installed(self._recording, rerun.vertex)
+        return rerun
+
+    def _run(self, run: Callable[[Rerun], None]) -> tuple[_Error | None, str | None]:
+        """Run the program; return how it failed, and at which call it stopped."""
+        error: BaseException | None = None
+        with nullcontext() if self._allow_calls else refused_calls(self._recording.facts.uid) as refused:
+            rerun = self._rerun()
+            try:
+                run(rerun)
+            except (Exception, RefusedCallError) as raised:
+                error = raised
+            finally:
+                rerun.task.cancel()
+        call = None if refused is None else refused.first
+        if call is None and error is not None:
+            call = next((str(each) for each in causes_of(error) if isinstance(each, UnansweredError)), None)
+        if call is not None:
+            return _Error("call", call), call
+        if error is None:
+            return None, None
+        causes = tuple((type(each).__qualname__, str(each)) for each in causes_of(error))
+        facts = self._recording.facts
+        return _Error(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
+
+    def whole(self) -> _Whole:
+        """Run it at full speed."""
+        whole = _Whole()
+
+        def run(rerun: Rerun) -> None:
+            whole.store = rerun.store
+            try:
+                for buffers in rerun.run():
+                    for output in _outputs(rerun, buffers):
+                        name = digest(output.tree)
+                        whole.outputs[name] += 1
+                        whole.texts.setdefault(name, output.text)
+            finally:
+                whole.records = rerun.task.metrics.records_in
+
+        with self._modules():
+            whole.error, whole.unanswered = self._run(run)
+        return whole
+
+    def step(self, take: Callable[[_Look], object]) -> None:
+        """Run it a record at a time.
+
+        Args:
+            take: gets what happened before the first record, then because of each record, then after the last one. If
+                it returns True, the run ends.
+        """
+        with self._modules():
+            steps: list[_Steps] = []
+
+            def run(rerun: Rerun) -> None:
+                steps.append(_Steps(rerun, take))
+                steps[0].run()
+
+            try:
+                error, _ = self._run(run)
+            except _EnoughError:
+                return
+            if error is not None and steps:
+                with suppress(_EnoughError):
+                    steps[0].look(error)
+
+
+class _Steps:
+    """A run with one record at a time. The task is done with a record when it asks for the next portion of input."""
+
+    def __init__(self, rerun: Rerun, take: Callable[[_Look], object]) -> None:
         self._rerun = rerun
-        # None: there are no more.
-        self._looks: queue.Queue[_Look | None] = queue.Queue(1)
-        self._has_ended = threading.Event()
+        self._take = take
         self._record: str | None = None
         self._key: list[Any] = []
         self._before: dict[str, str] = {}
         self._sent: list[Buffer] = []
-        self.start()
-
-    def __iter__(self) -> Iterator[_Look]:
-        """Return what became of all before the first record, then of each record, then of what came after the last."""
-        return iter(self._looks.get, None)
-
-    def end(self) -> None:
-        """End the program."""
-        self._has_ended.set()
-        while self.is_alive():
-            try:
-                self._looks.get(timeout=0.1)
-            except queue.Empty:
-                pass
 
     def run(self) -> None:
         """Run the epoch."""
-        try:
-            for buffers in self._rerun.run(self._single_records()):
-                self._sent += buffers
-            self._look()
-        except Exception as error:
-            if not self._has_ended.is_set():
-                self._look(_told(error, self._recording))
-        finally:
-            self._rerun.task.cancel()
-            self._looks.put(None)
+        for buffers in self._rerun.run(self._single_records()):
+            self._sent += buffers
+        self.look()
 
-    def _look(self, error: str | None = None) -> None:
-        if self._has_ended.is_set():
-            raise _EndedError
+    def look(self, error: _Error | None = None) -> None:
+        """Hand over what happened since the last look.
+
+        Raises:
+            _EnoughError: no more is needed.
+        """
         sent, self._sent = self._sent, []
-        step = Step(sorted(_texts(self._rerun.outputs(sent))), self._state(), error)
+        outputs = list(_outputs(self._rerun, sent))
+        states = dict(self._states())
+        step = Step(
+            sorted(each.text for each in outputs),
+            {label: shorten(value, _SHOWN) for label, value in states.values()},
+            None if error is None else error.text,
+        )
+        trees = {name: (label, tree_of(value)) for name, (label, value) in states.items()}
         key = shorten(self._key[0], _SHOWN) if self._key else None
-        self._looks.put(_Look(self._record, key, self._before, step))
+        look = _Look(self._record, key, self._before, step, [each.tree for each in outputs], trees, _tree(error))
+        if self._take(look) is True:
+            raise _EnoughError
 
     def _single_records(self) -> Iterator[Any]:
-        """Yield the input with one record in each portion.
-
-        The task is done with a portion when it asks for the next one.
-        """
+        """Yield the input with one record in each portion."""
         numbers: defaultdict[tuple[int, int], int] = defaultdict(int)
         for portion in self._rerun.input():
             if isinstance(portion, Records):
@@ -265,28 +436,27 @@ class _Stepped(threading.Thread):
                 self._key = task.keys_of(channel, one)
             except Exception:
                 pass  # the operator asks for the key as well, and raises the error
-        self._before = self._state()
+        self._before = {label: shorten(value, _SHOWN) for _, (label, value) in self._states()}
 
     def _end_step(self) -> None:
         writer = self._rerun.task.writer
         writer.flush()
         self._sent += writer.take()
-        self._look()
+        self.look()
 
-    def _state(self) -> dict[str, str]:
-        """Return the state of the current record's key, as text."""
+    def _states(self) -> Iterator[tuple[bytes, tuple[str, Any]]]:
+        """Yield the states of the current record's key: a name, the name for people, and the value."""
         task = self._rerun.task
         if not self._key or not isinstance(task, MultipleInputStreamTask):
-            return {}
+            return
         backend, (key,) = task.backend, self._key
-        found: dict[str, str] = {}
         for namespace in (None, *backend.namespaces.namespaces_of(key)):
             of = "" if namespace is None else f" of {shorten(namespace, 60)}"
+            where = tree_of(namespace)
             for name, value in backend.contents(key, namespace).items():
-                found[f"{name}{of}"] = shorten(value, _SHOWN)
+                yield digest(("state", name, where)), (f"{name}{of}", value)
             for name, times in backend.timestamps(key, namespace).items():
-                found[f"timers {name}{of}"] = shorten(times, _SHOWN)
-        return found
+                yield digest(("timers", name, where)), (f"timers {name}{of}", times)
 
 
 def _numbered(buffer: Buffer, payload: bytes, numbers: defaultdict[tuple[int, int], int]) -> Buffer:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from pillarbox import KeyedProcessFunction, ProgramError, ValueStateDescriptor
 from pillarbox._runtime.spark.reading import key_life as module
-from pillarbox._runtime.spark.reading.key_life import key_life, keys_of_text, told
+from pillarbox._runtime.spark.reading.key_life import key_life, told
+from pillarbox._runtime.spark.reading.key_text import keys_of_text, possible_keys
+from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 from pillarbox.testing import ProgramTestHarness, row
 
@@ -146,9 +150,9 @@ def _row(seen: str, **values: Any) -> dict[str, Any]:
 def test_the_epoch_that_changed_a_state_last() -> None:
     found = told("ann", 5, [2, 3, 4, 5], [_look(each, rows=[_row(value)]) for each, value in zip((2, 3, 4, 5), "1223")])
     assert (found["key"], found["subtask"], found["epochs"]) == ("'ann'", 1, [2, 3, 4, 5])
-    assert found["state"] == [{"name": "seen", "value": "3", "changed": 5}]
+    assert found["state"] == [{"name": "seen", "value": "3", "changed": 5, "values": ["1", "2", "2", "3"]}]
     found = told("ann", 5, [4, 5], [_look(each, rows=[_row("2")]) for each in (4, 5)])
-    assert found["state"] == [{"name": "seen", "value": "2", "changed": None}]
+    assert found["state"] == [{"name": "seen", "value": "2", "changed": None, "values": ["2", "2"]}]
 
 
 def test_what_timers_wait_for() -> None:
@@ -167,13 +171,9 @@ def test_what_timers_wait_for() -> None:
     assert waits(None) == waits(MIN_TIMESTAMP) == [none, none, clock]
 
 
-def test_a_key_without_state_and_one_in_columns() -> None:
+def test_a_key_without_state() -> None:
     found = told("ann", 5, [4, 5], [_look(4, rows=[_row("1")]), _look(5)])
     assert found["messages"] == ["epoch 5 has no state and no timers of this key", "it had some in epoch 4"]
-    found = told("ann", 5, [5], [_look(5, by_columns=True)])
-    assert found["messages"] == [
-        "the operator works by columns, so its keys are not shown here: read them with read_state()"
-    ]
     assert told("ann", 5, [5], [])["subtask"] is None
 
 
@@ -198,9 +198,78 @@ def test_one_key_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("text", "more"),
-    [("ann", 0), ("42", 2), ("true", 1), ('["ann", 42]', 1), ("2026-05-01", 2), ("4.5", 2), ("{", 0), ("null", 0)],
+    [("ann", 0), ("42", 1), ("true", 1), ('["ann", 42]', 1), ("2026-05-01", 2), ("4.1", 2), ("{", 0), ("null", 0)],
 )
 def test_a_text_may_stand_for_several_keys(text: str, more: int) -> None:
     found = keys_of_text(text)
     assert found[0] == text
     assert len(found) == 1 + more
+
+
+@pytest.mark.parametrize(
+    ("types", "text", "key"),
+    [
+        (["string"], "10040", "10040"),
+        (["varchar(9)"], "2026-05-01", "2026-05-01"),
+        (["string"], '"c3"', '"c3"'),
+        (["bigint"], "10040", 10040),
+        (["double"], "4", 4.0),
+        (["decimal(10,2)"], "4.10", Decimal("4.10")),
+        (["boolean"], "True", True),
+        (["date"], "2026-05-01", dt.date(2026, 5, 1)),
+        (["timestamp"], "2026-05-01T12:00:00", dt.datetime(2026, 5, 1, 12)),
+        (["string", "bigint"], '["10040", 10040]', ("10040", 10040)),
+        (["string", "decimal(10,2)", "date"], '["a", 4.1, null]', ("a", Decimal("4.1"), None)),
+    ],
+)
+def test_a_text_is_a_key_of_the_declared_type(types: list[str], text: str, key: Any) -> None:
+    (found,) = possible_keys(text, [KeyNote(types=types)])
+    assert (type(found), found) == (type(key), key)
+
+
+@pytest.mark.parametrize(
+    ("types", "text"),
+    [(["bigint"], "c3"), (["date"], "10040"), (["string", "bigint"], "c3"), (["string", "bigint"], '["c3"]')],
+)
+def test_a_text_that_is_no_key_is_refused(types: list[str], text: str) -> None:
+    with pytest.raises(ProgramError, match=f"is no key of the operator, whose keys are {', '.join(types).upper()}"):
+        possible_keys(text, [KeyNote(types=types)])
+
+
+@pytest.mark.parametrize("notes", [[None], [KeyNote(function="f")], [KeyNote(types=["struct<a:int>"])]])
+def test_keys_of_no_known_type_may_be_several(notes: list[KeyNote | None]) -> None:
+    assert possible_keys("42", notes) == ["42", 42]
+
+
+class Heads:
+    """The state of an operator in a checkpoint, without Spark: each subtask has its log."""
+
+    def __init__(self, *records: Any) -> None:
+        with ProgramTestHarness(
+            lambda env, rows: rows.key_by(lambda value: value).process(Count(lambda value: value)).uid("count"),
+            parallelism=2,
+        ) as harness:
+            harness.push("rows", *records)
+            harness.run_epoch()
+            self.stores = [each for each in harness.snapshot().stores.values() if each.get(0) is not None]
+
+    def looks(self, keys: list[Any]) -> list[dict[str, Any]]:
+        return [
+            json.loads(batch.to_pylist()[0]["facts"])
+            for store in self.stores
+            for batch in module._keys_of_log(keys, 0, store)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("records", "chosen"),
+    [(["42", "x"], "42"), ([42, 7], 42), (["x", "y"], "42"), ([1, 2], 42), (["42", 42], None), ([(1, 2)], None)],
+)
+def test_the_state_decides_which_key_a_text_is(records: list[Any], chosen: Any) -> None:
+    keys = keys_of_text("42")
+    looks = Heads(*records).looks(keys)
+    if chosen is None:
+        with pytest.raises(ProgramError, match="of 'count' may be '42' as text or 42 as a whole number, and"):
+            module.chosen_key("42", "count", keys, looks)
+    else:
+        assert module.chosen_key("42", "count", keys, looks) is keys[keys.index(chosen)]

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pillarbox import ConfigurationError, KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
+from pillarbox import ConfigurationError, KeyedProcessFunction, ListStateDescriptor, Row, ValueStateDescriptor
 from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox.testing import ProgramTestHarness
 from pillarbox_tools.recording.recording import read_recording
+from pillarbox_tools.replay.replay import replay
+from pillarbox_tools.replay.states import compare_logs
 from pillarbox_tools.replay.trial import Trial, compare_programs
 from tests.support.recorded import recorded
 
@@ -135,3 +144,203 @@ def test_another_shape_is_refused(task):
         other = next(each for each in harness._job._shipped if each.load().uid == "adds")
     with pytest.raises(ConfigurationError, match="operator 'adds' has 2 inputs in the other program, and 1 in the"):
         compare_programs(read_recording(task), other)
+
+
+class Bills(Adds):
+    """Sends long records, and keeps them."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def process_element(self, payment: Any, ctx: Any) -> Any:
+        bill = Row(card=payment[0], what="goods " * 100, prices={"net": payment[1], "all": payment[1] * self.times})
+        self.total.update([bill])
+        yield bill
+
+
+def test_a_difference_after_long_text_is_found_and_named(tmp_path):
+    with recorded(tmp_path) as found, ProgramTestHarness(program(Bills(1))) as harness:
+        harness.push("payments", ("a", 1))
+        harness.run_epoch()
+    task = next(each for each in found if read_recording(each).facts.level)
+    assert compare(task, Bills(1)).is_same
+    first = compare(task, Bills(1000)).first
+    assert first is not None
+    assert sorted(first.parts) == [
+        "output.prices['all'] is 1 in the recorded program, and 1000 in the other",
+        "state total[0].prices['all'] is 1 in the recorded program, and 1000 in the other",
+    ]
+
+
+@dataclass(frozen=True)
+class SameText:
+    """A key whose text tells nothing."""
+
+    number: int
+
+    def __repr__(self) -> str:
+        return "key"
+
+
+def test_keys_of_one_text_are_several(tmp_path):
+    """The state of the first of them was lost to the last."""
+
+    def epoch(folder: Path, first: int) -> Any:
+        folder.mkdir()
+        with recorded(folder) as found, ProgramTestHarness(program(Adds())) as harness:
+            harness.push("payments", (SameText(1), first), (SameText(2), 2), (SameText(3), 3))
+            harness.run_epoch()
+        recording = read_recording(next(each for each in found if read_recording(each).facts.level))
+        store = MemoryChunkStore()
+        store.chunks = dict(recording.after or {})
+        return store
+
+    one, other = epoch(tmp_path / "one", 1), epoch(tmp_path / "other", 7)
+    assert compare_logs(one, one, 0) == []
+    (difference,) = compare_logs(one, other, 0)
+    assert (difference.owner, difference.state) == ("SameText(.number 1)", "total")
+    assert (difference.then, difference.now) == ("1", "7")
+
+
+class Calls(Adds):
+    """Calls a service for the second amount."""
+
+    def process_element(self, payment: Any, ctx: Any) -> Any:
+        if payment[1] == 2 and "CALLS_OF_TEST" in os.environ:
+            socket.create_connection(("127.0.0.1", 9)).close()
+        yield from super().process_element(payment, ctx)
+
+
+def test_one_of_them_stops_at_a_call(task, monkeypatch):
+    monkeypatch.setenv("CALLS_OF_TEST", "1")
+    first = compare(task, Calls()).first
+    assert first is not None
+    assert (first.number, first.then.error) == (4, None)
+    assert "would connect to 127.0.0.1:9" in str(first.now.error)
+
+
+def test_programs_that_stop_at_a_call_are_not_the_same(tmp_path, monkeypatch):
+    """What they would do after it is unknown."""
+    with recorded(tmp_path) as found, ProgramTestHarness(program(Calls())) as harness:
+        harness.push("payments", ("a", 1), ("b", 2))
+        harness.run_epoch()
+    task = next(each for each in found if read_recording(each).facts.level)
+    assert compare(task, Calls()).is_same
+    monkeypatch.setenv("CALLS_OF_TEST", "1")
+    trial = compare(task, Calls())
+    assert (trial.first, trial.only_end, trial.is_same) == (None, [], False)
+    assert "would connect to 127.0.0.1:9" in str(trial.unanswered)
+
+
+MODULE = """
+from pillarbox import KeyedProcessFunction, ValueStateDescriptor
+from dataclasses import dataclass
+import prices_of_test
+
+
+@dataclass
+class Bill:
+    card: str
+    price: int
+
+
+class Bills(KeyedProcessFunction):
+    def open(self, ctx):
+        self.last = ctx.get_state(ValueStateDescriptor("last"))
+
+    def process_element(self, payment, ctx):
+        bill = Bill(payment[0], payment[1] * prices_of_test.TIMES)
+        self.last.update(bill)
+        {more}
+        yield bill
+"""
+
+
+class Modules:
+    """Modules of a user, which change."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, times: int, more: str = "pass") -> Any:
+        """Write the modules, and return the function that is imported from them."""
+        (self.folder / "bills_of_test.py").write_text(MODULE.format(more=more))
+        (self.folder / "prices_of_test.py").write_text(f"TIMES = {times}\n")
+        self.forget()
+        importlib.invalidate_caches()
+        return importlib.import_module("bills_of_test").Bills()
+
+    def forget(self) -> None:
+        for name in ("bills_of_test", "prices_of_test", "later_of_test"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
+    (tmp_path / "modules").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found = Modules(tmp_path / "modules")
+    yield found
+    found.forget()
+
+
+def bills(folder: Path, function: Any) -> Path:
+    folder.mkdir()
+    with recorded(folder) as found, ProgramTestHarness(program(function)) as harness:
+        harness.push("payments", ("a", 1), ("b", 2))
+        harness.run_epoch()
+        harness.push("payments", ("a", 3))
+        harness.run_epoch()
+    return [each for each in found if read_recording(each).facts.level][-1]
+
+
+def test_each_program_has_its_own_version_of_a_module(tmp_path, modules):
+    task = bills(tmp_path / "recordings", modules.write(1))
+    assert compare(task, modules.write(1)).is_same
+    first = compare(task, modules.write(1000)).first
+    assert first is not None
+    assert sorted(first.parts) == [
+        "output.price is 3 in the recorded program, and 3000 in the other",
+        "state last.price is 3 in the recorded program, and 3000 in the other",
+    ]
+    assert sys.modules["prices_of_test"].TIMES == 1000  # as it was before
+
+
+def test_a_module_that_the_recording_lacks_is_refused(tmp_path, modules):
+    """Both would use the module that is here."""
+    (modules.folder / "later_of_test.py").write_text("TIMES = 1\n")
+    more = "__import__('later_of_test')"
+    task = bills(tmp_path / "recordings", modules.write(1, more))
+    sources = task / "sources.json"
+    sources.write_text(sources.read_text().replace('"later_of_test"', '"another"'))
+    with pytest.raises(ConfigurationError, match="has no source of the module later_of_test, which the recorded"):
+        compare(task, modules.write(1, more))
+
+
+def test_a_module_that_is_imported_later_is_recorded(tmp_path, modules):
+    (modules.folder / "later_of_test.py").write_text("TIMES = 1\n")
+    function = modules.write(1, "\n        if payment[1] > 5:\n            import later_of_test")
+    sources, versions = read_recording(bills(tmp_path / "recordings", function)).modules()
+    assert {"bills_of_test", "prices_of_test", "later_of_test", "tests"} <= sources.keys()
+    assert not {"pillarbox", "json", "pytest", "pyspark"} & sources.keys()
+    assert "pytest" in versions
+
+
+def test_a_module_that_is_missing_is_asked_for(tmp_path, modules, monkeypatch):
+    task = bills(tmp_path / "recordings", modules.write(1))
+    modules.forget()
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(modules.folder)])
+    with pytest.raises(ConfigurationError, match=r"No module named 'bills_of_test'; put the .* on PYTHONPATH"):
+        replay(read_recording(task))
+
+
+def test_a_module_that_a_function_imports_later_is_asked_for(tmp_path, modules):
+    (modules.folder / "later_of_test.py").write_text("TIMES = 1\n")
+    task = bills(tmp_path / "recordings", modules.write(1, "__import__('later_of_test')"))
+    modules.forget()
+    (modules.folder / "later_of_test.py").unlink()
+    found = replay(read_recording(task), diff=True)
+    assert found.differs == ["the task did not fail then, and has failed now"]
+    assert "a module is missing here: put its folder on PYTHONPATH" in found.reasons

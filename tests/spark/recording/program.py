@@ -111,3 +111,13 @@ class Heartbeats(KeyedProcessFunction):
         last, count = self.told.value()
         self.told.update((last, count + 1))
         yield ctx.get_current_key(), ctx.timer_service().current_processing_time()
+
+
+class Rates(KeyedProcessFunction):
+    """Multiplies amounts by a rate of a broadcast variable."""
+
+    def __init__(self, rates: Any) -> None:
+        self.rates = rates
+
+    def process_element(self, payment: Any, ctx: Any) -> Any:
+        yield payment.card, payment.amount * self.rates.value["eur"]

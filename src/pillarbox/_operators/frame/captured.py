@@ -6,8 +6,10 @@ import copyreg
 import dataclasses
 import pickle
 from collections.abc import Callable, Iterable
+from functools import partial
 from io import BytesIO
 from typing import Any, Generic, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from pyspark import cloudpickle
 
@@ -56,6 +58,41 @@ class Pickled:
         self.broadcasts: dict[int, Any] = pickler.broadcasts
 
 
+class _Unpickler(pickle.Unpickler):
+    """Leaves the classes of this process as they are: a pickle of them would give their methods copied globals."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a pickle names."""
+        found = super().find_class(module, name)
+        if module != _PICKLING.__name__:
+            return found
+        if name in ("_make_skeleton_class", "_make_skeleton_enum"):
+            return partial(_make_class, found)
+        return _set_class_state if name == "_class_setstate" else found
+
+
+_PICKLING: Any = cloudpickle.cloudpickle
+# Classes that were made from pickles.
+_made: WeakSet[type] = WeakSet()
+
+
+def _make_class(make: Callable[..., type], *args: Any) -> type:
+    known = set(_PICKLING._DYNAMIC_CLASS_TRACKER_BY_ID)
+    kind = make(*args)
+    if _PICKLING._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(kind) not in known:
+        _made.add(kind)
+    return kind
+
+
+def _set_class_state(kind: type, state: Any) -> Any:
+    return _PICKLING._class_setstate(kind, state) if kind in _made else kind
+
+
+def load(payload: bytes) -> Any:
+    """Return something of the user's from its bytes."""
+    return _Unpickler(BytesIO(payload)).load()
+
+
 class Announced:
     """Broadcast variables of Spark's, to be put where Spark pickles: it sends a worker those that it comes by then.
 
@@ -102,7 +139,7 @@ class Captured(Generic[P, R]):
 
 
 def _copied(payload: bytes) -> Captured[Any, Any]:
-    return _travelled(pickle.loads(payload))
+    return _travelled(load(payload))
 
 
 def _travelled(function: Callable[P, R]) -> Captured[P, R]:

@@ -110,6 +110,15 @@ def path_class(spark: Any) -> Any:
     return java_class(spark, "org.apache.hadoop.fs.Path")
 
 
+def path_array(spark: Any, paths: list[str]) -> Any:
+    """Return an array of Hadoop's paths, in a classic session. If it goes, no epoch of a store can be copied."""
+    kind = path_class(spark)
+    found = spark.sparkContext._gateway.new_array(kind, len(paths))
+    for place, path in enumerate(paths):
+        found[place] = kind(path)
+    return found
+
+
 def file_system(spark: Any, path: Any) -> Any:
     """Return the file system of a path with a classic session's settings. If it goes, no checkpoint can be read."""
     return path.getFileSystem(java_session(spark).sessionState().newHadoopConf())

@@ -85,13 +85,6 @@ class Opaque(metaclass=_Name):
         args: tuple[Any, ...] = self._args[1:] if self._new is __newobj__ else self._args
         return args
 
-    def with_parts(self, change: Callable[[Any], Any]) -> Opaque:
-        """Return an object of the same class that is made with other parts: ``change`` gets what the steps hold."""
-        made: Opaque = object.__new__(type(self))
-        made._start(self._new, change(self._args))
-        made._state, made._items, made._pairs = change(self._state), change(self._items), change(self._pairs)
-        return made
-
     @property
     def parts(self) -> list[Any]:
         """The values that it is made of, in whichever of the ways in which pickles have them."""

@@ -49,9 +49,11 @@ class CheckpointState:
 
     Args:
         epoch: the number of a micro-batch; None: the last one that was committed.
+        copy: a copy that has the state of the epoch alone, or None.
 
     Attributes:
         spark: the session that reads it.
+        is_copy: whether only the state of the epoch can be read.
         checkpoint: its files.
         epoch: the number of the micro-batch.
 
@@ -60,9 +62,11 @@ class CheckpointState:
         ProgramError: the epoch is no whole number.
     """
 
-    def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None) -> None:
+    def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None, copy: str | None = None) -> None:
         self.spark: SparkSession = spark
         self.checkpoint: Checkpoint = Checkpoint(spark, checkpoint)
+        self.is_copy: bool = copy is not None
+        self._place = copy or str(self.checkpoint)
         if epoch is not None and not is_count(epoch, 0):
             raise ProgramError(f"an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
         last = self.checkpoint.last_committed
@@ -97,7 +101,7 @@ class CheckpointState:
         Raises:
             CheckpointMismatchError: the epoch's state no longer exists, or folders of it are gone.
         """
-        read = self.spark.read.format("state-metadata").option("batchId", self.epoch).load(str(self))
+        read = self.spark.read.format("state-metadata").option("batchId", self.epoch).load(self._place)
         found = []
         for row in read.collect():
             variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
@@ -150,7 +154,7 @@ class CheckpointState:
                 .option("operatorId", operator.id)
                 .option("batchId", self.epoch if epoch is None else epoch)
                 .option("stateVarName", _LOG)
-                .load(str(self))
+                .load(self._place)
             )
             if not is_classic(self.spark):
                 # Spark Connect looks at a plan when it runs: this has it done now, and read when it is asked for.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
@@ -75,13 +75,28 @@ def value(number: int) -> bytes:
 
     found = _broadcastRegistry[number]
     known: bytes | None = getattr(found, "_pillarbox_pickled", None)
-    if known is not None:
-        return known
+    return _pickled(found.value) if known is None else known
+
+
+def values_of(broadcasts: Iterable[Any]) -> dict[int, bytes]:
+    """Return the pickled values of a driver's broadcast variables, by number."""
+    return {int(each._jbroadcast.id()): _pickled(each.value) for each in broadcasts}
+
+
+def _pickled(value: Any) -> bytes:
     try:
-        return pickle.dumps(found.value, pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:  # its class is in no module
-        pickled: bytes = cloudpickle.dumps(found.value)  # type: ignore[no-untyped-call]
+        pickled: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
         return pickled
+
+
+def use_values(values: Mapping[int, bytes]) -> None:
+    """Use these broadcast variables, by number, and no others in this process, which is neither worker nor home."""
+    from pyspark.core.broadcast import _broadcastRegistry
+
+    _broadcastRegistry.clear()
+    _broadcastRegistry.update({number: _unread(pickled) for number, pickled in values.items()})
 
 
 def enter(found: dict[int, str | None], value_of: Callable[[int], bytes]) -> None:

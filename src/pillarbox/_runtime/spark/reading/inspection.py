@@ -13,6 +13,7 @@ import pyarrow as pa
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.description import compare
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.look import look_at
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, each_log
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
@@ -42,7 +43,10 @@ def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None =
         CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read.
         ProgramError: ``epoch`` is no number of a micro-batch.
     """
-    files = CheckpointState(spark, checkpoint, epoch)
+    return look_at(spark, checkpoint, epoch, partial(_inspect, top))
+
+
+def _inspect(top: int, files: CheckpointState) -> dict[str, Any]:
     notes = files.checkpoint
     found: dict[str, dict[str, Any]] = {}
     for operator in files.stateful:

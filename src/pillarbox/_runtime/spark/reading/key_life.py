@@ -7,26 +7,28 @@ at a time in a process.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from decimal import Decimal, InvalidOperation
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, check_text, shorten
+from pillarbox._runtime.spark.checkpoint.look import look_at
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
 from pillarbox._runtime.spark.facts import JOB_GROUP, is_classic
 from pillarbox._runtime.spark.failures import unwrapped_failures
+from pillarbox._runtime.spark.reading.key_columns import rows_in_columns
+from pillarbox._runtime.spark.reading.key_text import is_same_key, possible_keys, several_keys
 from pillarbox._runtime.spark.reading.state_columns import as_json
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
+from pillarbox._runtime.spark.settings.places import check_session, place_of
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView, ViewedRows
@@ -47,24 +49,47 @@ _VALUE = 2000
 _reading = threading.Lock()
 
 
-def key_life(spark: SparkSession, checkpoint: str, uid: str, text: str) -> dict[str, Any]:
-    """Return what a checkpoint has of a key, as plain data.
+def key_history(spark: SparkSession, checkpoint: str, uid: str, key: Any) -> dict[str, Any]:
+    """Return the state of one key in the last five epochs that Spark still has, as plain data.
+
+    It reads the checkpoint of a query that is stopped, or running; the program and its classes are not needed. Spark
+    cannot look up a key: the state of the operator's level is read, and the logs of one subtask are unpickled.
 
     Args:
-        text: the key: text, a number, a date, or JSON; a list for keys of several columns.
+        spark: the session that reads the checkpoint.
+        checkpoint: the ``checkpointLocation`` of the query.
+        uid: the operator's, as in ``.uid("count")``.
+        key: the key. Text is read by the declared type of the keys, or by the keys in state: "10040" may be text or a
+            number, "2026-05-01" a date, and '["a", 1]' a key of two columns. Any other value is the key itself.
 
     Returns:
-        ``key``, ``subtask``, ``epoch`` (the last one committed), ``epochs`` (those that were read), ``state`` (name,
-        value as text, the last of these epochs that changed it, or None), ``timers`` (domain, time, what it waits for),
-        ``calls`` (of asynchronous operators in its subtask, carried into the next epoch, whose record has the key in
-        it: uid, record as text, when the service was asked, or None), ``messages`` for people, and ``took_ms``.
+        - ``key``, as text; ``subtask``, the index of the subtask that has it;
+        - ``epoch``, the last epoch that was committed; ``epochs``, those that were read;
+        - ``watermark`` of the subtask (epoch milliseconds), or None;
+        - ``state``: a list of ``name``, ``value`` as text, ``changed``, the last of these epochs that changed it, or
+          None; and ``values``, one for each of these epochs. An operator by columns has the rows of the key;
+        - ``timers``: a list of ``domain``, ``at`` (epoch milliseconds) and ``waits``, what it waits for;
+        - ``calls`` that asynchronous operators in the subtask carry into the next epoch, whose record has the key in
+          it: ``uid``, ``record`` as text, and ``asked``, when the service was asked, or None;
+        - ``messages`` for people, and ``took_ms``.
 
     Raises:
         CheckpointMismatchError: there is no such checkpoint or operator, or it cannot be read.
-        ProgramError: another look is running.
+        ProgramError: the text is no key, or may be several keys; or another thread is reading the state of a key.
+
+    Example:
+        >>> key_history(spark, "/checkpoints/flights", "count", "AA")["state"]  # doctest: +SKIP
+        [{'name': 'seen', 'value': '17', 'changed': 41, 'values': ['15', '15', '16', '17', '17']}]
     """
+    check_session(spark, "key_history()")
+    return key_life(spark, place_of(checkpoint, "key_history(): the checkpoint"), uid, key)
+
+
+def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:
+    """Return what a checkpoint has of a key: see :func:`key_history`."""
     check_text(uid, "the uid")
-    check_text(text, "the key")
+    if isinstance(text, str):
+        check_text(text, "the key")
     if not _reading.acquire(blocking=False):
         raise ProgramError(
             "the state of another key is being read: one is read at a time, so ask again when it is done"
@@ -96,16 +121,31 @@ def _job_group(spark: SparkSession, description: str) -> Iterator[None]:
             context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 
-def _read(spark: SparkSession, checkpoint: str, uid: str, text: str) -> dict[str, Any]:
-    files = CheckpointState(spark, checkpoint)
+def _read(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:
+    return look_at(spark, checkpoint, None, partial(_look_for, uid, text))
+
+
+def _look_for(uid: str, text: Any, files: CheckpointState) -> dict[str, Any]:
     operator, heads = operator_with(files, uid)
-    keys = keys_of_text(text)
+    notes = [head.key for head in heads.values()]
+    keys = possible_keys(text, notes) if isinstance(text, str) else [text]
     head = next(iter(heads.values()))
     subtasks = {_subtask(key, head) for key in keys} - {None}
     codes = sorted(code for code, each in heads.items() if each.subtask in subtasks)
-    epochs = list(range(max(operator.first, files.epoch - _EPOCHS + 1), files.epoch + 1))
+    first = files.epoch if files.is_copy else max(operator.first, files.epoch - _EPOCHS + 1)
+    epochs = list(range(first, files.epoch + 1))
     looks = _looks(files, operator, epochs, codes, keys) if codes else []
-    return told(text, files.epoch, epochs, looks)
+    if any(look["by_columns"] for look in looks):
+        for epoch in epochs:
+            rows = rows_in_columns(files, operator, epoch, {code: heads[code] for code in codes}, keys)
+            for look in looks:
+                if look["epoch"] == epoch:
+                    look["rows"] = rows.get(look["subtask"], [])
+    present = [keys[place] for place in sorted({row["reading"] for look in looks for row in look["rows"]})]
+    if len(present) > 1:
+        why, advice = "its state has several of them", "give key_history() the key itself"
+        raise several_keys(str(text), uid, present, why, advice)
+    return told(text if isinstance(text, str) else shorten(text, 200), files.epoch, epochs, looks)
 
 
 def _subtask(key: Any, head: LogHead) -> int | None:
@@ -129,52 +169,74 @@ def _looks(
     return [json.loads(row.facts) for row in rows]
 
 
-def keys_of_text(text: str) -> list[Any]:
-    """Return the keys that a text may stand for: itself, and what it is as JSON, as a date or as a decimal."""
-    found: list[Any] = [text]
-    readings: list[Callable[[str], Any]] = [
-        lambda given: _as_key(json.loads(given)),
-        dt.date.fromisoformat,
-        dt.datetime.fromisoformat,
-        Decimal,
-    ]
-    for reading in readings:
-        try:
-            value = reading(text)
-        except (ValueError, InvalidOperation):
-            continue
-        if value is not None and not any(type(value) is type(each) and value == each for each in found):
-            found.append(value)
-    return found
+def key_in_state(files: CheckpointState, uid: str, text: str, keys: Sequence[Any]) -> Any:
+    """Return the one of some keys that the state of an operator has, as :func:`chosen_key` does.
+
+    Raises:
+        CheckpointMismatchError: the state cannot be read.
+        ProgramError: the state does not decide it.
+    """
+    operator, heads = operator_with(files, uid)
+    head = next(iter(heads.values()))
+    subtasks = {_subtask(key, head) for key in keys}
+    codes = sorted(code for code, each in heads.items() if each.subtask in subtasks)
+    logs = files.logs(operator).where(f"code IN ({', '.join(map(str, codes))})")
+    with unwrapped_failures():
+        rows = map_in_arrow(logs, "key_life", partial(each_log, partial(_keys_of_log, keys)), "facts STRING").collect()
+    return chosen_key(text, uid, keys, [json.loads(row.facts) for row in rows])
 
 
-def _as_key(value: Any) -> Any:
-    return tuple(map(_as_key, value)) if isinstance(value, list) else value
+def chosen_key(text: str, uid: str, keys: Sequence[Any], looks: Sequence[dict[str, Any]]) -> Any:
+    """Return the one of some keys that the state has; else the one of the same type as all keys in it.
+
+    Raises:
+        ProgramError: it has several of them, or none and keys of several types.
+    """
+    present = sorted({place for look in looks for place in look["present"]})
+    types = {name for look in looks for name in look["types"]}
+    alike = [place for place, key in enumerate(keys) if type(key).__name__ in types]
+    chosen = present or alike
+    if len(chosen) == 1:
+        return keys[chosen[0]]
+    why = "its state has several of them" if present else "its state has none of them"
+    raise several_keys(text, uid, keys, why, "name the subtask")
+
+
+def _keys_of_log(keys: Sequence[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+    """Return which of some keys a log has, and the types of its keys, as a line of JSON."""
+    present: set[int] = set()
+    types: set[str] = set()
+    for rows in LogView(store, code).rows():
+        types.update(type(key).__name__ for key in rows.keys)
+        present.update(place for place, key in enumerate(keys) if any(is_same_key(key, each) for each in rows.keys))
+    facts = {"present": sorted(present), "types": sorted(types)}
+    yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
 
 def _of_log(epoch: int, keys: list[Any], code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
     """Return what a log has of some keys, as a line of JSON."""
     view = LogView(store, code)
-    task = view.task_state()
+    task, by_columns = view.task_state(), parts_slot_of(view.head) is not None
     gate = task.get("gate") or {}
     facts = {
         "epoch": epoch,
         "subtask": view.head.subtask,
         "watermark": (gate.get("valve") or {}).get("watermark"),
-        "by_columns": parts_slot_of(view.head) is not None,
-        "rows": [each for rows in view.rows() for each in _rows_of(rows, keys)],
+        "by_columns": by_columns,
+        "rows": [] if by_columns else [each for rows in view.rows() for each in _rows_of(rows, keys)],
         **_calls_of(task.get("operators") or {}, keys),
     }
     yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
 
 def _rows_of(rows: ViewedRows, keys: list[Any]) -> Iterator[dict[str, Any]]:
-    places = [place for place, key in enumerate(rows.keys) if any(_is_same(key, other) for other in keys)]
+    places = [place for place, key in enumerate(rows.keys) if any(is_same_key(key, other) for other in keys)]
     for place in places:
         row = rows.rows[place]
         timers = encode_timers(rows.layout, [row], by_slot=True).to_pylist()[0] or ()
         yield {
             "key": shorten(rows.keys[place], 200),
+            "reading": next(number for number, key in enumerate(keys) if is_same_key(rows.keys[place], key)),
             "namespace": None if rows.namespaces is None else _shown(rows.namespaces[place]),
             "states": {
                 state_name(name): _shown(value)
@@ -202,7 +264,7 @@ def _calls_of(operators: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
 
 def _has(record: Any, key: Any) -> bool:
     """Return whether a record is a key, or has all of its columns among its own."""
-    if _is_same(record, key):
+    if is_same_key(record, key):
         return True
     if isinstance(record, dict):
         fields = list(record.values())
@@ -213,17 +275,7 @@ def _has(record: Any, key: Any) -> bool:
     else:
         return False
     wanted = key if isinstance(key, tuple) and key else (key,)
-    return all(any(_is_same(field, each) for field in fields) for each in wanted)
-
-
-def _is_same(key: Any, other: Any) -> bool:
-    # (True equals 1, and they are two keys.)
-    if isinstance(key, bool) != isinstance(other, bool):
-        return False
-    try:
-        return bool(key == other)
-    except Exception:  # such as an array
-        return False
+    return all(any(is_same_key(field, each) for field in fields) for each in wanted)
 
 
 def _shown(value: Any) -> str:
@@ -251,9 +303,7 @@ def told(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str,
         for looks in (by_epoch[number] for number in epochs)
     ]
     messages = []
-    if any(look["by_columns"] for look in now):
-        messages.append("the operator works by columns, so its keys are not shown here: read them with read_state()")
-    elif not rows:
+    if not rows:
         messages.append(f"epoch {epoch} has no state and no timers of this key")
         last = next((number for number in reversed(epochs) if any(look["rows"] for look in by_epoch[number])), None)
         if last is not None:
@@ -272,6 +322,7 @@ def told(text: str, epoch: int, epochs: Sequence[int], looks: Sequence[dict[str,
                 "name": name if namespace is None else f"{name} of {namespace}",
                 "value": value,
                 "changed": _changed(epochs, [each.get((namespace, name)) for each in before]),
+                "values": [each.get((namespace, name)) for each in before],
             }
             for (namespace, name), value in sorted(states.items(), key=str)
         ],

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, check_text, shorten
 from pillarbox._rows import in_larger_batches
+from pillarbox._runtime.spark.checkpoint.look import look_at, may_run
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
 from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.reading.state_columns import StateEncoder, key_type, state_columns
@@ -34,9 +35,10 @@ _TAKEN = ("key", "namespace", "timers", "subtask")
 def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None = None) -> DataFrame:
     """Return the state of an operator as a DataFrame: a row for each key, and for each of its windows.
 
-    It reads the checkpoint of a query that is stopped, or running; the program and its classes are not needed. It is
-    checked as when a task restores it: what is missing or damaged is an error. Nothing that the checkpoint names is
-    imported or called. The columns:
+    It reads the checkpoint of a query that is stopped, or running; the program and its classes are not needed. The
+    state of a query that has begun an epoch in the last minute is read at once, and Spark holds it while the DataFrame
+    is used; otherwise the state is read when the DataFrame is used. It is checked as when a task restores it: what is
+    missing or damaged is an error. Nothing that the checkpoint names is imported or called. The columns:
 
     - ``key``: of the type of the key, where that is known: of the columns of a DataFrame, or a ``key_type``;
     - ``namespace``: null, or whose state of the key it is: ``[start, end]`` of a window (epoch milliseconds);
@@ -67,22 +69,28 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
         >>> state = read_state(spark, "/checkpoints/flights", "count")  # doctest: +SKIP
         >>> state.where("seen::long > 1000").select("key", "seen").show()  # doctest: +SKIP
     """
-    from pyspark.sql.types import DataType
-
     check_session(spark, "read_state()")
     checkpoint = place_of(checkpoint, "read_state(): the checkpoint")
     check_text(uid, "read_state(): the uid")
     if is_savepoint(spark, checkpoint):
         return _of_savepoint(spark, checkpoint, uid, epoch)
-    files = CheckpointState(spark, checkpoint, epoch)
+    return look_at(spark, checkpoint, epoch, partial(_of_checkpoint, uid))
+
+
+def _of_checkpoint(uid: str, files: CheckpointState) -> DataFrame:
+    from pyspark.sql.types import DataType
+
     operator, heads = operator_with(files, uid)
     every = list(heads.values())
     codes = ", ".join(map(str, sorted(heads)))
     logs = files.logs(operator).where(f"code IN ({codes})")
+    if files.is_copy or may_run(files):
+        # When the DataFrame is used, the state of the epoch may no longer exist.
+        logs = logs.localCheckpoint(eager=True)
     if any(parts_slot_of(head) is not None for head in every):
         return table_of_logs(logs, every)[1]
     states = state_columns(every, _TAKEN)
-    encoder = StateEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(spark))
+    encoder = StateEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(files.spark))
     return _mapped(logs, partial(each_log, partial(_rows, encoder)), encoder)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_port, checked_token
 from pillarbox._runtime.spark.tools import needed_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from opentelemetry.metrics import MeterProvider
     from prometheus_client.metrics_core import Metric
     from pyspark.sql.streaming.query import StreamingQuery
@@ -210,7 +208,6 @@ def record(
     subtask: int | None = None,
     key: str | None = None,
     allow_calls: bool = False,
-    mask: Collection[str] | Callable[[str, Any], Any] = (),
     limit: int = LIMIT,
     timeout: float = TIMEOUT,
     **options: Any,
@@ -222,7 +219,7 @@ def record(
 
     The sources are read again between the offsets of the epoch, and earlier levels run again from the state that they
     had before it, on a copy of the checkpoint: nothing is written to the sink or to the checkpoint. The recording holds
-    the records of the task: protect it as the data, or mask fields. It takes a classic session.
+    records and state of the task, so it is as private as the checkpoint. It takes a classic session.
 
     Args:
         writer: the writer that :func:`pillarbox.start` takes: the checkpoint holds no program.
@@ -230,12 +227,10 @@ def record(
         epoch: Spark's number of the micro-batch; None: the micro-batch that failed, or else the last one.
         uid: the uid of the operator whose task to record, or its name; None: the operator that failed.
         subtask: which of its subtasks; of a source, the partition.
-        key: instead of ``subtask``, the subtask that has this key: as text, a number, or JSON for several columns.
-        allow_calls: make the calls of asynchronous operators of earlier levels again; else an epoch with such is
-            refused.
-        mask: names of fields whose values get stand-ins, the same in records and in state: text, numbers and bytes.
-            The stand-in of a key stays in the key group. The name of a state stands for its values, and the name of a
-            map state for its keys. Or a function, which gets a name and a value, and returns the value to have instead.
+        key: instead of ``subtask``, the subtask that has this key, as text; JSON for several columns. It is read by the
+            declared type of the keys, or by the keys in state.
+        allow_calls: make the calls of asynchronous operators of earlier levels again; else an epoch with them is
+            refused. Calls that other functions of earlier levels make by themselves are made again in any case.
         limit: how large the input of the task may be, and the state that is copied (bytes each); never is one cut.
         timeout: how long the epoch may take to run again, up to the task (seconds).
         options: as of the writer's ``start``, such as ``checkpointLocation``.
@@ -245,9 +240,9 @@ def record(
 
     Raises:
         CheckpointMismatchError: the epoch or its state no longer exists.
-        ConfigurationError: an earlier level would make calls, a limit or the timeout is exceeded, a value cannot be
-            masked, the folder exists, or the session is one of Spark Connect.
-        ProgramError: there is no such task, or none has failed and none is named.
+        ConfigurationError: an earlier level would make calls, a limit or the timeout is exceeded, the folder exists, or
+            the session is one of Spark Connect.
+        ProgramError: there is no such task, no task has failed and none is named, or the key may be several keys.
 
     Example:
         >>> pillarbox.record(writer, "failed")  # doctest: +SKIP
@@ -261,7 +256,6 @@ def record(
         subtask=subtask,
         key=key,
         allow_calls=allow_calls,
-        mask=mask,
         limit=limit,
         timeout=timeout,
         **options,

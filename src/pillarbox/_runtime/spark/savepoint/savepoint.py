@@ -7,7 +7,6 @@ manifest comes last, and without it there is no savepoint.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,8 @@ import pillarbox
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.checkpoint.copy import removed
+from pillarbox._runtime.spark.checkpoint.look import look_at
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.files import is_savepoint, reader, text_of, unless_missing
@@ -71,8 +72,8 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
         epoch: the number of a micro-batch whose state Spark still has; None: the last one that was committed.
 
     Raises:
-        CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read, or was cleaned away
-            meanwhile; or there is something in the directory.
+        CheckpointMismatchError: there is no such checkpoint or epoch, it cannot be read, or Spark removes it; or there
+            is something in the directory.
         ProgramError: ``epoch`` is no number of a micro-batch.
 
     Example:
@@ -81,24 +82,28 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
     check_session(spark, "savepoint()")
     checkpoint = place_of(checkpoint, "savepoint(): the checkpoint")
     directory = place_of(directory, "savepoint(): the place of the savepoint")
-    files = CheckpointState(spark, checkpoint, epoch)
-    stateful = files.stateful
+    look_at(spark, checkpoint, epoch, partial(_write, directory))
+
+
+def _write(directory: str, files: CheckpointState) -> None:
+    spark, stateful = files.spark, files.stateful
     if not stateful and files.checkpoint.binding() is None:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint} has no state of pillarbox: does it belong to another query of Spark's?"
+            f"checkpoint {files} has no state of pillarbox: does it belong to another query of Spark's?"
         )
     check_new(spark, directory)
+    # Before the tables: Spark removes the offsets, too.
+    programs, sources = files.checkpoint.programs_at(files.epoch), _sources(files)
     with unwrapped_failures():
         begin(spark, directory)
-        with _still_there(files):
-            operators, tasks = _write_tables(files, stateful, directory)
+        operators, tasks = _write_tables(files, stateful, directory)
         write_tasks(spark, tasks, directory)
         manifest = Manifest(
             pillarbox=pillarbox.__version__,
             epoch=files.epoch,
-            programs=files.checkpoint.programs_at(files.epoch),
+            programs=programs,
             operators=tuple(operators),
-            sources=_sources(files),
+            sources=sources,
             files={},
             checkpoint=str(files),
             drained=is_drained(tasks),
@@ -235,28 +240,14 @@ def _write_text(spark: SparkSession, text: str, folder: str) -> None:
     frame.coalesce(1).write.mode("overwrite").option("compression", "none").text(folder)
 
 
-@contextmanager
-def _still_there(files: CheckpointState) -> Iterator[None]:
-    """Say so if the epoch was cleaned away while it was read: the query continues meanwhile."""
-    try:
-        yield
-    except Exception as error:
-        try:
-            CheckpointState(files.spark, str(files), files.epoch).stateful  # noqa: B018
-        except CheckpointMismatchError as cause:
-            raise CheckpointMismatchError(
-                f"checkpoint {files}: epoch {files.epoch} was cleaned away while the savepoint was written: call it"
-                " again for the last epoch, or let Spark keep more (spark.sql.streaming.minBatchesToRetain)"
-            ) from cause
-        raise error
-
-
 # -- sources --
 
 
 def _sources(files: CheckpointState) -> Sources:
     """Return how far the sources had been read as of the epoch."""
     entry = files.checkpoint.offsets([files.epoch])[files.epoch]
+    if not entry.lines:
+        raise removed(str(files), files.epoch)
     last = max(entry.files.values(), default=None)
     if last is None:
         return Sources(entry.lines)

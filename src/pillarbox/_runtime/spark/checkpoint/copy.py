@@ -1,0 +1,246 @@
+"""A copy of what one epoch needs of a checkpoint, made in a moment: the query of the checkpoint may run on.
+
+Spark removes the files of old epochs while a query runs. So a look that takes longer than an epoch reads a copy. It has
+the offsets and commits of the epoch, the notes of the programs, the sources' own logs, and of the state the newest
+snapshot before the epoch and the changes since. It has a query id of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import CheckpointMismatchError, ConfigurationError, PillarboxError
+from pillarbox._runtime.spark.facts import file_system, java_session, jvm, path_array, path_class
+from pillarbox._runtime.spark.files import unless_missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Files of the state store begin with their version; some are complete, and others have the changes since the version
+# before.
+_VERSION = re.compile(r"(\d+)(?:_[\w-]+)?\.(zip|snapshot|changelog|delta)$")
+_SNAPSHOTS = ("zip", "snapshot")
+_GONE = re.compile(r"does not exist|No such file|FileNotFound")
+_LOGS = ("offsets", "commits")
+_REMOVALS = 5
+
+
+class RemovedError(CheckpointMismatchError):
+    """Spark has removed files of an epoch, or is about to."""
+
+
+class CheckpointCopy:
+    """A copy of a checkpoint, in a folder next to it.
+
+    Args:
+        spark: a classic session.
+        epoch: the epoch whose end the copy has.
+        before: also have the state at the beginning of the epoch.
+        is_committed: whether there is state at its end.
+
+    Attributes:
+        path: where it is.
+    """
+
+    def __init__(
+        self, spark: SparkSession, checkpoint: str, epoch: int, *, before: bool = False, is_committed: bool = True
+    ) -> None:
+        self._checkpoint = checkpoint.rstrip("/")
+        self._epoch = epoch
+        # Epoch n begins with version n of the state, and writes version n + 1.
+        self._is_committed = is_committed
+        self._first, self._last = epoch if before else epoch + 1, epoch + 1 if is_committed else epoch
+        self.path: str = f"{self._checkpoint}-copy-{uuid.uuid4().hex[:8]}"
+        self._path = path_class(spark)
+        self._files = file_system(spark, self._path(checkpoint))
+        local = [self._files.makeQualified(self._path(each)).toUri() for each in (self._checkpoint, self.path)]
+        # The files of this machine are linked, at once; each call of Java takes as long as to copy a small file.
+        is_local = str(local[0].getScheme()) == "file" and os.path.isdir(str(local[0].getPath()))
+        self._local = [str(each.getPath()) for each in local] if is_local else None
+        self._conf = java_session(spark).sessionState().newHadoopConf()
+        self._util = jvm(spark).org.apache.hadoop.fs.FileUtil
+        self._spark = spark
+
+    def make(self, limit: int | None = None) -> None:
+        """Make the copy.
+
+        Args:
+            limit: how large the state files may be together (bytes).
+
+        Raises:
+            ConfigurationError: the state is larger than the limit, or nothing can be written next to the checkpoint.
+            RemovedError: Spark has removed files of the epoch.
+        """
+        try:
+            # These are removed first.
+            self._copy_logs()
+            state = self._state()
+            size = sum(state.values())
+            if limit is not None and size > limit:
+                raise ConfigurationError(
+                    f"checkpoint {self._checkpoint}: its state files have {size:,} bytes, and a recording copies at"
+                    f" most {limit:,}: raise the limit, as in record(..., limit={size}) or 'pillarbox record --limit"
+                    f" {size}'"
+                )
+            self._copy(state)
+            self._copy(self._listed("sources"))
+            self._copy(self._listed("pillarbox", recursive=False))
+            self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
+        except PillarboxError:
+            raise
+        except Exception as error:
+            text = str(getattr(error, "java_exception", error))
+            if _GONE.search(text):
+                raise removed(self._checkpoint, self._epoch) from None
+            raise ConfigurationError(
+                f"checkpoint {self._checkpoint}: it cannot be copied to {self.path}: {text.splitlines()[0]}"
+            ) from None
+
+    def _copy_logs(self) -> None:
+        last = self._epoch if self._is_committed else self._epoch - 1
+        needed = [f"offsets/{number}" for number in (self._epoch - 1, self._epoch) if number >= 0]
+        needed += [f"commits/{number}" for number in (self._epoch - 1, self._epoch) if 0 <= number <= last]
+        self._copy(needed)
+
+    def _state(self) -> dict[str, int]:
+        """Return the state files that the versions need, with their sizes.
+
+        Raises:
+            RemovedError: some of them do not exist.
+        """
+        stores: defaultdict[str, list[tuple[int, bool, str]]] = defaultdict(list)
+        listed = self._listed("state")
+        for path in listed:
+            folder, _, name = path.rpartition("/")
+            found = _VERSION.match(name)
+            if found is not None:
+                stores[folder].append((int(found[1]), found[2] in _SNAPSHOTS, path))
+        unneeded: set[str] = set()
+        for files in stores.values():
+            snapshots = [version for version, is_snapshot, _ in files if is_snapshot]
+            begin = max((each for each in snapshots if each <= self._first), default=0)
+            known = {version for version, *_ in files}
+            if not known.issuperset(range(begin + 1, self._last + 1)):
+                raise removed(self._checkpoint, self._epoch)
+            unneeded.update(path for version, _, path in files if not begin <= version <= self._last)
+        return {path: size for path, size in listed.items() if path not in unneeded}
+
+    def _listed(self, folder: str, *, recursive: bool = True) -> dict[str, int]:
+        """Return the files in a folder, by their paths in the checkpoint, with their sizes."""
+        found: dict[str, int] = {}
+        pending = [folder]
+        while pending:
+            place = pending.pop()
+            if self._local is not None:
+                folders, files = _local_files(f"{self._local[0]}/{place}")
+                found.update({f"{place}/{name}": size for name, size in files.items() if not name.startswith(".")})
+                pending += [f"{place}/{name}" for name in folders if recursive]
+                continue
+            root = self._path(f"{self._checkpoint}/{place}")
+            statuses: Sequence[Any] = unless_missing(lambda root=root: self._files.listStatus(root), ())  # type: ignore[misc]
+            for status in statuses:
+                name = str(status.getPath().getName())
+                if not status.isDirectory():
+                    # Hidden files are checksums, and files that are being written.
+                    if not name.startswith("."):
+                        found[f"{place}/{name}"] = int(status.getLen())
+                elif recursive:
+                    pending.append(f"{place}/{name}")
+        return found
+
+    def _copy(self, paths: Iterable[str]) -> None:
+        folders: defaultdict[str, list[str]] = defaultdict(list)
+        for path in paths:
+            folders[path.rpartition("/")[0]].append(path)
+        for folder, names in folders.items():
+            if self._local is not None:
+                os.makedirs(f"{self._local[1]}/{folder}", exist_ok=True)
+                for name in names:
+                    _link(*(f"{place}/{name}" for place in self._local))
+                continue
+            target = self._path(f"{self.path}/{folder}")
+            self._files.mkdirs(target)
+            files = path_array(self._spark, [f"{self._checkpoint}/{name}" for name in names])
+            self._util.copy(self._files, files, self._files, target, False, True, self._conf)
+
+    def _write(self, name: str, text: str) -> None:
+        stream = self._files.create(self._path(f"{self.path}/{name}"), True)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+
+    def rewind(self) -> None:
+        """Undo the epoch in the copy: the query that starts on it runs the epoch again."""
+        later = [f"commits/{self._epoch}"]
+        for path in self._listed("state"):
+            found = _VERSION.match(path.rpartition("/")[2])
+            if found is not None and int(found[1]) > self._epoch:
+                later.append(path)
+        for path in later:
+            self._files.delete(self._path(f"{self.path}/{path}"), False)
+
+    def remove(self) -> None:
+        """Remove the copy; also files that Spark writes at the same time."""
+        for _ in range(_REMOVALS):
+            self._files.delete(self._path(self.path), True)
+            if not self._files.exists(self._path(self.path)):
+                return
+
+
+def _local_files(folder: str) -> tuple[list[str], dict[str, int]]:
+    """Return the folders and the files in a folder of this machine, with their sizes; files may disappear."""
+    folders, files = [], {}
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if entry.is_dir():
+                    folders.append(entry.name)
+                else:
+                    files[entry.name] = entry.stat().st_size
+    return folders, files
+
+
+def _link(source: str, target: str) -> None:
+    """Make a file of the content of another one, which nobody writes into any more."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # the file system has no links
+        shutil.copyfile(source, target)
+
+
+@contextmanager
+def copied_checkpoint(
+    spark: SparkSession,
+    checkpoint: str,
+    epoch: int,
+    *,
+    before: bool = False,
+    is_committed: bool = True,
+    limit: int | None = None,
+) -> Iterator[CheckpointCopy]:
+    """Have a copy of a checkpoint until the block ends; see :class:`CheckpointCopy`."""
+    copy = CheckpointCopy(spark, checkpoint, epoch, before=before, is_committed=is_committed)
+    try:
+        copy.make(limit)
+        yield copy
+    finally:
+        copy.remove()
+
+
+def removed(checkpoint: str, epoch: int) -> RemovedError:
+    """Return the error about an epoch whose files Spark has removed."""
+    return RemovedError(
+        f"checkpoint {checkpoint}: Spark has removed state of epoch {epoch}, because the query runs: ask for a newer"
+        " epoch, or let Spark keep more of them (spark.sql.streaming.minBatchesToRetain)"
+    )

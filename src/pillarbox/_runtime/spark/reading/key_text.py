@@ -1,0 +1,115 @@
+"""The key that a person's text stands for: by the declared type of the keys, or else by the state."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._state.keys.key_note import KeyNote, declared_key
+from pillarbox._types.scalars import scalar_of_spark
+
+_READINGS: dict[type, tuple[str, Callable[[str], Any]]] = {
+    str: ("text", str),
+    int: ("a whole number", int),
+    float: ("a number", float),
+    Decimal: ("a decimal", Decimal),
+    dt.date: ("a date", dt.date.fromisoformat),
+    dt.datetime: ("a timestamp", dt.datetime.fromisoformat),
+    dt.time: ("a time", dt.time.fromisoformat),
+    bool: ("true or false", lambda text: {"true": True, "false": False}[text.lower()]),
+}
+_NUMBERS = (int, float, Decimal)
+
+
+def keys_of_text(text: str) -> list[Any]:
+    """Return the keys that a text may stand for: itself, and what it is as JSON, as a date or as a decimal."""
+    found: list[Any] = [text]
+    readings: list[Callable[[str], Any]] = [
+        lambda given: _as_key(json.loads(given)),
+        dt.date.fromisoformat,
+        dt.datetime.fromisoformat,
+        Decimal,
+    ]
+    for reading in readings:
+        try:
+            value = reading(text)
+        except (ValueError, InvalidOperation):
+            continue
+        if value is not None and not any(is_same_key(value, each) for each in found):
+            found.append(value)
+    return found
+
+
+def _as_key(value: Any) -> Any:
+    return tuple(map(_as_key, value)) if isinstance(value, list) else value
+
+
+def is_same_key(key: Any, other: Any) -> bool:
+    """Return whether two values are one key."""
+    # (True equals 1, and they are two keys.)
+    if isinstance(key, bool) != isinstance(other, bool):
+        return False
+    try:
+        return bool(key == other)
+    except Exception:  # such as an array
+        return False
+
+
+def possible_keys(text: str, notes: Iterable[KeyNote | None]) -> list[Any]:
+    """Return the keys that a text may stand for: a single one if the operator's keys have a declared type.
+
+    Args:
+        notes: how the operator's keys are made.
+
+    Raises:
+        ProgramError: the text is no key of the declared type.
+    """
+    types, _ = declared_key(notes)
+    classes = [None if (scalar := scalar_of_spark(each)) is None else scalar.classes[0] for each in types]
+    if not types or not all(each in _READINGS for each in classes):
+        return keys_of_text(text)
+    named = ", ".join(types)
+    try:
+        if len(types) == 1:
+            return [_read(text, classes[0])]
+        parts = json.loads(text)
+        if isinstance(parts, list) and len(parts) == len(types):
+            return [tuple(_read(part, each) for part, each in zip(parts, classes))]
+    except (ValueError, KeyError, InvalidOperation):
+        pass
+    example = ' as JSON, such as ["a", 1]' if len(types) > 1 else ""
+    raise ProgramError(f"{shorten(text)} is no key of the operator, whose keys are {named.upper()}: give one{example}")
+
+
+def _read(part: Any, kind: Any) -> Any:
+    """Return a value of a class from text, or from a value of JSON."""
+    if part is None or type(part) is kind:
+        return part
+    if isinstance(part, (bool, list, dict)) or (kind is str and not isinstance(part, str)):
+        raise ValueError(part)
+    return _READINGS[kind][1](str(part))
+
+
+def described_keys(keys: Sequence[Any]) -> list[str]:
+    """Return what keys are, for people."""
+    return [
+        f"{shorten(key)} as {_READINGS[type(key)][0] if type(key) in _READINGS else f'a {type(key).__name__}'}"
+        for key in keys
+    ]
+
+
+def several_keys(text: str, uid: str, keys: Sequence[Any], why: str, advice: str) -> ProgramError:
+    """Return the error about a text that may stand for several keys.
+
+    Args:
+        why: what the state says of them.
+        advice: what to give instead of the text.
+    """
+    return ProgramError(
+        f"the key {shorten(text)} of {uid!r} may be {' or '.join(described_keys(keys))}, and {why}: write text in"
+        f" double quotes ({json.dumps(text)}), or {advice}"
+    )

@@ -1,0 +1,102 @@
+"""The process of a replay: it has the hash seed of the recorded worker and, on Linux, no network.
+
+It imports little before it leaves the network: a process with threads, which libraries start, cannot do so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import sys
+import tempfile
+from contextlib import suppress
+from typing import Any, NoReturn, TypedDict
+
+
+class Order(TypedDict):
+    """What to replay.
+
+    Attributes:
+        directory: the recording.
+        other: the vertex of another program and its broadcast variables, or None, pickled.
+        how: arguments of the replay or the comparison.
+        as_json: whether to print JSON.
+        paths: where Python looks for modules.
+    """
+
+    directory: str
+    other: bytes
+    how: dict[str, Any]
+    as_json: bool
+    paths: list[str]
+
+
+# It finds pillarbox where this process has found it. Its ``__main__`` stays empty, for the classes of the script.
+_COMMAND = """\
+def _main():
+    import os, pickle, sys
+    with open(sys.argv[1], "rb") as file:
+        order = pickle.load(file)
+    os.unlink(sys.argv[1])
+    sys.path[:] = order["paths"]
+    from pillarbox_tools.cli.apart import main
+    main(order)
+_main()
+"""
+# Flags and requests of Linux: <linux/sched.h>, <linux/sockios.h>, <net/if.h>.
+_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+_SET_FLAGS, _UP = 0x8914, 1
+
+
+def replay_apart(order: Order, hash_seed: str | None) -> NoReturn:
+    """Replay in another process, which replaces this one."""
+    descriptor, path = tempfile.mkstemp(prefix="pillarbox-replay-")
+    with os.fdopen(descriptor, "wb") as file:
+        pickle.dump(order, file)
+    environment = dict(os.environ)
+    if hash_seed is not None:
+        environment["PYTHONHASHSEED"] = hash_seed
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, "-c", _COMMAND, path], environment)
+
+
+def main(order: Order) -> NoReturn:
+    """Replay in this process, without a network unless calls are allowed."""
+    if not order["how"]["allow_calls"]:
+        leave_network()
+    from pillarbox_tools.cli.replaying import run_alone
+
+    run_alone(order)
+
+
+def leave_network() -> bool:
+    """Move this process into a network namespace that has only a loopback device.
+
+    Returns:
+        Whether the system allows it.
+    """
+    if sys.platform != "linux":
+        return False
+    user, group = os.geteuid(), os.getegid()
+    unshare = ctypes.CDLL(None, use_errno=True).unshare
+    if unshare(_NEW_NETWORK) != 0:
+        # It takes a user namespace, in which this user stays the same.
+        if unshare(_NEW_USER | _NEW_NETWORK) != 0:
+            return False
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with suppress(OSError), open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+    with suppress(OSError):
+        _start_loopback()
+    return True
+
+
+def _start_loopback() -> None:
+    import fcntl
+    import socket
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
+        fcntl.ioctl(device, _SET_FLAGS, struct.pack("16sh22x", b"lo", _UP))

@@ -1,0 +1,190 @@
+"""The command ``replay``, which runs a recorded task again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from pillarbox._errors import PillarboxError
+from pillarbox_tools.cli import show
+from pillarbox_tools.cli.apart import Order
+from pillarbox_tools.cli.commands import show_found
+from pillarbox_tools.cli.recordings import run_to_start
+
+if TYPE_CHECKING:
+    from pillarbox._runtime.shipping import ShippedVertex
+    from pillarbox._runtime.spark.settings.writer import Start
+    from pillarbox_tools.recording.recording import Recording
+
+
+class _Moment(click.ParamType[int]):
+    """A point in time: epoch milliseconds, or as ISO 8601 writes it."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return epoch milliseconds."""
+        try:
+            return int(value)
+        except ValueError:
+            pass
+        try:
+            found = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
+        except ValueError:
+            self.fail(f"{value!r} is no point in time: give epoch milliseconds, or such as 2026-01-31T12:00:00Z")
+        return round((found if found.tzinfo else found.replace(tzinfo=dt.timezone.utc)).timestamp() * 1000)
+
+
+@click.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--at", type=click.IntRange(1), help="Stop before this record of the task's input in the epoch.")
+@click.option("--pdb", "debug", is_flag=True, help="Open Python's debugger at that record, or where it failed.")
+@click.option(
+    "--diff", is_flag=True, help="Compare the state with that of the checkpoint, or the failure with the noted one."
+)
+@click.option("--allow-calls", is_flag=True, help="Make calls of services, and run programs, as the functions ask.")
+@click.option("--seed", type=int, help="Let random numbers of your code be the same each time.")
+@click.option(
+    "--clock", type=_Moment(), help="What the clock shows all the time: epoch milliseconds, or as ISO 8601 writes it."
+)
+@click.option(
+    "--program",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The script of another version of the query: run both on the input, and show the first difference.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("arguments", nargs=-1)
+@click.pass_obj
+def replay(
+    replay_apart: Callable[[Order, str | None], NoReturn] | None,
+    directory: Path,
+    at: int | None,
+    debug: bool,
+    diff: bool,
+    allow_calls: bool,
+    seed: int | None,
+    clock: int | None,
+    program: Path | None,
+    as_json: bool,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run a recorded task again, without Spark and Java. It runs code from DIRECTORY.
+
+    It runs up to the record that failed, or to the end of the epoch. With --diff, the exit code is 1 if it does
+    something else than what was recorded. It stops at the first call of a service, unless you pass --allow-calls.
+
+    With --program, the script runs up to pillarbox.start(...), with ARGUMENTS, and with the Spark session that it
+    makes; then both versions of the task run on the same input and state. The exit code is 1 if they differ.
+    """
+    from pillarbox_tools.recording.recording import read_facts
+
+    if program is not None and (at is not None or debug or diff):
+        raise click.UsageError("--program compares two programs: --at, --pdb and --diff are for one")
+    how: dict[str, Any] = {"allow_calls": allow_calls, "seed": seed, "clock": clock}
+    if program is None:
+        how |= {"at": at, "debug": debug, "diff": diff}
+    try:
+        facts = read_facts(directory)
+        paths = list(sys.path)
+        other = None if program is None else _vertex_of(program, arguments, facts.uid, paths)
+    except PillarboxError as error:
+        raise click.ClickException(str(error)) from None
+    order = Order(directory=str(directory), other=pickle.dumps(other), how=how, as_json=as_json, paths=paths)
+    if replay_apart is None:
+        _replay(order)
+    else:
+        replay_apart(order, facts.hash_seed)
+
+
+def _vertex_of(
+    program: Path, arguments: Sequence[str], uid: str, paths: list[str]
+) -> tuple[ShippedVertex, dict[int, bytes]]:
+    """Return the vertex of an operator in another program, by its script, and its broadcast variables.
+
+    Args:
+        paths: is replaced by the script's paths of modules.
+    """
+    from pillarbox._runtime.spark.homes.broadcasts import values_of
+    from pillarbox._runtime.spark.plan.registry import programs_of, shipped, vertex_with
+
+    others: list[tuple[ShippedVertex, dict[int, bytes]]] = []
+
+    def take(start: Start) -> None:
+        other, vertex = vertex_with(programs_of(start.writer), uid)
+        found = shipped(other, vertex)
+        others.append((found, values_of(found.broadcasts.broadcasts)))
+        paths[:] = sys.path
+
+    run_to_start(program, arguments, take)
+    return others[0]
+
+
+def run_alone(order: Order) -> NoReturn:
+    """Replay in a process that does nothing else, and exit."""
+    click.Command("replay", callback=functools.partial(_replay, order)).main([], prog_name="pillarbox")
+    raise AssertionError("a command exits")
+
+
+def _replay(order: Order) -> None:
+    from pillarbox_tools.recording.recording import read_recording
+
+    other = pickle.loads(order["other"])
+    try:
+        recording = read_recording(Path(order["directory"]))
+        found, table, is_same = (
+            _run(recording, **order["how"]) if other is None else _compare(recording, *other, **order["how"])
+        )
+    except PillarboxError as error:
+        raise click.ClickException(str(error)) from None
+    facts = recording.facts
+    task = {"recording": order["directory"], "uid": facts.uid, "subtask": facts.subtask, "epoch": facts.epoch}
+    show_found({**task, **found}, table, as_json=order["as_json"])
+    if not is_same:
+        sys.exit(1)
+
+
+# The object to print, its tables, and whether both sides of a comparison are the same.
+_Found = tuple[dict[str, Any], Callable[[Any, dict[str, Any]], None], bool]
+
+
+def _run(recording: Recording, **how: Any) -> _Found:
+    from pillarbox_tools.replay.replay import replay as run
+
+    found = run(recording, **how)
+    told = {
+        "records": found.records,
+        "sent": found.sent,
+        "stopped": found.stopped,
+        "unanswered": found.unanswered,
+        "failure": None if found.failure is None else asdict(found.failure),
+        "differs": found.differs,
+        "state": None if found.state is None else [asdict(each) for each in found.state],
+        "reasons": found.reasons,
+    }
+    error = None if found.error is None else str(found.error)
+    return told, functools.partial(show.replayed, error=error), found.is_same
+
+
+def _compare(
+    recording: Recording,
+    other: ShippedVertex,
+    broadcasts: dict[int, bytes],
+    *,
+    allow_calls: bool,
+    seed: int | None,
+    clock: int | None,
+) -> _Found:
+    from pillarbox_tools.replay.outside import settled
+    from pillarbox_tools.replay.trial import compare_programs
+
+    with settled(seed, clock):
+        found = compare_programs(recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
+    return asdict(found), show.compared, found.is_same

@@ -1,0 +1,133 @@
+"""The source of the user's modules, which a recording has: its program names their functions and classes."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import tokenize
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import distributions
+from types import ModuleType
+from typing import Any, NamedTuple
+
+_OURS = frozenset({"__main__", "__mp_main__", "pillarbox", "pillarbox_tools", "pyspark", "py4j"})
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+class Source(NamedTuple):
+    """A module.
+
+    Attributes:
+        text: its source, or None if it has none, as a module in C.
+        is_package: whether it may have submodules.
+        path: its file.
+    """
+
+    text: str | None
+    is_package: bool
+    path: str
+
+
+def is_installed(path: str) -> bool:
+    """Return whether a file belongs to an installed package."""
+    return any(each in path.split(os.sep) for each in _INSTALLED)
+
+
+def is_users(name: str, spec: ModuleSpec | None) -> bool:
+    """Return whether a module is the user's: neither installed, nor Python's, Spark's or pillarbox's."""
+    if spec is None or not may_be_users(name):
+        return False
+    paths = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
+    return any(each and not is_installed(each) and not each.startswith(_LIBRARY) for each in paths)
+
+
+def may_be_users(name: str) -> bool:
+    """Return whether a module of this name may be the user's, by its name."""
+    top = name.partition(".")[0]
+    return top not in _OURS and top not in sys.stdlib_module_names
+
+
+def sources_here() -> dict[str, Source]:
+    """Return the user's modules that this process has imported, and those that they import later, by name."""
+    found: dict[str, Source] = {}
+    pending = [(name, getattr(module, "__spec__", None)) for name, module in list(sys.modules.items())]
+    main = sys.modules.get("__main__")
+    imported = set(_imports_of(_text_of_main(main), "", False))
+    while pending or imported:
+        for name, spec in pending:
+            if name not in found and is_users(name, spec):
+                found[name] = source = _source_of(name, spec)
+                imported.update(_imports_of(source.text, name, source.is_package))
+        pending = [(name, _find_once(name)) for name in imported - found.keys()]
+        imported = set()
+    return found
+
+
+@cache
+def _find_once(name: str) -> ModuleSpec | None:
+    return find_module(name)
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """Return a module as Python would find it on its path, or None. Nothing is imported."""
+    spec: ModuleSpec | None = None
+    for known in _with_packages(name):
+        paths = None if spec is None else list(spec.submodule_search_locations or ())
+        spec = PathFinder.find_spec(known, paths)
+        if spec is None:
+            return None
+    return spec
+
+
+def _source_of(name: str, spec: Any) -> Source:
+    text = None
+    if spec.loader is None or spec.origin is None:  # a package without a file
+        text = ""
+    with suppress(Exception):
+        text = spec.loader.get_source(name)
+    if text is None and str(spec.origin).endswith(".py"):  # a loader of another kind
+        with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(spec.origin) as file:
+            text = file.read()
+    return Source(text, spec.submodule_search_locations is not None, str(spec.origin or ""))
+
+
+def _text_of_main(main: ModuleType | None) -> str | None:
+    with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(str(getattr(main, "__file__", ""))) as file:
+        return file.read()
+    return None
+
+
+@cache
+def _imports_of(text: str | None, name: str, is_package: bool) -> frozenset[str]:
+    """Return the modules that a source may import, also in its functions."""
+    try:
+        tree = ast.parse(text or "")
+    except SyntaxError:
+        return frozenset()
+    package = name if is_package else name.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+            module = ".".join(filter(None, (base, node.module)))
+            found.update(f"{module}.{each.name}" for each in node.names)
+    return frozenset(part for each in found if may_be_users(each) for part in _with_packages(each))
+
+
+def _with_packages(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1) if name)
+
+
+@cache
+def versions_here() -> dict[str, str]:
+    """Return the versions of the installed packages."""
+    return {str(each.metadata["Name"]): each.version for each in distributions()}

@@ -1,0 +1,162 @@
+"""Calls that user code makes by itself in a replay: to services, and of other programs. They are refused.
+
+Python's audit events tell of them before they happen. A library in C that opens its own sockets raises no events: only
+a network namespace holds it back (``cli/apart.py``).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+from weakref import WeakSet
+
+from pillarbox._errors import shorten
+from pillarbox._operators.frame.operator import StreamOperator
+from pillarbox_tools.replay.outside import is_code_of_user
+
+_PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.startfile"}
+_NAMES = {"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"}
+_SENDS = {"socket.connect", "socket.sendto", "socket.sendmsg"}
+
+
+class RefusedCallError(BaseException):
+    """User code is about to make a call. It is no ``Exception``, which retries and dead letters would catch."""
+
+
+class Refused:
+    """Refuses the calls of this thread, and of threads that start later.
+
+    Args:
+        uid: the uid of the task's operator, for calls whose operator is unknown.
+
+    Attributes:
+        first: the message about the first call, or None.
+    """
+
+    def __init__(self, uid: str) -> None:
+        self.first: str | None = None
+        self._uid = uid
+        self._others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
+        # Sockets that user code has bound: it may talk to itself.
+        self._bound: WeakSet[Any] = WeakSet()
+
+    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Take an audit event.
+
+        Raises:
+            RefusedCallError: it is a call.
+        """
+        if threading.get_ident() in self._others:
+            return
+        if event == "socket.bind":
+            self._bound.add(arguments[0])
+            return
+        action = self._action(event, arguments)
+        if action is None:
+            return
+        frame = sys._getframe(2)  # of the code that raises the event
+        if any(name.partition(".")[0] == "py4j" for name in _modules(frame)):
+            return  # Java objects of the script's session are released
+        message = (
+            f"{_caller(frame, self._uid)} would {action}, and a replay makes no calls: it has stopped there; pass"
+            " --allow-calls to make them, to a service for tests"
+        )
+        self.first = self.first or message
+        raise RefusedCallError(message)
+
+    def _action(self, event: str, arguments: tuple[Any, ...]) -> str | None:
+        """Return what a call would do, for people, or None if the event is no call."""
+        if event in _PROGRAMS:
+            return f"run a program, {shorten(arguments[1] if len(arguments) > 1 else arguments[0])}"
+        if event in _NAMES:
+            return f"look up the host {arguments[0]!r}" if _is_name(arguments[0]) else None
+        if event not in _SENDS or arguments[1] is None or self._is_own(arguments[1]):
+            return None
+        address = arguments[1]
+        is_pair = isinstance(address, tuple) and len(address) > 1
+        return f"{'connect' if event == 'socket.connect' else 'send'} to " + (
+            f"{address[0]}:{address[1]}" if is_pair else str(address)
+        )
+
+    def _is_own(self, address: Any) -> bool:
+        for each in list(self._bound):
+            try:
+                own = each.getsockname()
+            except OSError:  # it is closed
+                continue
+            if own == address:
+                return True
+            if isinstance(own, tuple) and isinstance(address, tuple) and own[1:2] == address[1:2]:
+                return address[0] in ("localhost", own[0]) or _is_loopback(address[0])
+        return False
+
+
+def _is_name(host: Any) -> bool:
+    """Return whether to look a host up takes a call."""
+    name = host.decode(errors="replace") if isinstance(host, (bytes, bytearray)) else host
+    if not name or name in ("localhost", socket.gethostname()):
+        return False
+    try:
+        ipaddress.ip_address(str(name).partition("%")[0])
+    except ValueError:
+        return True
+    return False
+
+
+def _is_loopback(host: Any) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _modules(frame: FrameType) -> Iterator[str]:
+    return (str(each.f_globals.get("__name__", "")) for each in _frames(frame))
+
+
+def _caller(frame: FrameType, uid: str) -> str:
+    """Return who makes a call: the operator, the function and its line."""
+    operators = (each.f_locals.get("self") for each in _frames(frame))
+    operator = next((each for each in operators if isinstance(each, StreamOperator)), None)
+    frames = [each for each in _frames(frame) if is_code_of_user(each.f_code.co_filename)]
+    own = [each for each in frames if "site-packages" not in each.f_code.co_filename] or frames
+    place = "" if not own else f", in {own[0].f_code.co_name}() at {own[0].f_code.co_filename}:{own[0].f_lineno},"
+    return f"operator {(uid if operator is None else operator.context.uid)!r}{place}"
+
+
+class _Hook:
+    """The audit hook of this process; Python never removes one."""
+
+    refused: Refused | None = None
+    is_installed = False
+
+    @classmethod
+    def hear(cls, event: str, arguments: tuple[Any, ...]) -> None:
+        if cls.refused is not None:
+            cls.refused.hear(event, arguments)
+
+
+@contextmanager
+def refused_calls(uid: str) -> Iterator[Refused]:
+    """Refuse the calls of user code until the block ends."""
+    if not _Hook.is_installed:
+        sys.addaudithook(_Hook.hear)
+        _Hook.is_installed = True
+    before, refused = _Hook.refused, Refused(uid)
+    _Hook.refused = refused
+    try:
+        yield refused
+    finally:
+        _Hook.refused = before

@@ -1,0 +1,102 @@
+"""Python's debugger in a replay: it stops in the user's functions, and nowhere in pillarbox."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pdb
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from pillarbox._errors import causes_of
+from pillarbox._operators.functions.basic import Function
+from pillarbox._task.stream_task import StreamTask
+from pillarbox._tracebacks import is_user_code
+
+
+class Debugger(pdb.Pdb):
+    """Stops at the first line of each function of the user in a task; to step out of that is to continue."""
+
+    def __init__(self, task: StreamTask) -> None:
+        super().__init__()
+        self._lines = {code: first_line(code) for code in _codes_of(task)}
+        # Without breakpoints, to continue would be to end the debugger.
+        self.breaks.setdefault("<functions of the task>", [])
+
+    def break_anywhere(self, frame: FrameType) -> bool:
+        """Return whether to look at the lines of a function."""
+        return frame.f_code in self._lines or bool(super().break_anywhere(frame))
+
+    def break_here(self, frame: FrameType) -> bool:
+        """Return whether to stop at a line."""
+        return self._lines.get(frame.f_code) == frame.f_lineno or bool(super().break_here(frame))
+
+    def user_line(self, frame: FrameType) -> None:
+        """Stop in the user's code alone."""
+        if is_user_code(frame.f_code.co_filename):
+            super().user_line(frame)
+        else:
+            self.set_continue()
+
+
+def look_back(error: BaseException) -> None:
+    """Open the debugger where user code raised the cause of a located error, whose tracebacks have its frames alone."""
+    raised = [each.__traceback__ for each in causes_of(error) if each.__traceback__ is not None]
+    if raised:
+        pdb.post_mortem(raised[-1])
+
+
+def first_line(code: CodeType) -> int:
+    """Return the first line of a function that runs: neither its decorators, nor its signature or docstring."""
+    lines = (line for *_, line in code.co_lines() if line is not None)
+    return next((line for line in lines if line > code.co_firstlineno), code.co_firstlineno)
+
+
+def _codes_of(task: StreamTask) -> Iterator[CodeType]:
+    """Yield the code of the user's functions in a task."""
+    for operator in task.chain.operators:
+        for value in vars(operator).values():
+            for function in _functions_of(value):
+                code = getattr(innermost(function), "__code__", None)
+                if isinstance(code, CodeType) and is_user_code(code.co_filename):
+                    yield code
+
+
+def _functions_of(value: Any) -> Iterator[Any]:
+    """Yield what pillarbox calls of a function of the user: itself, or its methods that are pillarbox's by name."""
+    if not isinstance(value, Function):
+        yield value
+        return
+    kinds = type(value).__mro__
+    ours = {name for kind in kinds if kind.__module__.partition(".")[0] == "pillarbox" for name in vars(kind)}
+    for name in ours - {"open", "close"}:
+        if not name.startswith("__"):
+            yield getattr(value, name, None)
+
+
+def innermost(function: Any) -> Any:
+    """Return the function that decorators, partials and callable objects lead to."""
+    seen: set[int] = set()
+    while id(function) not in seen:
+        seen.add(id(function))
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif hasattr(function, "__func__"):
+            function = function.__func__
+        elif hasattr(function, "__code__"):
+            # A function around a single other one is taken for a decorator's.
+            cells = [each.cell_contents for each in function.__closure__ or () if _is_function(each)]
+            function = cells[0] if len(cells) == 1 else function
+        elif hasattr(type(function).__call__, "__code__"):
+            function = type(function).__call__
+    return function
+
+
+def _is_function(cell: Any) -> bool:
+    try:
+        return inspect.isfunction(cell.cell_contents)
+    except ValueError:  # it is empty
+        return False

@@ -1,0 +1,190 @@
+"""Values as trees of plain data, which two versions of a program can be compared by.
+
+Two versions have classes of their own, so their objects are never equal. A tree holds what a pickle would: the names of
+classes, and all values in them.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from pyspark import cloudpickle
+
+from pillarbox._errors import shorten
+from pillarbox._rows import Row
+from pillarbox._state.types.opaque import AnyNames, Opaque, pickled
+from pillarbox._unpickle import loads_allowed
+
+_ATOMS = frozenset({type(None), bool, int, float, str, bytes})
+# How much is shown of a part that differs.
+_SHOWN = 120
+# The place within a value, and what both have there: trees, or ``MISSING``.
+Place = tuple[str, Any, Any]
+MISSING = ("missing",)
+
+
+class Tree(NamedTuple):
+    """A value that has parts.
+
+    Attributes:
+        kind: its type, and all that tells it from others of its type but for its parts.
+        labels: where each part is, for people: ``.price``, ``['x']``.
+        parts: plain values and trees.
+    """
+
+    kind: Any
+    labels: tuple[str, ...]
+    parts: tuple[Any, ...]
+
+
+def tree_of(value: Any) -> Any:
+    """Return a value as a tree; a plain value is its own."""
+    try:
+        return _tree_of(value)
+    except RecursionError:  # it holds itself
+        return Tree(("pickle", type(value).__qualname__), (), (pickled(value),))
+
+
+def _tree_of(value: Any) -> Any:
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is list or kind is tuple:
+        return _numbered(kind.__name__, value)
+    if kind is dict:
+        return _of_pairs("dict", value.items())
+    if kind is set or kind is frozenset:
+        parts = sorted(map(_tree_of, value), key=digest)
+        return Tree((kind.__name__, *map(digest, parts)), tuple(f"{{{shown(part)}}}" for part in parts), tuple(parts))
+    if isinstance(value, Row):
+        return _of_fields("Row", value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return _of_fields(f"{kind.__module__}.{kind.__qualname__}", value)
+    if isinstance(value, Opaque):
+        return _of_steps(value)
+    if isinstance(value, type) and issubclass(value, Opaque):
+        return Tree(("name", *value.where), (), ())
+    return _of_object(value)
+
+
+def _numbered(kind: Any, values: Iterable[Any]) -> Tree:
+    parts = tuple(map(_tree_of, values))
+    return Tree(kind, tuple(f"[{place}]" for place in range(len(parts))), parts)
+
+
+def _of_fields(kind: str, value: Any) -> Tree:
+    return Tree((kind, *value._fields), tuple(f".{name}" for name in value._fields), tuple(map(_tree_of, value)))
+
+
+def _of_pairs(kind: Any, pairs: Iterable[tuple[Any, Any]]) -> Tree:
+    """Return the tree of a mapping; the order of its keys does not matter."""
+    entries = [(digest(_tree_of(key)), f"[{shorten(key, 40)}]", _tree_of(value)) for key, value in pairs]
+    entries.sort(key=lambda each: each[0])
+    keys, labels, parts = zip(*entries) if entries else ((), (), ())
+    return Tree((kind, keys), labels, parts)
+
+
+def _of_steps(value: Opaque) -> Tree:
+    """Return the tree of an object by the steps in which a pickle makes it."""
+    state = value._state
+    labels: list[str] = []
+    parts: list[Any] = []
+    for slots in state if type(state) is tuple else (state,):
+        if isinstance(slots, dict) and all(type(name) is str for name in slots):
+            labels += (f".{name}" for name in slots)
+            parts += map(_tree_of, slots.values())
+        elif slots is not None:
+            labels.append("")
+            parts.append(_tree_of(slots))
+    named = sorted(zip(labels, parts), key=lambda each: (each[0], digest(each[1])))
+    for label, more in (
+        ("", value.args if not isinstance(value._new, Opaque) else (value._new, *value._args)),
+        ("", value._items),
+    ):
+        named += ((f"{label}[{place}]", _tree_of(each)) for place, each in enumerate(more))
+    if value._pairs:
+        pairs = _of_pairs("pairs", value._pairs)
+        named += zip(pairs.labels, pairs.parts)
+    kind = ("object", *type(value).where, *(label for label, _ in named))
+    return Tree(kind, tuple(label for label, _ in named), tuple(part for _, part in named))
+
+
+def _of_object(value: Any) -> Any:
+    """Return the tree of an object of any other class, by its pickle."""
+    try:
+        payload = pickled(value)
+    except Exception:
+        try:
+            payload = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        except Exception:
+            return Tree(("text", type(value).__qualname__), (), (shorten(value, 10_000),))
+    read = loads_allowed(payload, AnyNames())
+    kind = type(read)
+    # (An object of a subclass of these types is opaque.)
+    if kind in _ATOMS or isinstance(read, (list, tuple, dict, set, frozenset, Opaque, type(Opaque))):
+        return _tree_of(read)
+    return Tree((kind.__module__, kind.__qualname__), (), (repr(read),))
+
+
+def digest(tree: Any) -> bytes:
+    """Return bytes that are equal for equal trees only."""
+    # Version 0 of the format does not depend on which objects are shared or interned.
+    return marshal.dumps(_plain(tree), 0)
+
+
+def _plain(tree: Any) -> Any:
+    if isinstance(tree, Tree):
+        return ("tree", _plain(tree.kind), tuple(map(_plain, tree.parts)))
+    return tuple(map(_plain, tree)) if type(tree) is tuple else tree
+
+
+def first_difference(one: Any, other: Any, place: str = "") -> Place | None:
+    """Return the innermost part in which two trees differ first, or None."""
+    if digest(one) == digest(other):
+        return None
+    if isinstance(one, Tree) and isinstance(other, Tree):
+        if one.kind == other.kind and len(one.parts) == len(other.parts):
+            parts = zip(one.labels, one.parts, other.parts)
+            for label, mine, another in parts:
+                found = first_difference(mine, another, place + label)
+                if found is not None:
+                    return found
+        elif _name(one) == _name(other):
+            had, has = dict(zip(one.labels, one.parts)), dict(zip(other.labels, other.parts))
+            for label in (*one.labels, *other.labels):
+                found = first_difference(had.get(label, MISSING), has.get(label, MISSING), place + label)
+                if found is not None:
+                    return found
+    if type(one) is type(other) and isinstance(one, (str, bytes)):
+        begins = next((at for at, (mine, another) in enumerate(zip(one, other)) if mine != another), None)
+        begins = min(len(one), len(other)) if begins is None else begins
+        if begins > _SHOWN // 2:
+            begins -= 20
+            return f"{place}[{begins}:]", one[begins:], other[begins:]
+    return place, one, other
+
+
+def _name(tree: Tree) -> Any:
+    return tree.kind[0] if type(tree.kind) is tuple else tree.kind
+
+
+def shown(tree: Any, limit: int = _SHOWN) -> str:
+    """Return a tree as text, cut short."""
+    if tree is MISSING:
+        return "missing"
+    if not isinstance(tree, Tree):
+        return shorten(tree, limit)
+    name = _name(tree)
+    if name in ("object", "name"):
+        name = tree.kind[2]
+    parts = ", ".join(f"{label} {shown(part, 30)}" for label, part in zip(tree.labels[:10], tree.parts))
+    text = f"{name}({parts})" if tree.labels else str(tree.parts[0]) if tree.parts else str(name)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def told(name: str, place: Place, one: str, other: str) -> str:
+    """Return how two values differ, as a message: ``one`` and ``other`` are the programs."""
+    where, mine, another = place
+    return f"{name}{where} is {shown(mine)} in {one}, and {shown(another)} in {other}"
