@@ -123,7 +123,8 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
         "Queries",
         "Start and end a query, and read or write its state.",
         [
-            "local_session", "start", "run", "stop_with_savepoint", "savepoint", "rescale", "read_state", "key_history", "write_state",
+            "local_session", "start", "run", "stop_with_savepoint", "savepoint", "rescale", "read_state", "key_history",
+            "write_state",
             "record",
         ],
     ),
