@@ -35,18 +35,14 @@ _log = logging.getLogger("pillarbox")
 
 
 class _SparkChunkStore:
-    """The state log's chunks in a map state of Spark's, under the current grouping key.
-
-    Attributes:
-        is_new: see :class:`SparkChunks`.
-    """
+    """The state log's chunks in a map state of Spark's, under the current grouping key."""
 
     def __init__(self, chunks: MapState) -> None:
         self._chunks = chunks
-        self.is_new = True
 
     def get(self, number: int) -> bytes | None:
-        if self.is_new and not self._chunks.containsKey((number,)):
+        # Spark logs a warning if it is asked for the value of a missing key.
+        if not self._chunks.containsKey((number,)):
             return None
         found = self._chunks.getValue((number,))
         return None if found is None else bytes(found[0])
