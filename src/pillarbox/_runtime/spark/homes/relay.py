@@ -213,6 +213,10 @@ class Relay:
             self._channel.close()
             raise
 
+    def has(self, subtask: tuple[int, int]) -> bool:
+        """Return whether the home has a task of a subtask, as far as this worker knows."""
+        return subtask in self._home.subtasks
+
     def _fate(self) -> str | None:
         """Return how the home has ended; None: it has not, or nobody knows."""
         try:

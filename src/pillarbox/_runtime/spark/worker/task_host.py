@@ -35,14 +35,19 @@ _log = logging.getLogger("pillarbox")
 
 
 class _SparkChunkStore:
-    """The state log's chunks in a map state of Spark's, under the current grouping key."""
+    """The state log's chunks in a map state of Spark's, under the current grouping key.
+
+    Attributes:
+        is_new: whether the subtask has no task yet, so chunks may be missing. Spark logs a warning for each missing
+            chunk whose value it is asked for, and to ask whether there is one takes as long as to read it.
+    """
 
     def __init__(self, chunks: MapState) -> None:
         self._chunks = chunks
+        self.is_new = True
 
     def get(self, number: int) -> bytes | None:
-        # Spark logs a warning if it is asked for the value of a missing key.
-        if not self._chunks.containsKey((number,)):
+        if self.is_new and not self._chunks.containsKey((number,)):
             return None
         found = self._chunks.getValue((number,))
         return None if found is None else bytes(found[0])
@@ -128,8 +133,10 @@ class TaskHost:
             facts = facts._replace(clock=self._replacement.clock(self._program.program, *place))
         tasks = self._tasks_of(code)
         if isinstance(tasks, Relay):
+            self._store.is_new = not tasks.has(place)
             wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
         else:
+            self._store.is_new = not residency.here.has(self._vertices[place[0]], place[1], facts)
             with collecting():
                 facts = facts._replace(fallback=self._fallback)
                 wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
