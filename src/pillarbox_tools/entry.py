@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._runtime.spark.plan.registry import facts_of
 from pillarbox._runtime.spark.running.observing import Dashboard, MetricsServer
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox._runtime.spark.telling import tell
@@ -25,7 +24,7 @@ def on_started(started: StartedQuery) -> None:
     configuration = started.configuration
     if configuration is not None:
         warn_of_findings(Facts(configuration.versions, None, configuration.settings), START_RULES)
-    places = {facts.dashboard for facts in facts_of(started.programs) if facts.dashboard is not None}
+    places = {one.facts.dashboard for one in started.programs if one.facts.dashboard is not None}
     if not started.is_watched or not places:
         return
     from pillarbox_tools.dashboard.server import open_dashboard

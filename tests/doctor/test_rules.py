@@ -16,6 +16,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import RULES, examine, wrong
 from pillarbox_tools.model.snapshot import Moment, Run, Snapshot
+from pillarbox_tools.model.trigger import trigger_interval
 from tests.model.made import START, keyed, model, progress, source
 
 VERSIONS = {
@@ -395,8 +396,8 @@ def test_a_query_that_has_just_begun_is_left_alone() -> None:
     ("trigger", "interval"), [("ProcessingTimeTrigger(5000)", 5000), ("AvailableNowTrigger", 0), ("OneTimeTrigger", 0)]
 )
 def test_intervals_of_triggers(trigger: str, interval: int) -> None:
-    assert Facts(settings={"trigger": trigger}).trigger_ms == interval
-    assert Facts().trigger_ms is None
+    assert trigger_interval({"trigger": trigger}) == interval
+    assert trigger_interval({}) is None
 
 
 @pytest.mark.parametrize(("version", "numbers"), [("3.11.7", (3, 11, 7)), ("2.0rc1", (2, 0)), ("", None), (None, None)])

@@ -46,8 +46,8 @@ def test_a_healthy_start_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert warned(caplog) == []
 
 
-@pytest.mark.parametrize("setting", ["spark.python.worker.reuse", "spark.python.use.daemon"])
-def test_a_finding_is_told_once(setting: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_finding_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    setting = "spark.python.worker.reuse"
     given = started(**{setting: "False"})
     warn_of_findings(given, START_RULES)
     [said] = warned(caplog)

@@ -23,7 +23,8 @@ class Executor:
     def __init__(self) -> None:
         code = "import sys; sys.stdin.read()"
         self.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
-        self.keeper = Keeper(self.process.pid)
+        # The process stands for the daemon, too.
+        self.keeper = Keeper(self.process.pid, self.process.pid)
 
     @property
     def starter(self) -> int:

@@ -64,14 +64,14 @@ def talk(name: str, secret: str, *lines: bytes) -> bytes:
 )
 def test_a_request_that_is_not_understood_is_answered_and_harms_nobody(executor: Executor, line: bytes) -> None:
     home = executor.home()
-    name = sockets.executor_name(executor.process.pid)
+    name = sockets.starter_name(executor.process.pid, executor.process.pid)
     assert b"does not understand" in talk(name, SECRET, line)
     assert executor.home() == {**home, "origin": "known"}
 
 
 def test_only_who_knows_the_secret_is_given_homes(executor: Executor) -> None:
     executor.home()
-    name = sockets.executor_name(executor.process.pid)
+    name = sockets.starter_name(executor.process.pid, executor.process.pid)
     request = {"place": "mine", "run": "r", "query": "", "epoch": 0, "secret": "mine", "mode": "fork"}
     line = json.dumps({"request": "home", "most": 9, "idle": 60.0, "without": 0, **request}).encode()
     assert b"does not know the secret" in talk(name, "a guess", line + b"\n")
@@ -102,7 +102,7 @@ def test_requests_of_an_executor_that_was_killed_make_no_homes(executor: Executo
     executor.home()
     starter = executor.starter
     os.kill(starter, signal.SIGSTOP)
-    name = sockets.executor_name(executor.process.pid)
+    name = sockets.starter_name(executor.process.pid, executor.process.pid)
     connected = [sockets.connect(name, 30.0) for _ in range(4)]
     for number, asked in enumerate(connected):
         request = {"place": str(number), "run": "run", "query": "query", "epoch": 0, "secret": "s", "mode": "fork"}
@@ -120,13 +120,13 @@ def test_requests_of_an_executor_that_was_killed_make_no_homes(executor: Executo
 def test_a_starter_whose_socket_has_vanished_is_replaced(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "_BEGIN_SECONDS", 0.0)
     home = executor.home()
-    os.unlink(sockets._address(sockets.executor_name(executor.process.pid)))
+    os.unlink(sockets._address(sockets.starter_name(executor.process.pid, executor.process.pid)))
     executor.keeper.disconnect()
     assert executor.home() == {**home, "origin": "adopted"}
 
 
 def test_workers_that_begin_at_once_have_one_starter(executor: Executor) -> None:
-    keepers = [Keeper(executor.process.pid) for _ in range(4)]
+    keepers = [Keeper(executor.process.pid, executor.process.pid) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda each: each.ask("over", runs=[]), keepers))
     assert answers == [{"over": []}] * 4
@@ -178,7 +178,7 @@ def test_a_daemons_end_is_that_of_its_homes(executor: Executor) -> None:
     request: dict[str, Any] = {"place": "a", "run": "run", "query": "query", "secret": "s", "epoch": 0, "most": 9}
     pid = its_keeper.ask("home", mode="fork", idle=99.0, **request)["pid"]
     assert pid != executor.home()["pid"], "each daemon's workers have homes of their own"
-    assert set(sockets.daemons_of(executor.process.pid)) == {None, daemon.process.pid}
+    assert set(sockets.daemons_of(executor.process.pid)) == {executor.process.pid, daemon.process.pid}
     daemon.end()
     wait_until(lambda: has_ended(pid) and has_ended(its_keeper._started[-1].pid))
     its_keeper.disconnect()

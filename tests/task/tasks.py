@@ -97,6 +97,11 @@ def vertex_of(*nodes, shuffled=False, uses_processing_time=False):
     )
 
 
+def threaded(node):
+    """The node as one that wakes up by itself, so the task reads its input in a thread of its own."""
+    return replace(node, factory=replace(node.factory, wakes_up=True))
+
+
 def source_task(*nodes, **options):
     return SourceStreamTask(vertex_of(*nodes), 0, **options)
 

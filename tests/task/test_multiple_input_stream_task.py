@@ -32,6 +32,7 @@ from tests.task.tasks import (
     sent,
     share,
     shuffled_task,
+    threaded,
     vertex_of,
 )
 
@@ -282,10 +283,11 @@ def test_an_epoch_can_be_run_by_another_thread():
     task.close()
 
 
-@pytest.mark.parametrize("threaded", [False, True])
-def test_keyed_task_with_an_input_thread(threaded):
+@pytest.mark.parametrize("is_threaded", [False, True])
+def test_keyed_task_with_an_input_thread(is_threaded):
     store = MemoryChunkStore()
-    task = sum_task(threaded_input=threaded)
+    sums = node(KeyedProcessOperator, "sum", Sum(), Keying(parity, "key_by"))
+    task = shuffled_task(threaded(sums) if is_threaded else sums)
     for _ in range(2):
         assert task.restore(store)
         buffers = share(*[Records([2])] * 20)

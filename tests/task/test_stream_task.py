@@ -25,6 +25,7 @@ from tests.task.tasks import (
     run_source,
     sent,
     source_task,
+    threaded,
     vertex_of,
 )
 
@@ -118,7 +119,7 @@ def test_p1_cancel_between_epochs():
 def test_p1_cancel_from_another_thread():
     """The operators are closed in the mailbox thread, which was about to wait for ever."""
     notes: Notes = []
-    task = source_task(node(Noting, "a", notes), threaded_input=True)
+    task = source_task(threaded(node(Noting, "a", notes)))
     task.chain.head.thread = threading.get_ident()
     task.restore()
     reached, give_up = threading.Event(), threading.Event()
@@ -247,7 +248,7 @@ def test_p4_the_reader_is_another_thread():
             threads.add(threading.get_ident())
             yield Records([n])
 
-    task = source_task(node(Noting, "a", []), threaded_input=True)
+    task = source_task(threaded(node(Noting, "a", [])))
     task.chain.head.thread = threading.get_ident()
     task.restore()
     for epoch in range(2):
@@ -264,7 +265,7 @@ def test_p4_an_error_in_the_reader_fails_the_task():
         yield Records([1])
         raise OSError("disk")
 
-    task = source_task(node(Noting, "a", notes), threaded_input=True)
+    task = source_task(threaded(node(Noting, "a", notes)))
     task.restore()
     with pytest.raises(OSError, match="disk"):
         list(task.run_epoch(runs(), subtask=0, checkpoint_id=1, bounded=False))
@@ -275,7 +276,7 @@ def test_p4_an_error_in_the_reader_fails_the_task():
 def test_p4_mails_run_while_the_reader_waits():
     """The thread hands over only after a mail has run in the mailbox thread: inline, this would never end."""
     ran = threading.Event()
-    task = source_task(node(Noting, "a", []), threaded_input=True)
+    task = source_task(threaded(node(Noting, "a", [])))
     task.restore()
 
     def runs():

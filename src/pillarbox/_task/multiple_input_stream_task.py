@@ -50,7 +50,6 @@ class MultipleInputStreamTask(StreamTask):
         subtask: int,
         *,
         clock: ProcessingTimeService | None = None,
-        threaded_input: bool = False,
         memory: MemoryProbe = process_memory,
     ) -> None:
         owner = KeyOwner(subtask, vertex.parallelism, vertex.max_parallelism)
@@ -59,7 +58,6 @@ class MultipleInputStreamTask(StreamTask):
             vertex,
             subtask,
             clock=clock,
-            threaded_input=threaded_input,
             backend=self.backend if vertex.is_keyed else None,
             own_state=self.backend,
         )

@@ -68,7 +68,6 @@ class StreamTask(ABC):
 
     Args:
         clock: processing time; the system's when None.
-        threaded_input: read the input in a thread of its own (P4), also where no operator wakes up by itself.
         backend: keyed state, for the operator at the head of the chain.
         own_state: where states of the chain's operators themselves lie.
 
@@ -87,7 +86,6 @@ class StreamTask(ABC):
         subtask: int,
         *,
         clock: ProcessingTimeService | None = None,
-        threaded_input: bool = False,
         backend: KeyedStateBackend | None = None,
         own_state: KeyedStateBackend | None = None,
     ) -> None:
@@ -95,7 +93,8 @@ class StreamTask(ABC):
         self.subtask = subtask
         self.metrics: TaskMetrics = TaskMetrics()
         self.life: TaskLife = TaskLife(vertex.name)
-        self._threaded_input = threaded_input or any(node.factory.wakes_up for node in vertex.nodes)
+        # Whether the input is read in a thread of its own (P4).
+        self._threaded_input = any(node.factory.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox(resting=vertex.shared.resting) if vertex.shared else TaskMailbox()
         self.mailbox_metrics: MailboxMetrics = self._new_mailbox_metrics()
         self.processor: MailboxProcessor = MailboxProcessor(self.process_input, mailbox, self.mailbox_metrics)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pillarbox_tools.model.snapshot import Snapshot
-from pillarbox_tools.model.trigger import trigger_interval
 
 # Spark keeps so many epochs unless it is told otherwise.
 _RETAINED = 100
@@ -39,11 +38,6 @@ class Facts:
         """How many tasks Spark runs at a time."""
         said = self.settings.get("cores", "")
         return int(said) if said.isdigit() else None
-
-    @property
-    def trigger_ms(self) -> int | None:
-        """The interval of the query's trigger; 0: an epoch follows the other; None: it is not known."""
-        return trigger_interval(self.settings)
 
     @property
     def retained(self) -> int:

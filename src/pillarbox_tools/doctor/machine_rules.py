@@ -97,13 +97,13 @@ def push_based_shuffle(facts: Facts) -> str | None:
 
 def worker_reuse(facts: Facts) -> str | None:
     """Check that Python workers are used again."""
-    for name in ("spark.python.worker.reuse", "spark.python.use.daemon"):
-        if facts.settings.get(name, "true").strip().lower() != "true":
-            return (
-                f"{name} is false: each task of Spark's gets a new Python process, which takes 1 second or more to"
-                " import pandas and to open the functions again, so leave it true"
-            )
-    return None
+    name = "spark.python.worker.reuse"
+    if facts.settings.get(name, "true").strip().lower() == "true":
+        return None
+    return (
+        f"{name} is false: each task of Spark's gets a new Python process, which takes 1 second or more to import"
+        " pandas and to open the functions again, so leave it true"
+    )
 
 
 def retention(facts: Facts) -> str | None:

@@ -167,8 +167,8 @@ def plan_in(programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()) 
 
 def _plan_with(program: PlannedProgram, layout: Layout | None) -> Plan | None:
     facts = program.facts
-    if facts is None or facts.plan is None or layout is None:
-        return None if facts is None else facts.plan
+    if facts.plan is None or layout is None:
+        return facts.plan
     subtasks = {each["number"]: each["parallelism"] for each in facts.description.with_layout(layout)["operators"]}
     vertices = [replace(each, parallelism=subtasks.get(each.number, each.parallelism)) for each in facts.plan.vertices]
     return replace(facts.plan, vertices=vertices)

@@ -28,7 +28,8 @@ def start(*, foreach_batch: bool) -> Start:
 
 
 def planned(layout: Layout) -> PlannedProgram:
-    return PlannedProgram("p", 2, layout, False, False, None)
+    facts: Any = None
+    return PlannedProgram("p", 2, layout, False, False, facts)
 
 
 def test_whose_tasks_are_told():

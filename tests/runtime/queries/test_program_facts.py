@@ -24,7 +24,7 @@ class Model(MapFunction):
 
 
 def test_a_planned_program_is_not_kept(monkeypatch):
-    monkeypatch.setattr(registry, "_programs", registry._programs.copy())
+    monkeypatch.setattr(registry, "_newest", registry._newest.copy())
     model = Model()
 
     def build(env: Any, rows: Any) -> Any:
@@ -39,7 +39,8 @@ def test_a_planned_program_is_not_kept(monkeypatch):
     del harness, program
     gc.collect()
     assert kept() is None
-    facts, secret = registry._programs[number]
-    assert secret == "secret" and facts.description.uids == ["sum"] and facts.begins is None
+    planned = registry._programs[number]
+    facts = planned.facts
+    assert planned.secret == "secret" and facts.description.uids == ["sum"] and facts.begins is None
     assert describe_programs([facts.description], [layout]) == described
     assert described["programs"][0]["parallelism"] == 8 == described["programs"][0]["operators"][0]["parallelism"]

@@ -191,7 +191,7 @@ def test_the_plan_has_the_subtasks_of_the_checkpoint() -> None:
     one = plan()
     with_own = replace(one, vertices=[*one.vertices, replace(one.vertices[1], number=2, parallelism=3)])
     program: Any = SimpleNamespace(facts=SimpleNamespace(plan=with_own, description=description))
-    unknown: Any = SimpleNamespace(facts=None)
+    unknown: Any = SimpleNamespace(facts=SimpleNamespace(plan=None))
 
     def subtasks(*layouts: Layout) -> list[int]:
         found = watched.plan_in([program, unknown], layouts)

@@ -91,6 +91,13 @@ def test_speculation_is_refused(said):
         session.check_session(FakeSession(spark__speculation=said), streaming=True)  # type: ignore[arg-type]
 
 
+def test_workers_without_a_daemon_are_refused():
+    without = FakeSession(spark__python__use__daemon="false")
+    with pytest.raises(ConfigurationError, match=r"spark\.python\.use\.daemon is false: the processes that functions"):
+        session.check_session(without, streaming=True)  # type: ignore[arg-type]
+    session.check_session(without, streaming=False)  # type: ignore[arg-type]
+
+
 def test_push_based_shuffle_is_refused():
     """Spark does not compare there what a task sends that runs again."""
     with pytest.raises(ConfigurationError, match=r"spark\.shuffle\.push\.enabled is true: where an executor is lost"):

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pillarbox import KeyedProcessFunction, ProgramError, StreamExecutionEnvironment, ValueStateDescriptor, metrics
 from pillarbox._runtime.spark.facts import SHUFFLE_CHECKSUMS, SHUFFLE_RETRY
+from pillarbox._runtime.spark.plan import registry
 from pillarbox._runtime.spark.plan.registry import programs_of
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -223,9 +224,14 @@ def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):
     found = programs_of(both)
     assert [program.parallelism for program in found] == [2, 2]
     assert len({program.id for program in found}) == 2
-    assert all(program.facts is not None and program.facts.begins is None for program in found)
+    assert all(program.facts.begins is None for program in found)
     assert programs_of(files.groupBy("key").count()) == []
     assert programs_of(left.writeStream) == programs_of(left)
+    frame = counts(files, 2)
+    registry._newest.clear()
+    with pytest.raises(ProgramError, match="was planned by another process, or too long ago: call to_dataframe"):
+        programs_of(frame)
+    assert programs_of(both) == found, "of programs that are in use none is forgotten"
     other = counts(files, 3).select("key")
     with pytest.raises(ProgramError, match="the query holds programs of parallelism 2 and 3: the state"):
         both.unionAll(other).writeStream.format("noop").start()

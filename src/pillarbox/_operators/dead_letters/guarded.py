@@ -6,7 +6,7 @@ operators themselves, and programs that do not ask, know nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -71,9 +71,6 @@ def guarded(
 class GuardedOperator(StreamOperator):
     """Guards an operator around one user function.
 
-    Attributes:
-        appended: the names of its own list states whose elements are only added.
-
     The guarded operator has the same context, but for its outputs: these hold its records back until it is known that
     the function has not raised.
 
@@ -87,8 +84,6 @@ class GuardedOperator(StreamOperator):
     Raises:
         ProgramError: the function has state of the operator itself, which cannot be undone.
     """
-
-    appended: Sequence[str] = ()
 
     def __init__(
         self,
@@ -110,7 +105,7 @@ class GuardedOperator(StreamOperator):
         self._undo: Undo | None = None
         if context.keyed is not None:
             self._backend = context.keyed.backend
-            self._undo = self._backend.allow_undo(self.appended, unchanged)
+            self._undo = self._backend.allow_undo(unchanged)
         made = make(context)
         assert isinstance(made, FunctionOperator), "an operator is guarded that is around no function"
         if isinstance(made.function, CheckpointedFunction):

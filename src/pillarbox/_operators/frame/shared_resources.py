@@ -8,17 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-
-class Closeable(Protocol):
-    """What can be closed."""
-
-    def close(self) -> None:
-        """Release it."""
-
-
-R = TypeVar("R", bound=Closeable)
+R = TypeVar("R")
 
 
 class _Held:
@@ -51,7 +43,7 @@ class SharedResources:
 
 
 class Lease(Generic[R]):
-    """A share in a resource, which is closed when the last share has been given back.
+    """A share in a resource, whose ``close()`` is called when the last share has been given back.
 
     Attributes:
         resource: it.
@@ -79,4 +71,4 @@ class Lease(Generic[R]):
         self._held.leases -= 1
         if not self._held.leases:
             self.spoil()
-            self.resource.close()
+            self._held.resource.close()

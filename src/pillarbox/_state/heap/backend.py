@@ -209,15 +209,14 @@ class KeyedStateBackend(KeyRows):
         """Whether the operator has declared any state, or has timers."""
         return bool(self.slots or self.namespaces.slots)
 
-    def allow_undo(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> Undo:
+    def allow_undo(self, unchanged: Collection[str] = ()) -> Undo:
         """Return what undoes what is done to states and timers; these are declared later.
 
         Args:
-            appended: the names of list states whose elements are never changed.
             unchanged: the names of states in which there is nothing to undo.
         """
         assert not self.is_declared and self._undo is None
-        self._undo = undo = Undo(appended, unchanged)
+        self._undo = undo = Undo(unchanged)
         return undo
 
     # -- the current key and namespace --

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pillarbox._state.heap.timer_queue import TimerQueue
-from pillarbox._state.heap.timers import HeapTimers, RowsOfTimers
+from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MIN_TIMESTAMP
+
+if TYPE_CHECKING:
+    from pillarbox._state.heap.rows import RowTable
 
 
 class ProcessingTimers(HeapTimers):
@@ -25,7 +28,7 @@ class ProcessingTimers(HeapTimers):
 
     __slots__ = ("_began", "_held", "_keys", "_waiting")
 
-    def __init__(self, name: str, table: RowsOfTimers, slot: int) -> None:
+    def __init__(self, name: str, table: RowTable, slot: int) -> None:
         super().__init__(name, table, slot)
         # When the epoch began (epoch ms).
         self._began = MIN_TIMESTAMP - 1

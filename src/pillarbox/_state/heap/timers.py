@@ -7,41 +7,23 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from datetime import tzinfo
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
-from pillarbox._state.heap.states import CurrentRow
 from pillarbox._state.heap.timer_queue import TimerQueue
 from pillarbox._state.keys.addresses import format_address
 from pillarbox._state.slots import NEW, Row, stale_entry
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import EXPECTED, MAX_WATERMARK, MIN_TIMESTAMP, to_timestamp
 
+if TYPE_CHECKING:
+    from pillarbox._state.heap.rows import RowTable
+
 # Fewer entries than this are compared faster by Python than by numpy.
 _FEW = 64
-
-
-class RowsOfTimers(CurrentRow, Protocol):
-    """What timers know of the rows that they are in.
-
-    Attributes:
-        is_namespaced: whether the rows belong to namespaces.
-        zone: the time zone of naive datetimes; None: they are refused.
-    """
-
-    is_namespaced: bool
-    zone: tzinfo | None
-
-    def find(self, address: Any) -> Row | None:
-        """Return the row of an address; None: there is none."""
-
-    def enter(self, address: Any) -> Row:
-        """Make the key, and the namespace, of an address the current ones; return its row, made where there is none."""
-        ...
 
 
 class HeapTimers:
@@ -52,7 +34,7 @@ class HeapTimers:
 
     __slots__ = ("_dequeue", "_enqueue", "_table", "name", "queue", "slot")
 
-    def __init__(self, name: str, table: RowsOfTimers, slot: int) -> None:
+    def __init__(self, name: str, table: RowTable, slot: int) -> None:
         self.name: str = name
         self._table = table
         self.queue: TimerQueue = TimerQueue()

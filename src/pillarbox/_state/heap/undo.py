@@ -25,12 +25,10 @@ class Undo:
     reference to it is all that has to be noted.
 
     Args:
-        appended: the names of list states whose elements are never changed: looking at them notes nothing.
         unchanged: the names of states of which nothing is noted: they are the same when the function raises.
     """
 
-    def __init__(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> None:
-        self.appended: frozenset[str] = frozenset(appended)
+    def __init__(self, unchanged: Collection[str] = ()) -> None:
         self.unchanged: frozenset[str] = frozenset(unchanged)
         self._active = False
         self._steps: list[Step] = []

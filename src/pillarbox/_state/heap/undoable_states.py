@@ -33,7 +33,7 @@ def undoable(state: Any, descriptor: StateDescriptor, undo: Undo) -> Any:
     """Return a state before a state, which notes what is to be undone."""
     if descriptor.name in undo.unchanged:
         return state
-    return _STATES[descriptor.kind](state, undo, descriptor.name)
+    return _STATES[descriptor.kind](state, undo)
 
 
 class _Undoable:
@@ -41,17 +41,15 @@ class _Undoable:
 
     Args:
         state: the state on the heap.
-        name: its name.
     """
 
-    def __init__(self, state: Any, undo: Undo, name: str) -> None:
+    def __init__(self, state: Any, undo: Undo) -> None:
         self._state = state
         self._undo = undo
         self._rows = state.rows
         # The slot of its content, and that of its stamps if it has a time-to-live.
         self._slots: tuple[int, ...] = state.slots
         self._slot = self._slots[0]
-        self._copies_elements = name not in undo.appended
 
     def clear(self) -> None:
         self._note()
@@ -94,8 +92,7 @@ class _UndoableMerging(_Undoable):
 class _UndoableListState(_UndoableMerging, ListState[Any]):
     def get(self) -> Iterable[Any]:
         row = self._note()
-        if self._copies_elements:
-            self._undo.elements(row[self._slot])
+        self._undo.elements(row[self._slot])
         return self._state.get()  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Any]:

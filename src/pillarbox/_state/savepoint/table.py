@@ -211,7 +211,7 @@ class Table:
             elif len(chosen):
                 yield subtask, batch.take(pa.array(chosen))
 
-    def regrouped(self, batch: pa.RecordBatch, loads: Loads = loads_anything) -> pa.RecordBatch:
+    def regrouped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the key groups of their keys, whatever ``key_group`` says in them.
 
         Raises:
@@ -229,7 +229,7 @@ class Table:
         place = batch.schema.get_field_index("key_group")
         field = self.schema.field(place)
         batch = batch.set_column(place, field, pa.array(unknown, mask=~of_key))
-        groups = self._groups_of(batch, self.operator.max_parallelism, loads)
+        groups = self._groups_of(batch, self.operator.max_parallelism, loads_anything)
         return batch.set_column(place, field, pa.array(groups.astype(np.int32), mask=~of_key))
 
     def _in_parts(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:

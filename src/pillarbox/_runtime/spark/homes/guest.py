@@ -91,13 +91,12 @@ class _Chunks:
         self._channel = channel
         self._rest = rest
         self._head = head
-        self.is_new = True
 
     def get(self, number: int) -> bytes | None:
         if number == META and self._head is not None:
             return self._head
         with self._rest():
-            found: bytes | None = self._channel.ask(Kind.GET, number, self.is_new)
+            found: bytes | None = self._channel.ask(Kind.GET, number)
         return found
 
     def put(self, number: int, value: bytes) -> None:

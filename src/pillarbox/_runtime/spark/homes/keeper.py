@@ -39,7 +39,7 @@ class Keeper:
 
     Args:
         executor: the process of the executor.
-        daemon: the daemon that has forked the worker; None: none has.
+        daemon: the daemon of PySpark that has forked the worker.
 
     Attributes:
         is_asked: whether somebody waits for an answer; a signal handler may find that, in the same thread.
@@ -48,8 +48,8 @@ class Keeper:
         OSError: there is no such executor or daemon.
     """
 
-    def __init__(self, executor: int, daemon: int | None = None) -> None:
-        self._watched = [Process.of(pid) for pid in (executor, daemon) if pid is not None]
+    def __init__(self, executor: int, daemon: int) -> None:
+        self._watched = [Process.of(executor), Process.of(daemon)]
         self._name = sockets.starter_name(executor, daemon)
         self._connected: socket.socket | None = None
         self._lines: BinaryIO | None = None
@@ -234,4 +234,4 @@ def of_this_worker() -> Keeper:
 
 @cache
 def _of_process(pid: int) -> Keeper:
-    return Keeper(sockets.executor_pid(), sockets.daemon_pid())
+    return Keeper(sockets.executor_pid(), os.getppid())

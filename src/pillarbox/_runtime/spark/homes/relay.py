@@ -29,9 +29,9 @@ from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.homes.sockets import connect, has_gone
 from pillarbox._runtime.spark.homes.wire import Hello, Kind, Visit
 from pillarbox._runtime.spark.tasks.channel import Channel, LostError, SilentError
-from pillarbox._runtime.spark.tasks.level_tasks import SparkChunks
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts, local_property
 from pillarbox._state.chunks.head import META
+from pillarbox._state.chunks.store import ChunkStore
 from pillarbox._task.vertex import REPORT_TARGET
 
 # How long a home may take to let a relay in (seconds): it may be searching its memory for garbage. Then another home is
@@ -187,7 +187,7 @@ class Relay:
         place: tuple[int, int],
         facts: TaskFacts,
         buffers: Iterable[list[Buffer]],
-        chunks: SparkChunks,
+        chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:
         """Have an epoch run; as :meth:`LevelTasks.run_epoch`.
 
@@ -213,6 +213,10 @@ class Relay:
             self._channel.close()
             raise
 
+    def has(self, subtask: tuple[int, int]) -> bool:
+        """Return whether the home has a task of a subtask, as far as this worker knows."""
+        return subtask in self._home.subtasks
+
     def _fate(self) -> str | None:
         """Return how the home has ended; None: it has not, or nobody knows."""
         try:
@@ -224,7 +228,7 @@ class Relay:
         return fate
 
     def _begin(
-        self, subtask: tuple[int, int], facts: TaskFacts, answers: _Answers, chunks: SparkChunks
+        self, subtask: tuple[int, int], facts: TaskFacts, answers: _Answers, chunks: ChunkStore
     ) -> tuple[Kind, list[Any]]:
         """Have an epoch begin, and return the first message of the home, before which it has done nothing.
 
@@ -232,10 +236,8 @@ class Relay:
             NoHomesError: there is no home to be had.
         """
         ahead = answers.ahead()
+        head = chunks.get(META)  # the home asks for it first
         for _ in range(_TRIES):
-            # The home asks for the head first. (Spark logs a warning for what it does not have.)
-            chunks.is_new = subtask not in self._home.subtasks
-            head = None if chunks.is_new else chunks.get(META)
             found = None if self._has_entered else surroundings.here(self._home.process)
             try:
                 self._channel.set_timeout(_DOOR_SECONDS)
@@ -255,7 +257,7 @@ class Relay:
         raise NoHomesError("homes end before they answer")
 
     def _relayed(
-        self, subtask: tuple[int, int], facts: TaskFacts, buffers: Iterable[list[Buffer]], chunks: SparkChunks
+        self, subtask: tuple[int, int], facts: TaskFacts, buffers: Iterable[list[Buffer]], chunks: ChunkStore
     ) -> Generator[list[Buffer], None, int | None]:
         began, taking = time.monotonic(), 0.0
         answers = _Answers(buffers)
@@ -265,8 +267,7 @@ class Relay:
                 self._channel.send_bytes(answers.taken())
                 answers.prepare()  # while the home works
             elif kind is Kind.GET:
-                number, chunks.is_new = told
-                self._channel.send(chunks.get(number))
+                self._channel.send(chunks.get(*told))
             elif kind is Kind.PUT:
                 chunks.put(*told)
             elif kind is Kind.REMOVE:

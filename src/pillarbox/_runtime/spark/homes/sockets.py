@@ -4,7 +4,7 @@ Sockets are files in a folder that only the user may enter, as Spark's own Unix 
 its clients for a secret, these sockets ask for the same one. Both ends check that the other one belongs to the user.
 
 A starter is named for its executor and for PySpark's daemon, and homes add to the name of their starter:
-``EXECUTOR[-DAEMON][.HOME]``. So the workers of one daemon meet, which have Python, environment and session in common.
+``EXECUTOR-DAEMON[.HOME]``. So the workers of one daemon meet, which have Python, environment and session in common.
 """
 
 from __future__ import annotations
@@ -49,17 +49,7 @@ def executor_pid() -> int:
     Raises:
         OSError: the daemon that forked this worker has ended.
     """
-    return os.getppid() if _is_by_itself() else _parent_of(os.getppid())
-
-
-def daemon_pid() -> int | None:
-    """Return the process of PySpark's daemon that forked this Python worker; None: Spark runs workers without one."""
-    return None if _is_by_itself() else os.getppid()
-
-
-def _is_by_itself() -> bool:
-    # Without a daemon, Spark tells a worker where to call back.
-    return bool({"PYTHON_WORKER_FACTORY_PORT", "PYTHON_WORKER_FACTORY_SOCK_PATH"} & os.environ.keys())
+    return _parent_of(os.getppid())
 
 
 def _parent_of(pid: int) -> int:
@@ -81,27 +71,21 @@ def executor_name(pid: int) -> str:
     return f"{pid}-{Process.of(pid).start}-{os.stat('/proc/self/ns/pid').st_ino}"
 
 
-def starter_name(executor: int, daemon: int | None) -> str:
+def starter_name(executor: int, daemon: int) -> str:
     """Return the name of the starter that serves the workers of a daemon.
 
     Raises:
         OSError: there is no such process.
     """
-    name = executor_name(executor)
-    return name if daemon is None else f"{name}-{daemon}-{Process.of(daemon).start}"
+    return f"{executor_name(executor)}-{daemon}-{Process.of(daemon).start}"
 
 
-def daemons_of(executor: int) -> list[int | None]:
-    """Return the daemons of an executor whose workers have had a starter; None stands for workers without a daemon."""
+def daemons_of(executor: int) -> set[int]:
+    """Return the daemons of an executor whose workers have had a starter."""
     name = executor_name(executor)
-    found: set[int | None] = set()
-    for each in _names():
-        starter = each.partition(".")[0]
-        if starter == name:
-            found.add(None)
-        elif starter.startswith(f"{name}-") and starter.count("-") == name.count("-") + 2:
-            found.add(int(starter.split("-")[-2]))
-    return list(found)
+    starters = {each.partition(".")[0] for each in _names()}
+    own = (each for each in starters if each.startswith(f"{name}-") and each.count("-") == name.count("-") + 2)
+    return {int(each.split("-")[-2]) for each in own}
 
 
 def homes_of(starter: str) -> list[str]:

@@ -14,7 +14,7 @@ one writes. The exceptions are how a connection, a visit and an epoch begin.
 | home    | ``LATE``                                    | it does not: a newer attempt has been here                 |
 | home    | ``LEVEL``                                   | give the vertices of the level                             |
 | home    | ``MORE``                                    | give the next buffers; the answer is a list; None: no more |
-| home    | ``GET``, chunk, whether it may be missing   | read from Spark's state; the answer is bytes, or None      |
+| home    | ``GET``, chunk                              | read from Spark's state; the answer is bytes, or None      |
 | home    | ``PUT``, chunk, bytes                       | write to Spark's state                                     |
 | home    | ``REMOVE``, chunk                           | remove from Spark's state                                  |
 | home    | ``OUT``, buffers                            | emit them                                                  |

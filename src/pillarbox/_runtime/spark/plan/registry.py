@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pillarbox._errors import ProgramError, listed
 from pillarbox._graph.dashboard_place import DashboardPlace
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-# The alias of a program's rows: id, parallelism (0: it has no state), subtasks, key groups, and whether the user
-# has set parallelism and max parallelism. All that starting takes is in it, so nothing depends on how long this process
-# remembers the program.
-_ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})_(\d+)_(\d+)_(\d+)_([01])([01])\b")
+# The alias of a program's rows.
+_ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})\b")
 
 # For each session, names of observed metrics that are taken by programs, each with its program's id and the thread that
 # planned it. Any two of these programs may yet meet in one query, in which names are unique. A start, also one that is
@@ -44,7 +42,9 @@ _REMEMBERED = 256
 # The vertices of the newest programs, as they travel to workers: a recording takes one along. They may be large.
 _SHIPPED = 8
 _shipped: OrderedDict[str, Sequence[ShippedVertex]] = OrderedDict()
-_programs: OrderedDict[str, tuple[ProgramFacts, str]] = OrderedDict()
+_newest: OrderedDict[str, PlannedProgram] = OrderedDict()
+# These, and the programs of queries that run: to stop a query may mean to start it again, for one epoch.
+_programs: WeakValueDictionary[str, PlannedProgram] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class PlannedProgram:
         layout: it was compiled with this one.
         sets_parallelism: whether the user has set the parallelism.
         sets_max_parallelism: whether the user has set the max parallelism.
-        facts: what a start takes of it; None where it was planned by another process, or very many ago.
-        secret: its plan has it, and its homes know it.
+        facts: what a start takes of it.
+        secret: its plan has it, and its homes know it; empty if it has no homes yet.
     """
 
     id: str
@@ -107,20 +107,15 @@ class PlannedProgram:
     layout: Layout
     sets_parallelism: bool
     sets_max_parallelism: bool
-    facts: ProgramFacts | None
-    secret: str | None = None
+    facts: ProgramFacts
+    secret: str = ""
 
     @staticmethod
-    def of(program: Program) -> PlannedProgram:
+    def of(program: Program, secret: str = "") -> PlannedProgram:
         """Return a program as it is found in a plan."""
         parallelism = program.parallelism if len(program.levels) > 1 else 0
         sets = program.sets_parallelism, program.sets_max_parallelism
-        return PlannedProgram(program.id, parallelism, program.layout, *sets, ProgramFacts.of(program))
-
-
-def facts_of(programs: Iterable[PlannedProgram]) -> list[ProgramFacts]:
-    """Return the facts of those programs of which they are known."""
-    return [one.facts for one in programs if one.facts is not None]
+        return PlannedProgram(program.id, parallelism, program.layout, *sets, ProgramFacts.of(program), secret)
 
 
 def vertex_with(
@@ -139,7 +134,7 @@ def vertex_with(
     every = [
         (program, vertex, operator)
         for program in programs
-        if program.facts is not None and program.facts.plan is not None
+        if program.facts.plan is not None
         for vertex in program.facts.plan.vertices
         for operator in vertex.operators
     ]
@@ -179,17 +174,13 @@ def register(program: Program, secret: str, shipped: Sequence[ShippedVertex] = (
     Args:
         shipped: its vertices, as they travel to workers.
     """
-    planned = PlannedProgram.of(program)
-    assert planned.facts is not None
-    _programs[program.id] = (planned.facts, secret)
+    _newest[program.id] = _programs[program.id] = PlannedProgram.of(program, secret)
     _shipped[program.id] = shipped
     while len(_shipped) > _SHIPPED:
         _shipped.popitem(last=False)
-    while len(_programs) > _REMEMBERED:
-        _programs.popitem(last=False)
-    subtasks, key_groups, _ = planned.layout
-    sets = f"{int(planned.sets_parallelism)}{int(planned.sets_max_parallelism)}"
-    return f"pillarbox_{planned.id}_{planned.parallelism}_{subtasks}_{key_groups}_{sets}"
+    while len(_newest) > _REMEMBERED:
+        _newest.popitem(last=False)
+    return f"pillarbox_{program.id}"
 
 
 def metrics_names(spark: SparkSession) -> Iterator[str]:
@@ -203,8 +194,9 @@ def metrics_names(spark: SparkSession) -> Iterator[str]:
 def take_metrics_name(spark: SparkSession, name: str, program: Program) -> None:
     """Use a name for a program, up to the next start of a query that this thread has planned."""
     if program.id in _programs:
-        facts, secret = _programs[program.id]
-        _programs[program.id] = replace(facts, plan=plan_of(program, name)), secret
+        planned = _programs[program.id]
+        planned = replace(planned, facts=replace(planned.facts, plan=plan_of(program, name)))
+        _newest[program.id] = _programs[program.id] = planned
     with _taking:
         _unstarted.setdefault(spark, []).append(_TakenName(name, program.id, threading.get_ident()))
 
@@ -227,27 +219,22 @@ def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
     """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order.
 
     Raises:
-        ProgramError: a program occurs more than once.
+        ProgramError: a program occurs more than once, or this process does not know it.
     """
-    every = _ALIAS.findall(aliases_of(query))
-    found = {each[0]: each for each in every}
-    if len(found) < len(every):
+    found = _ALIAS.findall(aliases_of(query))
+    if len(set(found)) < len(found):
         raise ProgramError(
             "the query uses the result of one to_dataframe() more than once, as in df.union(df): Spark would run the"
             " program as often, and its tasks have one home; call to_dataframe() once for each use, or use the result"
             " once, in a function for foreachBatch()"
         )
-    return [
-        PlannedProgram(
-            number,
-            int(parallelism),
-            Layout(int(subtasks), int(key_groups)),
-            sets == "1",
-            sets_max == "1",
-            *_programs.get(number, (None, None)),
+    programs = [program for each in found if (program := _programs.get(each)) is not None]
+    if len(programs) < len(found):
+        raise ProgramError(
+            "a program of the query was planned by another process, or too long ago: call to_dataframe(...) again in"
+            " the process that starts the query"
         )
-        for number, parallelism, subtasks, key_groups, sets, sets_max in found.values()
-    ]
+    return programs
 
 
 def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:

@@ -20,7 +20,7 @@ from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, describe, shorten
 from pillarbox._reports.progress import millis, tasks_of
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of, programs_of, wanted_parallelism
+from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, wanted_parallelism
 from pillarbox._runtime.spark.running.ending import end_query, finish_epoch
 from pillarbox._runtime.spark.running.heartbeat import Pulse, check_no_other_driver
 from pillarbox._runtime.spark.running.progress_reader import ProgressReader
@@ -108,7 +108,7 @@ def start(
     _adapt(how, planned)
     with changes_refused(watched=True):
         query = how.run()
-    timed = any(facts.uses_processing_time for facts in facts_of(planned))
+    timed = any(one.facts.uses_processing_time for one in planned)
     started = find(query)
     assert started is not None
     watch = _Watch(started, ends=timed and how.is_available_now)
@@ -136,7 +136,7 @@ def instead_of_starting(call: Callable[[Start], NoReturn]) -> Iterator[None]:
 def _adapt(start: Start, planned: Sequence[PlannedProgram]) -> None:
     """Give the checkpoint the parallelism of the programs, if they ask for that."""
     wanted = wanted_parallelism(planned)
-    if wanted is None or not any(facts.auto_rescale for facts in facts_of(planned)):
+    if wanted is None or not any(one.facts.auto_rescale for one in planned):
         return
     if start.checkpoint is None:
         return

@@ -15,7 +15,6 @@ from pillarbox._errors import ProgramError, SavepointError, describe, shorten
 from pillarbox._reports.metrics import metrics
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import sentence_of
-from pillarbox._runtime.spark.plan.registry import facts_of
 from pillarbox._runtime.spark.running.ending import end_between_epochs, finish_epoch, run_one_epoch
 from pillarbox._runtime.spark.savepoint.savepoint import check_new, savepoint
 from pillarbox._runtime.spark.settings.places import place_of
@@ -215,4 +214,4 @@ class _Stop:
 
 def _uids(started: StartedQuery) -> list[str]:
     """Return the uids of all operators with state, of all programs in the query."""
-    return [uid for facts in facts_of(started.programs) for uid in facts.description.uids]
+    return [uid for one in started.programs for uid in one.facts.description.uids]

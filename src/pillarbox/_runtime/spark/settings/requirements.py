@@ -1,4 +1,4 @@
-"""What a program needs to run: Java, packages, workers with the driver's Python, and two settings of Spark.
+"""What a program needs to run: Java, packages, workers with the driver's Python, and three settings of Spark.
 
 Functions named ``...problem`` return one message, or None; the doctor asks them, too.
 """
@@ -16,8 +16,8 @@ from functools import cache
 
 from pillarbox._errors import ConfigurationError
 
-#: A streaming program is refused if one of these is true.
-REFUSED = ("spark.speculation", "spark.shuffle.push.enabled")
+#: Settings that a streaming program depends on, with Spark's defaults, which it needs.
+NEEDED = {"spark.speculation": "false", "spark.shuffle.push.enabled": "false", "spark.python.use.daemon": "true"}
 
 
 def numbers_of(version: str | None) -> tuple[int, ...] | None:
@@ -59,6 +59,16 @@ def push_based_shuffle_problem(settings: Mapping[str, str]) -> str | None:
     )
 
 
+def daemon_problem(settings: Mapping[str, str]) -> str | None:
+    """Return what is wrong if Spark starts each Python worker by itself."""
+    if _is_true({"spark.python.use.daemon": "true", **settings}, "spark.python.use.daemon"):
+        return None
+    return (
+        "spark.python.use.daemon is false: the processes that functions live in belong to PySpark's daemon, so leave it"
+        " true"
+    )
+
+
 def _is_true(settings: Mapping[str, str], name: str) -> bool:
     return settings.get(name, "false").strip().lower() == "true"
 
@@ -69,7 +79,7 @@ def check_settings(settings: Mapping[str, str]) -> None:
     Raises:
         ConfigurationError: one does.
     """
-    _refuse(speculation_problem(settings) or push_based_shuffle_problem(settings))
+    _refuse(speculation_problem(settings) or push_based_shuffle_problem(settings) or daemon_problem(settings))
 
 
 def check_packages() -> None:

@@ -12,7 +12,7 @@ from pillarbox._errors import ConfigurationError, check_count, check_text
 from pillarbox._runtime.spark.cores import cores_of, default_slots, local_cores
 from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
 from pillarbox._runtime.spark.settings.requirements import (
-    REFUSED,
+    NEEDED,
     check_java,
     check_packages,
     check_python,
@@ -102,7 +102,7 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
     """
     check_packages()
     if streaming:
-        check_settings({name: str(spark.conf.get(name, "false")) for name in REFUSED})
+        check_settings({name: str(spark.conf.get(name, default)) for name, default in NEEDED.items()})
     # On this machine the workers can be compared with the driver; elsewhere the interpreter's path may well differ.
     context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
     if context is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):

@@ -67,7 +67,7 @@ def close_started(started: StartedQuery) -> None:
     if started.is_closed:
         return
     started.is_closed = True
-    secrets = [one.secret for one in started.programs if one.secret is not None]
+    secrets = [one.secret for one in started.programs]
     try:
         close_query(started.start.spark, started.run, secrets)
     except Exception as error:  # Spark has gone

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.files import add_file
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of
+from pillarbox._runtime.spark.plan.registry import PlannedProgram
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ def begin_batch_without_input(
         now: epoch seconds; None: the clock's.
     """
     last = checkpoint.last_committed
-    timed = any(facts.uses_processing_time for facts in facts_of(programs))
+    timed = any(one.facts.uses_processing_time for one in programs)
     if not timed or checkpoint.is_new or checkpoint.is_interrupted or start.is_once or not is_classic(start.spark):
         return False
     entry = checkpoint.offsets([last])[last]

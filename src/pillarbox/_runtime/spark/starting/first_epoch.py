@@ -26,7 +26,7 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.facts import BATCH_BYTES, frame_of, is_classic
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan.plan import FirstEpoch, plan_first_epoch
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, facts_of
+from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint.savepoint import OpenSavepoint, open_savepoint
 from pillarbox._runtime.spark.settings.session_settings import session_settings
@@ -70,7 +70,7 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
         ConfigurationError: the session is one of Spark Connect.
         ProgramError: the query cannot start from a savepoint.
     """
-    asked = next((facts.begins for facts in facts_of(planned) if facts.begins is not None), None)
+    asked = next((one.facts.begins for one in planned if one.facts.begins is not None), None)
     if checkpoint is None:
         if asked is not None:
             raise ProgramError(

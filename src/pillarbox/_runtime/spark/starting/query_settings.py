@@ -80,7 +80,7 @@ def program_settings(
         if not needed:
             yield
             return
-        are_narrow = all(one.facts is not None and one.facts.has_narrow_rows for one in programs)
+        are_narrow = all(one.facts.has_narrow_rows for one in programs)
         present = spark.conf.getAll
         needed |= batch_settings(spark, present, are_narrow=are_narrow and not other_python)
         if CHECKSUMS not in present:

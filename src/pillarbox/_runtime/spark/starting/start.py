@@ -28,7 +28,6 @@ from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.plan.analyzed_plan import runs_other_python
 from pillarbox._runtime.spark.plan.registry import (
     PlannedProgram,
-    facts_of,
     free_metrics_names,
     is_one_unstarted,
     programs_of,
@@ -244,9 +243,7 @@ class _Starting:
         stateful = [layout.subtasks for one, layout in zip(programs, self._layouts) if one.parallelism]
         if _refusing.get() and stateful:
             checkpoint.check_parallelism(wanted_parallelism(programs), min(stateful))
-        described = [facts.description for facts in facts_of(programs)]
-        if len(described) < len(programs):
-            return
+        described = [one.facts.description for one in programs]
         if _refusing.get():
             checkpoint.check(described, self._layouts)
             return
@@ -263,8 +260,7 @@ def _layouts_in_state(
     heads = CheckpointState(spark, str(checkpoint)).every_head()
     found: list[Layout | None] = []
     for one in planned:
-        uids = None if one.facts is None else one.facts.description.uids
-        own = [head for head in heads if (len(planned) == 1 if uids is None else head.operator in uids)]
+        own = [head for head in heads if head.operator in one.facts.description.uids]
         if not own:
             found.append(None)
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from pillarbox._elements import Buffer
 from pillarbox._reports.failure import Attempt
@@ -34,17 +33,6 @@ def short_lived(vertex: Vertex, subtask: int) -> Iterator[MultipleInputStreamTas
         raise
 
 
-class SparkChunks(ChunkStore, Protocol):
-    """The chunks of a subtask's log in Spark's state.
-
-    Attributes:
-        is_new: whether there is no task of the subtask yet, so chunks may be missing. Spark logs a warning for each one
-            that it is asked for and does not have.
-    """
-
-    is_new: bool
-
-
 class LevelTasks:
     """Runs epochs of a level's subtasks. One thread at a time works in it.
 
@@ -64,7 +52,7 @@ class LevelTasks:
         place: tuple[int, int],
         facts: TaskFacts,
         buffers: Iterable[Iterable[Buffer]],
-        chunks: SparkChunks,
+        chunks: ChunkStore,
     ) -> Generator[list[Buffer], None, int | None]:
         """Run an epoch of a subtask; yield its output, in parts; return when it has to run without input (epoch ms).
 
@@ -79,7 +67,7 @@ class LevelTasks:
             return None if task is None else task.clock.log.to_text(_TOLD_CLOCK)
 
         with failures_in_worker(shipped.name, subtask, Attempt(number, facts.batch, facts.attempt), clock):
-            chunks.is_new = is_new = not self._residency.has(shipped, subtask, facts)
+            is_new = not self._residency.has(shipped, subtask, facts)
             task = self._running = self._residency.task(shipped, subtask, chunks, facts)
             task.attempt, task.process_tasks = facts.attempt, len(self._residency)
             task.versions = dict(packages_here()) if is_new else None

@@ -38,7 +38,8 @@ class _SparkChunkStore:
     """The state log's chunks in a map state of Spark's, under the current grouping key.
 
     Attributes:
-        is_new: see :class:`SparkChunks`.
+        is_new: whether the subtask has no task yet, so chunks may be missing. Spark logs a warning for each missing
+            chunk whose value it is asked for, and to ask whether there is one takes as long as to read it.
     """
 
     def __init__(self, chunks: MapState) -> None:
@@ -132,8 +133,10 @@ class TaskHost:
             facts = facts._replace(clock=self._replacement.clock(self._program.program, *place))
         tasks = self._tasks_of(code)
         if isinstance(tasks, Relay):
+            self._store.is_new = not tasks.has(place)
             wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
         else:
+            self._store.is_new = not residency.here.has(self._vertices[place[0]], place[1], facts)
             with collecting():
                 facts = facts._replace(fallback=self._fallback)
                 wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
