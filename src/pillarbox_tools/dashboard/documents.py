@@ -64,7 +64,7 @@ class View(Entry):
     """All that the page of a query draws.
 
     Attributes:
-        at: when this was known.
+        at: when the driver was last heard of.
         run: the running run or the last one, and ``earlier``: the previous runs, the newest first.
         keyed: the uids of operators that have keys.
         strip: the newest epochs, and ``shown``: the one whose parts and tasks are drawn; None: none has ended.

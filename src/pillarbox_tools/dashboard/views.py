@@ -27,7 +27,7 @@ from pillarbox_tools.dashboard.documents import (
 )
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
-from pillarbox_tools.model.condition import conditions_of, lag_now, rate_now
+from pillarbox_tools.model.condition import conditions_of, heard_at, lag_now, rate_now
 from pillarbox_tools.model.executor_memory import executor_memory_of
 from pillarbox_tools.model.growth import growth_of, memory_of
 from pillarbox_tools.model.held_watermarks import held_watermarks
@@ -77,7 +77,7 @@ def view_of(snapshot: Snapshot) -> View:
     epoch = _shown_epoch(snapshot)
     return View(
         **vars(entry_of(snapshot)),
-        at=snapshot.at,
+        at=heard_at(snapshot),
         run=_run(snapshot.run),
         earlier=[_earlier(each) for each in snapshot.earlier],
         settings=snapshot.run.settings,

@@ -65,7 +65,7 @@ class HistoryWriter:
         """
         self._next = now_ms() + _EVERY
         version = self._model.version
-        if version == self._version and is_end:
+        if version == self._version:
             return
         try:
             content = {**plain(condensed(self._model.snapshot())), "format": FORMAT}
