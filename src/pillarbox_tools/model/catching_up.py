@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pillarbox_tools.model.epochs import rows_left
 from pillarbox_tools.model.snapshot import Snapshot, Stage, rows_per_second
 from pillarbox_tools.model.trigger import trigger_interval
+from pillarbox_tools.model.windows import rounded
 
 # How many epochs the rate is taken from, and how many slow ones in a row show that a query is behind.
 _RECENT = 10
@@ -94,18 +95,10 @@ def line_of(snapshot: Snapshot, stages: list[Stage] | None, *, is_batch: bool) -
             # (It is all done when the query says so.)
             parts.append(f"{min(0.99, found.share):.0%} done")
         if found.left_ms:
-            parts.append(f"about {_duration(found.left_ms)} left")
+            parts.append(f"about {rounded(found.left_ms)} left")
     elif not is_batch:
         return None
     if stages:
         done, tasks = sum(each.completed for each in stages), sum(each.tasks for each in stages)
         parts.append(f"{done:,} of {tasks:,} tasks of the next epoch")
     return " · ".join(parts) or None
-
-
-def _duration(ms: int) -> str:
-    seconds = ms / 1000
-    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -12,7 +12,17 @@ from statistics import median
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, rows_per_second
 from pillarbox_tools.model.trigger import is_batch, trigger_interval
-from pillarbox_tools.model.windows import HOUR, MINUTE, NOW, QUARTER, moment_at, now_of, recent_epochs, usual_gap
+from pillarbox_tools.model.windows import (
+    HOUR,
+    MINUTE,
+    NOW,
+    QUARTER,
+    moment_at,
+    now_of,
+    recent_epochs,
+    rounded,
+    usual_gap,
+)
 
 #: The conditions, the worst first.
 GONE, CRASH_LOOP, HUNG, FUTURE, BEHIND, SILENT = (
@@ -239,12 +249,8 @@ def lag_now(snapshot: Snapshot) -> int | None:
 
 
 def duration(ms: int) -> str:
-    """Return a time for people, such as ``12 min``."""
-    seconds = ms / 1000
-    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    """Return a time for people, such as ``12 min`` or ``0.6 s``."""
+    return rounded(ms) if ms >= 10_000 else f"{ms / 1000:.1f} s"
 
 
 def clock(at: int) -> str:

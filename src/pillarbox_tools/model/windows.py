@@ -113,3 +113,12 @@ def recent_epochs(snapshot: Snapshot, fewest: int, span: int = NOW) -> list[Epoc
     rows = [each for each in snapshot.epochs if each.rows]
     recent = [each for each in rows if each.began + each.duration > now - span]
     return recent if len(recent) >= fewest else rows[-fewest:]
+
+
+def rounded(ms: int) -> str:
+    """Return a time for people in its largest unit, such as ``12 min``."""
+    seconds = ms / 1000
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

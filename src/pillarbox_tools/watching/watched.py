@@ -44,7 +44,6 @@ class WatchedQuery:
 
     def __init__(self, started: StartedQuery) -> None:
         query: Any = started.query
-        self._query = query
         self._spark: SparkSession = started.start.spark
         self._checkpoint = started.checkpoint
         self._warned = False
