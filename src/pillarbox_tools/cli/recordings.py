@@ -62,7 +62,7 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
     help="The script of a query that has ended: it runs up to pillarbox.start(...), which records instead of starting.",
 )
 @click.option("--epoch", type=click.IntRange(0), help="The micro-batch; by default, the one that failed.")
-@click.option("--uid", help="The operator whose task to record; by default, the one that failed.")
+@click.option("--uid", help="The operator whose task to record; by default, the operator that failed.")
 @click.option("--subtask", type=click.IntRange(0), help="Which of its subtasks; of a source, the partition.")
 @click.option("--key", help="Instead of --subtask: the subtask that has this key.")
 @click.option("--allow-calls", is_flag=True, help="Make the calls of services of earlier levels again.")

@@ -226,7 +226,7 @@ _NEXT_STEP = {
     ),
     FUTURE: (
         "drop or mend records with such times before event time is assigned; the watermark never goes back, so restart"
-        " from a savepoint or a copy of the checkpoint of before"
+        " from an earlier savepoint, or from an earlier copy of the checkpoint"
     ),
     BEHIND: "raise the parallelism with pillarbox rescale, or see which operator takes longest on the page",
     SILENT: "look at the source and at what fills it; if that is how it is meant, nothing is wrong with the query",
