@@ -62,7 +62,7 @@ PACKAGES = {
         ("frame",),
         ("stateless", "dead_letters", "windowing/api", "async_io/api"),
         ("keyed", "windowing", "async_io/loop", ""),
-        ("connected", "joins", "columnar", "async_io"),
+        ("connected", "joins", "columnar", "async_io", "stateful_processor"),
         ("columnar/joins",),
     ],
     "_runtime/spark": [
@@ -74,7 +74,7 @@ PACKAGES = {
         ("starting",),
         ("running",),
     ],
-    "_datastream": [("",), ("checks",), ("streams",), ("windows", "environment"), ("connected",)],
+    "_datastream": [("",), ("checks",), ("streams",), ("windows", "environment"), ("connected", "grouped")],
 }
 FILES_IN_A_FOLDER = 16
 # Examples are programs of users, which come with the package: they are in no layer.
@@ -115,7 +115,7 @@ PUBLIC = {
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
     "approx_count_distinct_", "avg_", "count_", "dashboard", "export_otel", "first_", "immutable", "last_",
-    "key_history", "local_session", "max_", "metrics", "min_", "read_state", "record", "rescale", "run", "savepoint",
+    "GroupedData", "group_by", "key_history", "local_session", "max_", "metrics", "min_", "read_state", "record", "rescale", "run", "savepoint",
     "serve_metrics", "start",
     "stop_with_savepoint", "sum_", "write_state",
 }  # fmt: skip

@@ -155,7 +155,7 @@ class Contest(ABC):
             module=self.module,
             directory=self.directory / f"spark-{name}",
             memory=self.arguments.memory,
-            ours=kind == "ours",
+            ours=kind in ("ours", "own"),
             source=getattr(self.arguments, "source", None),
         )
 
@@ -254,7 +254,7 @@ class Contest(ABC):
                 runners[name] = self.runner(contender.kind)(self, name)
             getattr(runners[name], what)()
         except (NotInstalled, SideFailed) as ended:
-            if contender.kind in ("ours", "spark", "limit", "bare"):
+            if contender.kind in ("ours", "own", "spark", "limit", "bare"):
                 raise
             print(f"{ended}\n{contender.title} is left out", flush=True)
             self.left_out[name] = _reason(str(ended))

@@ -12,6 +12,7 @@ from pillarbox._datastream.connected.joined_streams import (
 )
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._datastream.environment.execution_mode import RuntimeExecutionMode
+from pillarbox._datastream.grouped.grouped_data import GroupedData, group_by
 from pillarbox._datastream.streams.async_data_stream import AsyncDataStream
 from pillarbox._datastream.streams.data_stream import DataStream
 from pillarbox._datastream.streams.keyed_stream import KeyedStream
@@ -238,6 +239,7 @@ __all__ = [
     "FunctionSnapshotContext",
     "GlobalWindow",
     "GlobalWindows",
+    "GroupedData",
     "IntervalJoin",
     "JoinFunction",
     "JoinedStreams",
@@ -321,6 +323,7 @@ __all__ = [
     "export_otel",
     "fallback",
     "first_",
+    "group_by",
     "immutable",
     "key_history",
     "last_",

@@ -46,7 +46,7 @@ from benchmarks.harness.process import Side
 from benchmarks.harness.rows import MINUTE, SUBTASKS, Ints, MicroBatches, draw
 from benchmarks.harness.runners import Contender
 from benchmarks.peers.limits import BareLoop, two_hops
-from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
+from pillarbox import StreamExecutionEnvironment, WatermarkStrategy, group_by
 
 SPAN = 5 * MINUTE
 DELAY = 5_000
@@ -64,6 +64,9 @@ PEERS = {
     "rows": Contender("transformWithState", "spark", warm_up=2, rounds=2),
     "pandas": Contender("transformWithStateInPandas", "spark", 5, warm_up=1, rounds=1),
     "apply": Contender("applyInPandasWithState", "spark", 5, warm_up=1, rounds=1),
+    "own-rows": Contender("Spark's `StatefulProcessor` on pillarbox", "own", warm_up=2, rounds=2),
+    "own-pandas": Contender("its pandas flavour on pillarbox", "own", 5, warm_up=1, rounds=1),
+    "own-apply": Contender("applyInPandasWithState on pillarbox", "own", 5, warm_up=1, rounds=1),
     "process": Contender("PyFlink, process mode", "flink", warm_up=1, rounds=2),
     "thread": Contender("PyFlink, thread mode", "flink", warm_up=1, rounds=2),
     "identity": Contender("(identity in mapInArrow)", "limit", warm_up=2, rounds=3),
@@ -121,11 +124,13 @@ class KeyedFunctions:
         if name == "identity":
             return two_hops(source)
         timed = source.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", "5 seconds")
-        if name == "apply":
-            grouped = timed.groupBy("key")
+        grouped_by: Callable[..., Any] = group_by if name.startswith("own-") else DataFrame.groupBy
+        flavour = name.removeprefix("own-")
+        if flavour == "apply":
+            grouped = grouped_by(timed, "key")
             return grouped.applyInPandasWithState(self.apply, self.output, self.state, "append", "EventTimeTimeout")
-        grouped = timed.select("key", "ts").groupBy("key")
-        if name == "pandas":
+        grouped = grouped_by(timed.select("key", "ts"), "key")
+        if flavour == "pandas":
             return grouped.transformWithStateInPandas(self.pandas(), self.output, "append", "EventTime")
         return grouped.transformWithState(self.rows(), self.output, "append", "EventTime")
 

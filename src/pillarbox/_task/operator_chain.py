@@ -14,6 +14,7 @@ from pillarbox._operators.frame.operator import (
     Fanout,
     Input,
     KeyedContext,
+    MicroBatch,
     OperatorContext,
     RecordInput,
     StreamOperator,
@@ -148,6 +149,11 @@ class OperatorChain:
             operator.context.epoch = epoch
         for meeting in self._meetings.values():
             meeting.valve.begin_epoch()
+
+    def set_micro_batch(self, micro_batch: MicroBatch) -> None:
+        """Tell the operators which micro-batch the next epoch belongs to."""
+        for operator in self.operators:
+            operator.context.micro_batch = micro_batch
 
     def begin_epoch(self) -> None:
         """Begin an epoch of a source: event time begins again, too."""

@@ -9,7 +9,7 @@ from types import GeneratorType
 from typing import Any
 
 from pillarbox._copies import FIXED, TUPLES
-from pillarbox._elements import Records
+from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
@@ -30,9 +30,16 @@ def hand_on(output: Input, values: list[Any], timestamps: Sequence[int | None] |
     output.process_records(Records(values, timestamps))
 
 
+def hand_on_columns(output: Input, batch: Any) -> None:
+    """Hand on a run of results that are an Arrow batch, as :func:`hand_on`."""
+    output.process_records(ArrowRecords(batch))
+
+
 def is_from_further_on(error: BaseException) -> bool:
     """Return whether an error comes from where results were handed on to."""
-    return any(frame.f_code is hand_on.__code__ for frame, _ in walk_tb(error.__traceback__))
+    return any(
+        frame.f_code in (hand_on.__code__, hand_on_columns.__code__) for frame, _ in walk_tb(error.__traceback__)
+    )
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:

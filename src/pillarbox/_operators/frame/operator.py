@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pillarbox._copies import Copier
 from pillarbox._elements import Records
@@ -88,6 +88,37 @@ class Fanout:
             consumer.process_status(idle)
 
 
+class MicroBatch(NamedTuple):
+    """The micro-batch that an epoch belongs to, for operators that follow Spark's time.
+
+    Attributes:
+        number: its id; None: it is a batch query's.
+        time: its time (epoch ms).
+        watermark: Spark's watermark (epoch ms); -1: there is none.
+    """
+
+    number: int | None
+    time: int
+    watermark: int
+
+
+@dataclass(frozen=True)
+class SparkTime:
+    """The arguments of the operator of Spark's that an operator runs in, if it follows Spark's time.
+
+    Attributes:
+        output_mode: Spark's name of the output mode.
+        time_mode: ``None``, ``ProcessingTime`` or ``EventTime``.
+        event_time_column: the column that is the event time of the results, or "".
+        drops_late: whether it drops rows by the watermark: then all subtasks run in each micro-batch with data.
+    """
+
+    output_mode: str
+    time_mode: str
+    event_time_column: str = ""
+    drops_late: bool = False
+
+
 @dataclass(frozen=True)
 class KeyedContext:
     """The keyed state and timers that the operator at the head of a keyed task gets; others get none.
@@ -120,6 +151,7 @@ class OperatorContext:
         copier: copies the values that the operator's functions emit.
         max_parallelism: number of key groups.
         epoch: number of the epoch that runs, or ran last.
+        micro_batch: Spark's micro-batch that runs, or ran last; None: there is none.
         operator_state: declares states of the operator itself; None: there is no place for them, before a shuffle.
         batch: whether it runs in batch mode.
         epoch_time: tells the processing time of the epoch (epoch ms), which is the same for all tasks, and when the
@@ -150,6 +182,7 @@ class OperatorContext:
 
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     epoch: int = 0
+    micro_batch: MicroBatch | None = None
     operator_state: OperatorStateStore | None = None
     batch: bool = False
     epoch_time: Callable[[], int] | None = None
@@ -342,6 +375,7 @@ class OperatorFactory:
             columns holds after it, too.
         keeps_columns: whether rows that come as columns leave it so, too.
         sides_are_fixed: whether it keeps records of each of its inputs, so that these may not change places.
+        spark_time: it follows Spark's time, in an operator of Spark's with these arguments; None: it does not.
     """
 
     make: Callable[[OperatorContext], StreamOperator]
@@ -354,6 +388,7 @@ class OperatorFactory:
     keeps_records: bool = False
     keeps_columns: bool = False
     sides_are_fixed: bool = False
+    spark_time: SparkTime | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.make, Captured):

@@ -54,6 +54,23 @@ class HeapTimers:
         first: int | None = min(present) if type(present) is set else present
         return first
 
+    def of_key(self) -> list[int]:
+        """Return the current key's timers without a namespace, in order."""
+        return sorted(_stamps_in(self._table.row[self.slot]))
+
+    def due(self, limit: int) -> list[tuple[int, Any]]:
+        """Return timestamp and key of the timers up to and at ``limit``, in timestamp order.
+
+        They stay in their rows, and the caller deletes each; the queue does not return them again.
+        """
+        timers: list[tuple[int, Any]] = []
+        while (timestamp := self.queue.next_timestamp()) is not None and timestamp <= limit:
+            for key in self.queue.pop(timestamp, self._in_order):
+                row = self._table.find(key)
+                if row is not None and timestamp in _stamps_in(row[self.slot]):
+                    timers.append((timestamp, key))
+        return timers
+
     def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
         """Add a timer of the current key, or of the current key in a namespace, unless it has it.
 

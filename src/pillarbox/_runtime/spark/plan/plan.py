@@ -17,6 +17,7 @@ from pillarbox._errors import ProgramError, raise_from_user_code
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import output_target
 from pillarbox._graph.transformations import CollectionSource, DataFrameSource, SourceTransformation
+from pillarbox._operators.frame.operator import SparkTime
 from pillarbox._runtime.shipping import ShippedVertex, ship
 from pillarbox._runtime.spark.facts import BATCH_BYTES
 from pillarbox._runtime.spark.failures import unwrapped_failures
@@ -95,6 +96,8 @@ class _Plan:
         self._layout = ProgramLayout.of(program)
         # Homes let in only who knows it, and it is in nothing but the plan.
         self.secret = secrets.token_hex(16)
+        factories = (node.factory for vertex in program.vertices for node in vertex.nodes)
+        self._time: SparkTime | None = next((each.spark_time for each in factories if each.spark_time), None)
 
     def rows(self, output: Output, schema: str | StructType, metrics: _Metrics | None = None) -> DataFrame:
         """Return what ``output`` makes of the program's end.
@@ -129,27 +132,29 @@ class _Plan:
         from pillarbox._runtime.spark.worker.processor import Processor
         from pillarbox._runtime.spark.worker.task_host import TaskHost
 
-        timers = self.program.uses_processing_time
+        time = self._time or SparkTime("append", "ProcessingTime" if self.program.uses_processing_time else "None")
+        timers = time.time_mode != "None"
         if not timers:
             # Spark puts the time of the offset log for it, so a batch that is run again has the same. It puts it as a
             # number into the code that it generates, which it would then compile again in each epoch; but for
             # `zip_with`, like some others, it generates none.
-            time = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
-            rows = rows.selectExpr("*", f"{time} AS {BATCH_TIMESTAMP}")
+            now = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
+            rows = rows.selectExpr("*", f"{now} AS {BATCH_TIMESTAMP}")
         homes = Homes.of(vertices, self.secret, self.program.parallelism)
-        host, state = TaskHost(vertices, self._layout, output, timers, homes), None
+        host, state = TaskHost(vertices, self._layout, output, timers, homes, self._time), None
         if self._first is not None:
             from pillarbox._runtime.spark.worker.restore_host import RestoringHost
 
-            host = RestoringHost(vertices, self._layout, output, timers, homes, self._first.tables)
+            host = RestoringHost(vertices, self._layout, output, timers, homes, self._first.tables, self._time)
             given = self._first.state(list(vertices)).repartition(self.program.parallelism, "target")
             state = given.sortWithinPartitions("target", "number").groupBy("target")
         sent = rows.groupBy("target").transformWithStateInPandas(
             Processor(host, [vertex.broadcasts for vertex in vertices.values()]),
             outputStructType=schema,
-            outputMode="append",
-            timeMode="ProcessingTime" if timers else "None",
+            outputMode=time.output_mode,
+            timeMode=time.time_mode,
             initialState=state,
+            eventTimeColumnName=time.event_time_column if self._first is None else "",
         )
         if isinstance(schema, str) or not _REQUIRED.search(schema.json()):
             return sent
@@ -162,7 +167,8 @@ class _Plan:
             df, pickled = self._dataframe(source)
             columns = None if pickled else df.columns
             bounded = not df.isStreaming
-            host = SourceHost(self.shipped[number], self._layout, output, bounded=bounded, columns=columns)
+            wakes = self._time is not None and self._time.drops_late
+            host = SourceHost(self.shipped[number], self._layout, output, bounded=bounded, columns=columns, wakes=wakes)
             tasks.append(with_plain_names(df).mapInArrow(host, schema))
         return reduce(lambda left, right: left.unionAll(right), tasks)
 

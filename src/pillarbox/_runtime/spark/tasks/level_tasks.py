@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 
 from pillarbox._elements import Buffer
+from pillarbox._operators.frame.operator import MicroBatch
 from pillarbox._reports.failure import Attempt
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.configuration import packages_here
@@ -72,6 +73,7 @@ class LevelTasks:
             task.attempt, task.process_tasks = facts.attempt, len(self._residency)
             task.versions = dict(packages_here()) if is_new else None
             task.executor, task.fallback = facts.executor, facts.fallback
+            task.chain.set_micro_batch(MicroBatch(facts.batch, facts.time, facts.watermark))
             try:
                 yield from task.run_epoch(buffers, chunks, facts.time, last=facts.is_last)
                 wakes_up = task.next_wake_up

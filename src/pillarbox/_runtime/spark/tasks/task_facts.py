@@ -87,6 +87,7 @@ class TaskFacts(NamedTuple):
             goes by the clock of its machine.
         executor: the process of the executor; None: it is not known.
         fallback: why the task runs in a worker although a home is wanted; None: it does not.
+        watermark: Spark's watermark of the micro-batch (epoch ms), where it is known; else -1.
     """
 
     layout: Layout
@@ -102,6 +103,7 @@ class TaskFacts(NamedTuple):
     clock: bytes | None = None
     executor: int | None = None
     fallback: str | None = None
+    watermark: int = -1
 
     @staticmethod
     def here(program: ProgramLayout) -> TaskFacts:

@@ -59,20 +59,25 @@ class Processor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         """Run a subtask's epoch."""
-        return self._loaded().run(int(key[0]), rows, timerValues.getCurrentProcessingTimeInMs())  # type: ignore[no-any-return]
+        return self._loaded().run(int(key[0]), rows, *_times(timerValues))  # type: ignore[no-any-return]
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
         """Take rows of a savepoint's, in the first epoch."""
-        self._loaded().take_state(int(key[0]), initialState, timerValues.getCurrentProcessingTimeInMs())
+        self._loaded().take_state(int(key[0]), initialState, *_times(timerValues))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
         """Run an epoch without input."""
-        return self._loaded().run_on_timer(int(key[0]), timerValues.getCurrentProcessingTimeInMs())  # type: ignore[no-any-return]
+        return self._loaded().run_on_timer(int(key[0]), *_times(timerValues))  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Let go of where the tasks live; there they live on."""
         if self._host is not None:
             self._host.close()
+
+
+def _times(timerValues: Any) -> tuple[int, int]:
+    """Return the time of the micro-batch and its watermark (epoch ms)."""
+    return timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs()
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 from pillarbox._errors import CheckpointMismatchError
+from pillarbox._operators.frame.operator import SparkTime
 from pillarbox._rows import batch_from_bytes, batch_to_bytes
 from pillarbox._runtime.savepoint_stores import as_it_is, classes_of
 from pillarbox._runtime.shipping import ShippedVertex
@@ -141,8 +142,9 @@ class RestoringHost(TaskHost):
         timers: bool,
         homes: Homes,
         tables: dict[int, OperatorTable],
+        spark_time: SparkTime | None = None,
     ) -> None:
-        super().__init__(vertices, layout, output, timers, homes)
+        super().__init__(vertices, layout, output, timers, homes, spark_time)
         self._tables = tables
 
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
@@ -152,7 +154,7 @@ class RestoringHost(TaskHost):
         # The state that a subtask has in common with others, by its code.
         self._common: dict[int, bytes] = {}
 
-    def take_state(self, code: int, rows: pd.DataFrame, now: int) -> None:
+    def take_state(self, code: int, rows: pd.DataFrame, now: int, watermark: int) -> None:
         """Take rows of a subtask's state, which may come in any number of frames."""
         last: bytes | None = None
         for number, payload in zip(rows["number"], rows["payload"]):
@@ -165,7 +167,7 @@ class RestoringHost(TaskHost):
         # Spark keeps the frames of a subtask until all of them have been here.
         rows.drop(rows.index, inplace=True)
         if last is not None:
-            self._restore(code, last, now)
+            self._restore(code, last, watermark if self._follows_watermark else now)
 
     def _restore(self, code: int, last: bytes, now: int) -> None:
         place = self._place(code)

@@ -16,6 +16,7 @@ import pandas as pd
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 from pillarbox._elements import Buffer
+from pillarbox._operators.frame.operator import SparkTime
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.homes.keeper import NoHomesError
 from pillarbox._runtime.spark.homes.relay import Homes, Relay
@@ -67,16 +68,25 @@ class TaskHost:
         layout: by which the subtasks are found.
         timers: whether to keep a timer of Spark's at the earliest of the task's own.
         homes: where the tasks live.
+        spark_time: the time of an operator that follows Spark's; None: there is none.
     """
 
     def __init__(
-        self, vertices: dict[int, ShippedVertex], layout: ProgramLayout, output: Output, timers: bool, homes: Homes
+        self,
+        vertices: dict[int, ShippedVertex],
+        layout: ProgramLayout,
+        output: Output,
+        timers: bool,
+        homes: Homes,
+        spark_time: SparkTime | None = None,
     ) -> None:
         self._vertices = vertices
         self._program = layout
         self._output = output
         self._timers = timers
         self._homes = homes
+        self._is_woken = spark_time is not None and spark_time.drops_late
+        self._follows_watermark = spark_time is not None and spark_time.time_mode == "EventTime"
 
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
         """Take the state of the partition's grouping keys."""
@@ -100,29 +110,32 @@ class TaskHost:
         place = self._program.place(self._facts.layout, code)
         return None if place is None or place[0] not in self._vertices else place
 
-    def run(self, code: int, rows: Iterator[pd.DataFrame], now: int) -> Iterator[pd.DataFrame]:
+    def run(self, code: int, rows: Iterator[pd.DataFrame], now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
         """Run a subtask's epoch; buffers for a later level, or for the end, pass through.
 
         Args:
             now: the batch timestamp (epoch ms), where the query has timers; else the rows have it.
+            watermark: Spark's watermark (epoch ms).
         """
         place = self._place(code)
-        for buffers in _buffers(rows) if place is None else self._run(code, place, rows, now):
+        for buffers in _buffers(rows) if place is None else self._run(code, place, rows, now, watermark):
             yield from map(arrow_frame, self._output(buffers))
 
-    def run_on_timer(self, code: int, now: int) -> Iterator[pd.DataFrame]:
+    def run_on_timer(self, code: int, now: int, watermark: int = -1) -> Iterator[pd.DataFrame]:
         """Run an epoch without input, unless the subtask has had one in this batch."""
         place = self._place(code)
         if place is not None and code not in self._ran:
-            for buffers in self._run(code, place, iter(()), now):
+            for buffers in self._run(code, place, iter(()), now, watermark):
                 yield from map(arrow_frame, self._output(buffers))
 
-    def _run(self, code: int, place: tuple[int, int], rows: Iterator[pd.DataFrame], now: int) -> Iterator[list[Buffer]]:
+    def _run(
+        self, code: int, place: tuple[int, int], rows: Iterator[pd.DataFrame], now: int, watermark: int
+    ) -> Iterator[list[Buffer]]:
         self._ran.add(code)
         if not self._timers:
             now, rows = _batch_timestamp(rows)
-        facts = self._facts._replace(time=now)
-        buffers = _sent(rows) if facts.is_last else _buffers(rows)
+        facts = self._facts._replace(time=now, watermark=watermark)
+        buffers = _sent(rows) if facts.is_last or self._is_woken else _buffers(rows)
         if self._replacement is not None and self._replacement.is_task(self._program.program, *place):
             told = {"time": now, "is_last": facts.is_last, "layout": list(facts.layout)}
             self._replacement.send(told, self._store, buffers)
@@ -142,7 +155,7 @@ class TaskHost:
                 wakes_up = yield from tasks.run_epoch(place, facts, buffers, self._store)
             residency.here.spare_the_collector()
         if self._timers:
-            self._set_timer(wakes_up, now)
+            self._set_timer(wakes_up, watermark if self._follows_watermark else now)
 
     def _tasks_of(self, code: int) -> LevelTasks | Relay:
         """Return where the subtasks of a code's state partition live."""
@@ -158,6 +171,9 @@ class TaskHost:
 
     def _set_timer(self, wake_up: int | None, now: int) -> None:
         """Let Spark call again when the task has something to do.
+
+        Args:
+            now: the batch's time, by the clock that Spark's timers follow.
 
         Spark goes by the batch's time: in this batch it calls for all timers before that, and deletes each of them
         after the call, also where it was registered again meanwhile. So they are left to Spark, and work that is due by

@@ -1,0 +1,290 @@
+"""``group_by``: Spark's own stateful programs on pillarbox. Names, arguments and defaults are Spark's."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+
+from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
+from pillarbox._errors import ProgramError, check_kind, listed, shorten
+from pillarbox._operators.frame.operator import OperatorFactory, SparkTime
+from pillarbox._operators.stateful_processor.base_operator import ProcessorSettings
+from pillarbox._operators.stateful_processor.frames import FrameOptions
+from pillarbox._operators.stateful_processor.group_state import STATE, TIMEOUTS, GroupStateOperator
+from pillarbox._operators.stateful_processor.handle import Declarations, DriverHandle, StateVariable
+from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
+from pillarbox._types.row_encoder import RowEncoder
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.types import StructType
+
+# Spark's names of time modes and output modes, by what a user may write.
+_TIME_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
+_WATERMARK = "spark.watermarkDelayMs"
+
+
+def group_by(df: DataFrame, *cols: str | Column | Sequence[str | Column]) -> GroupedData:
+    """Group a DataFrame by columns, for stateful programs written for Spark: ``df.groupBy(...)``, run by pillarbox.
+
+    The classes and functions need no change. pillarbox keeps their state in Python, so an access to it is a dictionary
+    look-up, and not a call to the JVM. The guide "From transformWithState" lists the differences.
+
+    Args:
+        df: a streaming or batch DataFrame.
+        cols: columns of it, at least one.
+
+    Raises:
+        ProgramError: it is no DataFrame, or one of them is not a column of it.
+
+    Example:
+        >>> from pyspark.sql import Row
+        >>> from pyspark.sql.streaming import StatefulProcessor
+        >>> class Count(StatefulProcessor):
+        ...     def init(self, handle):
+        ...         self.count = handle.getValueState("count", "n LONG")
+        ...
+        ...     def handleInputRows(self, key, rows, timerValues):
+        ...         (n,) = self.count.get() or (0,)
+        ...         self.count.update((n + len(list(rows)),))
+        ...         yield Row(card=key[0], n=self.count.get()[0])
+        >>> payments = spark.sql("SELECT 'ann' AS card, 5 AS amount")
+        >>> pillarbox.group_by(payments, "card").transformWithState(
+        ...     Count(), "card STRING, n LONG", "append", "None"
+        ... ).collect()
+        [Row(card='ann', n=1)]
+    """
+    if not hasattr(df, "mapInArrow"):
+        raise ProgramError(f"group_by() takes a Spark DataFrame, not {shorten(df)}")
+    columns = [column for given in cols for column in (given if isinstance(given, (list, tuple)) else [given])]
+    names = df.select(*columns).columns
+    unknown = [name for name in names if name not in df.columns]
+    if not names or unknown:
+        raise ProgramError(
+            f"group_by() takes columns of the DataFrame, at least one, and not {listed(unknown or columns)}: give an"
+            " expression a name before, with df.withColumn(...)"
+        )
+    return GroupedData(df, names)
+
+
+class GroupedData:
+    """A grouped DataFrame; ``group_by`` returns it. Its methods are those of Spark's ``GroupedData`` with state."""
+
+    def __init__(self, df: DataFrame, names: list[str]) -> None:
+        self._frame = df
+        self._names = names
+
+    def transformWithState(
+        self,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+    ) -> DataFrame:
+        """Call a ``StatefulProcessor`` with the rows of each key, as PySpark rows.
+
+        Args:
+            statefulProcessor: the processor; it is made anew for each subtask and micro-batch.
+            outputStructType: the columns that it emits.
+            outputMode: ``append``, ``update`` or ``complete``.
+            timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
+            initialState: rows for ``handleInitialState``.
+            eventTimeColumnName: the emitted column that is the event time for operators after this one.
+
+        Raises:
+            ProgramError: an argument is wrong.
+            PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
+        """
+        return self._transform(
+            statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName
+        )
+
+    def transformWithStateInPandas(
+        self,
+        statefulProcessor: StatefulProcessor,
+        outputStructType: StructType | str,
+        outputMode: str,
+        timeMode: str,
+        initialState: GroupedData | None = None,
+        eventTimeColumnName: str = "",
+    ) -> DataFrame:
+        """Call a ``StatefulProcessor`` with the rows of each key, as pandas frames; it emits frames, too.
+
+        Arguments and errors are those of :meth:`transformWithState`.
+        """
+        return self._transform(
+            statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName, pandas=True
+        )
+
+    def applyInPandasWithState(
+        self,
+        func: Callable[..., Any],
+        outputStructType: StructType | str,
+        stateStructType: StructType | str,
+        outputMode: str,
+        timeoutConf: str,
+    ) -> DataFrame:
+        """Call ``func(key, frames, state)`` with the rows of each key as pandas frames, and with keys that time out.
+
+        Args:
+            func: a function that returns frames.
+            outputStructType: the columns that it emits.
+            stateStructType: the columns of the state.
+            outputMode: ``append`` or ``update``.
+            timeoutConf: ``NoTimeout``, ``ProcessingTimeTimeout`` or ``EventTimeTimeout``.
+
+        Raises:
+            ProgramError: an argument is wrong, or the DataFrame is not a streaming one.
+        """
+        modes = {timeout: mode for mode, timeout in TIMEOUTS.items()}
+        if timeoutConf not in modes:
+            raise ProgramError(f"applyInPandasWithState(): timeoutConf is one of {listed(modes)}, not {timeoutConf!r}")
+        if not self._frame.isStreaming:
+            raise ProgramError(
+                "applyInPandasWithState() is for streaming DataFrames, in Spark too: use applyInPandas() of"
+                " df.groupBy(...)"
+            )
+        mode, schema = modes[timeoutConf], self._parse(outputStructType)
+        variable = StateVariable("value", (self._parse(stateStructType),), None)
+        # Without a timeout the function may nevertheless ask for the watermark.
+        spark_mode = "eventtime" if mode == "none" and self._watermark is not None else mode
+        return self._run(
+            GroupStateOperator,
+            func,
+            Declarations({STATE: variable}),
+            schema,
+            self._time(mode, outputMode, "", spark_mode),
+            mode,
+            self._frame_options(schema),
+        )
+
+    def _transform(
+        self,
+        processor: Any,
+        output: StructType | str,
+        output_mode: str,
+        time_mode: str,
+        initial_state: GroupedData | None,
+        event_time_column: str,
+        *,
+        pandas: bool = False,
+    ) -> DataFrame:
+        schema, mode = self._parse(output), _time_mode(time_mode)
+        if initial_state is not None:
+            check_kind(initial_state, GroupedData, "initialState", "a DataFrame grouped by pillarbox.group_by()")
+        return self._run(
+            StatefulProcessorOperator,
+            processor,
+            self._declarations(processor, mode),
+            schema,
+            self._time(mode, output_mode, event_time_column),
+            mode,
+            self._frame_options(schema) if pandas else None,
+        )
+
+    def _declarations(self, processor: Any, mode: str) -> Declarations:
+        """Call ``init`` of a copy, as Spark does on the driver when a query starts."""
+        handle = DriverHandle(mode, self._parse)
+        copied = pickle.loads(cloudpickle.dumps(processor))
+        copied.init(handle)
+        copied.close()
+        return handle.declarations
+
+    @property
+    def _watermark(self) -> str | None:
+        """The column that has a watermark."""
+        return next((field.name for field in self._frame.schema if _WATERMARK in (field.metadata or {})), None)
+
+    def _event_time(self, mode: str) -> str | None:
+        """Return the column by which rows are late."""
+        return self._watermark if mode == "eventtime" and self._frame.isStreaming else None
+
+    def _time(self, mode: str, output_mode: str, column: str, spark_mode: str | None = None) -> SparkTime:
+        drops_late = self._event_time(mode) is not None
+        return SparkTime(output_mode, _TIME_MODES[spark_mode or mode], column, drops_late)
+
+    def _frame_options(self, schema: StructType) -> FrameOptions:
+        def get(name: str, default: str) -> str:
+            return self._frame.sparkSession.conf.get(name, default) or default
+
+        records = int(get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000"))
+        size = get("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))
+        return FrameOptions(
+            columns=tuple(self._frame.columns),
+            key=RowEncoder(self._key, "key").arrow_schema,
+            schema=schema,
+            zone=get("spark.sql.session.timeZone", "UTC"),
+            records=records if records > 0 else 2**31 - 1,
+            bytes=int(re.sub(r"\D", "", size)),
+            safe=get("spark.sql.execution.pandas.convertToArrowArraySafely", "false") == "true",
+            by_name=get("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true") == "true",
+            int_to_decimal=get("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false") == "true",
+            int_extension=get("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false") == "true",
+        )
+
+    @property
+    def _key(self) -> StructType:
+        from pyspark.sql.types import StructType
+
+        return StructType([self._frame.schema[name] for name in self._names])
+
+    def _parse(self, schema: StructType | str) -> StructType:
+        from pyspark.sql.types import StructType
+
+        parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+        check_kind(parsed, StructType, "a schema", 'columns, such as "card STRING, n LONG"')
+        assert isinstance(parsed, StructType)
+        return parsed
+
+    def _run(
+        self,
+        make: Callable[..., Any],
+        processor: Any,
+        declarations: Declarations,
+        schema: StructType,
+        time: SparkTime,
+        mode: str,
+        frames: FrameOptions | None,
+    ) -> DataFrame:
+        kind = "transformWithState" if make is StatefulProcessorOperator else "applyInPandasWithState"
+        env = StreamExecutionEnvironment.get_execution_environment(self._frame.sparkSession)
+        stream = env.from_dataframe(self._frame)
+        keyed = stream.key_by(self._names[0] if len(self._names) == 1 else tuple(self._names))
+        settings = ProcessorSettings(
+            processor,
+            declarations,
+            mode,
+            self._key,
+            RowEncoder(schema, kind).arrow_schema,
+            self._event_time(mode),
+            frames,
+            self._watermark is not None,
+        )
+        operator = partial(make, settings=settings, keying=keyed._keying)
+        factory = OperatorFactory(operator, keyed=True, spark_time=time)
+        timed = time.time_mode == "ProcessingTime"
+        return keyed._apply(kind, processor, factory, uses_processing_time=timed).uid(kind).to_dataframe(schema)
+
+
+def _time_mode(mode: str) -> str:
+    """Return a time mode in lower case.
+
+    Raises:
+        IllegalArgumentException: there is no such mode.
+    """
+    known = mode.lower() if isinstance(mode, str) else ""
+    if known not in _TIME_MODES:
+        from pyspark.errors import IllegalArgumentException
+
+        raise IllegalArgumentException(
+            errorClass="STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE", messageParameters={"timeMode": str(mode)}
+        )
+    return known

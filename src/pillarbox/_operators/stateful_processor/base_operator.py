@@ -1,0 +1,162 @@
+"""The part that operators of Spark's stateful programs have in common: the rows of a micro-batch, and its time.
+
+Rows are gathered until the barrier. Which of them are late follows from Spark's watermark.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._errors import failed, raise_from_user_code, shorten
+from pillarbox._operators.frame.collector import hand_on_columns, is_from_further_on
+from pillarbox._operators.frame.keyed_operator import KeyedOperator
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import MicroBatch, OperatorContext
+from pillarbox._operators.stateful_processor.frames import FrameOptions
+from pillarbox._operators.stateful_processor.handle import Declarations
+from pillarbox._operators.stateful_processor.sorted_rows import SortedRows, without_late
+from pillarbox._state.heap.timers import HeapTimers
+
+
+@dataclass(frozen=True)
+class ProcessorSettings:
+    """A processor and how it is called.
+
+    Attributes:
+        processor: the user's object or function.
+        declarations: what its ``init`` declares.
+        time_mode: ``none``, ``processingtime`` or ``eventtime``.
+        key: the columns of the key.
+        output: the columns that it emits.
+        event_time: the column that holds the event time of rows, by which late ones are dropped; None: none are.
+        frames: how pandas frames are made and read; None: rows are PySpark's.
+        has_watermark: whether the DataFrame has a watermark.
+    """
+
+    processor: Any
+    declarations: Declarations
+    time_mode: str
+    key: StructType
+    output: pa.Schema
+    event_time: str | None = None
+    frames: FrameOptions | None = None
+    has_watermark: bool = False
+
+
+class MicroBatchOperator(KeyedOperator):
+    """Gathers the rows of a micro-batch, and handles them at its barrier, in the order of their keys."""
+
+    by_key = False
+    drops_late = True
+    results: Any
+
+    def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:
+        super().__init__(context, None, "", keying)
+        self.settings = settings
+        service = self.time_services.get_internal_timer_service("user-timers", self, by_user=True, may_run_on=True)
+        assert isinstance(service.event_timers, HeapTimers)
+        self.timers: HeapTimers = service.event_timers
+        self._rows: list[pa.RecordBatch] = []
+        # The micro-batch that was run last, by its id, and its watermark: it is what makes rows of the next one late.
+        self._last: tuple[int | None, int] | None = None
+        self._has_run = False
+
+    # -- the input --
+
+    def process_records(self, records: Records) -> None:
+        """Keep the rows until the barrier."""
+        assert isinstance(records, ArrowRecords), "rows of a DataFrame come as columns"
+        self._rows.append(records.batch)
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Hand it on: timers follow Spark's watermark, and not that of channels."""
+        self.output.process_watermark(timestamp)
+
+    @property
+    def next_wake_up(self) -> int | None:
+        """The earliest timer, by the clock of the time mode."""
+        return None if self.settings.time_mode == "none" else self.timers.next_timestamp()
+
+    def finish(self) -> None:
+        """Run the last micro-batch, before the end of the data is sent on."""
+        self._run()
+        self._has_run = True
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Run the micro-batch, unless it has been run at the end of the data."""
+        if not self._has_run:
+            self._run()
+        self._has_run = False
+
+    # -- late rows --
+
+    def snapshot_event_time(self) -> dict[str, Any] | None:
+        """Return the watermark that makes rows late, and the micro-batch that it is of."""
+        if self.settings.event_time is None or self._last is None:
+            return None
+        batch, watermark = self._last
+        return {"watermark": watermark, "idle": None, "quiet_since": None, "silent": False, "batch": batch}
+
+    def restore_event_time(self, state: dict[str, Any] | None) -> None:
+        """Take back the watermark. After a change of parallelism it is not known which micro-batch it is of."""
+        self._last = None if state is None else (state.get("batch"), state["watermark"])
+
+    def _late_watermark(self, batch: MicroBatch) -> int:
+        """Return the watermark that makes rows late: that of the micro-batch before, as in Spark.
+
+        It is the present one if this operator did not run in the micro-batch before, which had no data then.
+        """
+        last, self._last = self._last, (batch.number, batch.watermark)
+        if last is None:
+            return 0
+        return last[1] if last[0] is None or last[0] + 1 == batch.number else batch.watermark
+
+    # -- a micro-batch --
+
+    def _run(self) -> None:
+        batches, self._rows = self._rows, []
+        batch = self.context.micro_batch
+        if batch is None:
+            assert self.context.epoch_time is not None
+            batch = MicroBatch(None, self.context.epoch_time(), -1)
+        table = pa.Table.from_batches(batches) if batches else None
+        if self.settings.event_time is not None and batch.number is not None:
+            late = self._late_watermark(batch)
+            if table is not None:
+                in_time = without_late(table, self.settings.event_time, late)
+                self._dropped += table.num_rows - in_time.num_rows
+                table = in_time
+        rows = SortedRows(table, self.keying.columns or ()) if table else None
+        try:
+            self._call(rows, batch)
+        except BaseException as error:
+            if is_from_further_on(error):
+                raise
+            key = self.backend.key
+            what = f"operator {self.name!r} {failed(error)} with the key {shorten(key)}"
+            raise_from_user_code(error, what, operator=self.name, subtask=self.context.subtask, key=key)
+        finally:
+            self.backend.leave_key()
+
+    @abstractmethod
+    def _call(self, rows: SortedRows | None, batch: MicroBatch) -> None:
+        """Handle a micro-batch: its rows, and then its timers. Results are handed on."""
+
+    def _limit(self, batch: MicroBatch) -> int | None:
+        """Return the time up to which timers have expired; None: there are no timers."""
+        mode = self.settings.time_mode
+        if mode == "none" or self.timers.next_timestamp() is None:
+            return None
+        return batch.time if mode == "processingtime" else batch.watermark
+
+    def _emit(self, at_least: int) -> None:
+        """Hand on the results so far, if there are so many."""
+        if len(self.results) and len(self.results) >= at_least:
+            for batch in self.results.batches():
+                hand_on_columns(self.output, batch)

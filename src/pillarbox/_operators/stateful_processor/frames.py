@@ -1,0 +1,170 @@
+"""pandas frames of a key's rows, and columns of the frames that a program emits: as PySpark makes them.
+
+Both use PySpark's own conversions. Where a frame of all rows has the same types as frames of a key's rows would have,
+the conversion is done once for all keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.errors import PySparkValueError
+from pyspark.sql.types import StructType
+
+from pillarbox._operators.stateful_processor.sorted_rows import SortedRows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class FrameOptions:
+    """Settings of the session.
+
+    Attributes:
+        columns: the names of the columns of the rows.
+        key: the columns of the key.
+        schema: the columns that the program emits.
+        zone: the session's time zone.
+        records: the number of rows of a frame at the most.
+        bytes: their size at the most.
+        safe: whether numbers that do not fit are an error.
+        by_name: whether columns of results go by name.
+        int_to_decimal: whether integers may stand for decimals.
+        int_extension: whether integers become pandas' own type with nulls.
+    """
+
+    columns: tuple[str, ...]
+    key: pa.Schema
+    schema: StructType
+    zone: str
+    records: int
+    bytes: int
+    safe: bool
+    by_name: bool
+    int_to_decimal: bool
+    int_extension: bool
+
+    def to_frame(self, batch: pa.RecordBatch) -> pd.DataFrame:
+        """Return a frame of rows, with the types that PySpark gives it."""
+        import pandas as pd
+        from pyspark.sql.conversion import ArrowBatchTransformer
+
+        columns = ArrowBatchTransformer.to_pandas(batch, timezone=self.zone, prefer_int_ext_dtype=self.int_extension)
+        return pd.concat(columns, axis=1)
+
+    def to_columns(self, frame: pd.DataFrame) -> pa.RecordBatch:
+        """Return the columns of a frame of results."""
+        from pyspark.sql.conversion import PandasToArrowConversion
+
+        return PandasToArrowConversion.convert(
+            frame,
+            self.schema,
+            timezone=self.zone,
+            safecheck=self.safe,
+            arrow_cast=True,
+            assign_cols_by_name=self.by_name,
+            int_to_decimal_coercion_enabled=self.int_to_decimal,
+        )
+
+
+def key_values(column: pd.Series[Any], starts: npt.NDArray[Any]) -> list[Any]:
+    """Return the values of a key's column, one for each key, as Python's own."""
+    return list(column.iloc[starts])
+
+
+class SortedFrames:
+    """Frames of the rows of each key.
+
+    Args:
+        keeps_types: whether a frame has the types of the columns, as in ``applyInPandasWithState``; else pandas finds
+            them out from the values of its rows.
+
+    Attributes:
+        frame: all rows.
+    """
+
+    def __init__(self, rows: SortedRows, options: FrameOptions, *, keeps_types: bool) -> None:
+        is_ = pa.types
+        self._options, self._batch, self._keeps_types = options, rows.batch, keeps_types
+        self.frame: Any = options.to_frame(rows.batch)
+        nulls = [field.type for field, column in zip(rows.batch.schema, rows.batch.columns) if column.null_count]
+        # The type of a column depends on whether there are nulls, or the type of its values.
+        self._by_key = options.int_extension or any(is_.is_boolean(kind) for kind in nulls)
+        if keeps_types:
+            self._by_key = options.int_extension or any(is_.is_boolean(kind) or is_.is_integer(kind) for kind in nulls)
+        elif not self._by_key:
+            kinds = self.frame.dtypes
+            widths = {name: kinds[name].kind for name in kinds.index if kinds[name].kind in "iuf"}
+            types = {name: "float64" if kind == "f" else "int64" for name, kind in widths.items()}
+            self.frame = self.frame.astype(types)
+        row_bytes = rows.batch.nbytes / max(rows.batch.num_rows, 1)
+        self._size = min(options.records, max(1, int(options.bytes / row_bytes))) if row_bytes else options.records
+
+    def of_key(self, start: int, count: int) -> Iterator[Any]:
+        """Return frames of some rows, which are a key's."""
+        end = start + count
+        for at in range(start, end, self._size):
+            yield self._frame(at, min(at + self._size, end))
+
+    def _frame(self, start: int, end: int) -> pd.DataFrame:
+        if not self._by_key:
+            frame: pd.DataFrame = self.frame.iloc[start:end].reset_index(drop=True)
+            return frame
+        if self._keeps_types:
+            return self._options.to_frame(self._batch.slice(start, end - start))
+        import pandas as pd
+
+        rows = list(self.frame.iloc[start:end].itertuples(index=False, name=None))
+        return pd.DataFrame(rows, columns=self.frame.columns)
+
+
+class FrameResults:
+    """Turns the frames that a program emits into columns. Frames with the same columns and types become one before."""
+
+    def __init__(self, schema: pa.Schema, options: FrameOptions) -> None:
+        self._schema = schema
+        self._options = options
+        self._frames: list[pd.DataFrame] = []
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def take(self, results: Iterable[Any]) -> None:
+        """Take the results of one call."""
+        import pandas as pd
+
+        for result in results:
+            if not isinstance(result, pd.DataFrame):
+                raise PySparkValueError(
+                    "Invalid return type. Please make sure that the UDF returns a pandas.DataFrame when the specified"
+                    " return type is StructType."
+                )
+            if len(result):
+                self._frames.append(result)
+                self._length += len(result)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Return all results so far as columns, and forget them."""
+        import pandas as pd
+
+        frames, self._frames, self._length = self._frames, [], 0
+        for _, group in groupby(frames, _kind):
+            alike = list(group)
+            try:
+                whole = alike[0] if len(alike) == 1 else pd.concat(alike, ignore_index=True)
+                columns = [self._options.to_columns(whole)]
+            except Exception:
+                columns = list(map(self._options.to_columns, alike))  # the error is that of one frame
+            for batch in columns:
+                yield pa.Table.from_batches([batch]).cast(self._schema).combine_chunks().to_batches()[0]
+
+
+def _kind(frame: pd.DataFrame) -> tuple[Any, ...]:
+    return *frame.columns, *frame.dtypes

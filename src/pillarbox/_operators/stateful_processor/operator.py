@@ -1,0 +1,92 @@
+"""The operator of a ``StatefulProcessor``: Spark's order of events, with pillarbox's state and timers.
+
+As in Spark, the rows of each key are one call, keys in order; then come the timers that have expired by then, in the
+order of time; then ``close()``. The processor is made anew for each micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+
+from pillarbox._elements import ArrowRecords
+from pillarbox._operators.frame.captured import Pickled, load
+from pillarbox._operators.frame.collector import RUN_LIMIT
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import MicroBatch, OperatorContext
+from pillarbox._operators.stateful_processor.base_operator import MicroBatchOperator, ProcessorSettings
+from pillarbox._operators.stateful_processor.frames import FrameResults, SortedFrames, key_values
+from pillarbox._operators.stateful_processor.handle import TaskHandle
+from pillarbox._operators.stateful_processor.sorted_rows import RowResults, SortedRows, values_of
+from pillarbox._operators.stateful_processor.values import row_maker, struct_codec
+
+_drain = deque[Any](maxlen=0).extend
+
+
+class StatefulProcessorOperator(MicroBatchOperator):
+    """Calls a ``StatefulProcessor``, with PySpark rows or with pandas frames."""
+
+    def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:
+        super().__init__(context, settings, keying)
+        self._pickled = Pickled(settings.processor).payload
+        self._handle = TaskHandle(settings.time_mode, settings.declarations, self.backend, self.timers)
+        frames = settings.frames
+        self.results = RowResults(settings.output) if frames is None else FrameResults(settings.output, frames)
+        self._decode_key: Callable[[Any], Any] = struct_codec(settings.key).decode or tuple
+        self._make_key: Callable[[Iterable[Any]], Any] = row_maker(tuple(settings.key.names))
+
+    def _call(self, rows: SortedRows | None, batch: MicroBatch) -> None:
+        processor = load(self._pickled)
+        self._handle.initialize(processor.init)
+        times = TimerValues(-1, -1)
+        if self.settings.time_mode != "none":
+            times = TimerValues(batch.time, batch.watermark)
+        if rows is not None:
+            self._handle_rows(processor, rows, times)
+        self._handle_timers(processor, batch, times)
+        self._emit(0)
+        processor.close()
+
+    def _handle_rows(self, processor: Any, rows: SortedRows, times: TimerValues) -> None:
+        call, results, backend = processor.handleInputRows, self.results, self.backend
+        table, take = backend.rows, results.take
+        keys = self.keying.keys_of(ArrowRecords(rows.keys))
+        for key, (shown_key, own) in zip(keys, self._groups(rows)):
+            backend.row = table[key]
+            backend.key = key
+            take(call(shown_key, own, times))
+            _drain(own)  # the function need not take them all
+            if len(results) >= RUN_LIMIT:
+                self._emit(0)
+
+    def _groups(self, rows: SortedRows) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
+        """Return each key as the processor gets it, and an iterator over its rows, or over frames of them."""
+        names, options = self.settings.key.names, self.settings.frames
+        if options is not None:
+            frames = SortedFrames(rows, options, keeps_types=False)
+            keys = zip(*[key_values(frames.frame[name], rows.starts) for name in names])
+            return zip(keys, map(frames.of_key, rows.starts.tolist(), rows.counts))
+        pending = rows.rows()
+        keys = zip(*[values_of(rows.keys.column(name)) for name in names])
+        return zip(keys, (islice(pending, count) for count in rows.counts))
+
+    def _handle_timers(self, processor: Any, batch: MicroBatch, times: TimerValues) -> None:
+        """Call for the timers that have expired; one that is registered meanwhile waits for the next micro-batch."""
+        limit = self._limit(batch)
+        if limit is None:
+            return
+        call, take, backend = processor.handleExpiredTimer, self.results.take, self.backend
+        for timestamp, key in self.timers.due(limit):
+            backend.set_current_key(key)
+            take(call(key=self._timer_key(key), timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp)))
+            # Also if the function has registered it again: as Spark does.
+            self.timers.delete(timestamp)
+            self._emit(RUN_LIMIT)
+
+    def _timer_key(self, key: Any) -> Any:
+        """Return the key as timers get it in Spark: a row, which comes out of its state store."""
+        return self._make_key(self._decode_key(key if len(self.settings.key) > 1 else (key,)))

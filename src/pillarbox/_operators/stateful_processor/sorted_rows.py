@@ -1,0 +1,134 @@
+"""The rows of a micro-batch: columns until the barrier, then in the order of their keys, as Spark hands them over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pillarbox._operators.stateful_processor.values import row_maker
+from pillarbox._rows import column_to_list
+
+# So many rows are made at a time.
+_PORTION = 8192
+
+
+def values_of(column: pa.Array) -> list[Any]:
+    """Return the values of a column as PySpark's row flavour has them: as ``as_py()``, in less time."""
+    is_, kind = pa.types, column.type
+    if is_.is_integer(kind) or is_.is_floating(kind) or is_.is_string(kind) or is_.is_boolean(kind):
+        return column_to_list(column)
+    if is_.is_timestamp(kind) and kind.tz is not None:
+        zone = pa.lib.string_to_tzinfo(kind.tz)
+        return [None if value is None else value.astimezone(zone) for value in column_to_list(column)]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def without_late(table: pa.Table, column: str, watermark: int) -> pa.Table:
+    """Return the rows whose event time is after a watermark (epoch ms), or null."""
+    times = table.column(column)
+    if pa.types.is_struct(times.type):  # of a window, it is the end
+        times = pc.struct_field(times, "end")
+    keeps = pc.fill_null(pc.greater(times.cast(pa.int64()), watermark * 1000), True)
+    return table.filter(keeps)
+
+
+class SortedRows:
+    """Rows in the order of their keys, nulls first.
+
+    Args:
+        columns: the names of the key's columns.
+
+    Attributes:
+        batch: the rows.
+        starts: where the rows of each key begin.
+        keys: one row for each key.
+        counts: the number of rows of each key.
+    """
+
+    def __init__(self, table: pa.Table, columns: Sequence[str]) -> None:
+        order = pc.sort_indices(*_sorted_by(table, columns))
+        self.batch: Any = _one_batch(table.take(order))
+        differs = np.zeros(self.batch.num_rows, np.bool_)
+        differs[:1] = True
+        for column in columns:
+            codes = self.batch.column(column).dictionary_encode("encode").indices.to_numpy()
+            differs[1:] |= codes[1:] != codes[:-1]
+        self.starts = np.flatnonzero(differs)
+        self.keys: Any = self.batch.take(pa.array(self.starts))
+        self.counts: list[int] = np.diff(self.starts, append=self.batch.num_rows).tolist()
+
+    def rows(self) -> Iterator[Any]:
+        """Return all rows, in their order, as PySpark's."""
+        make = row_maker(tuple(self.batch.schema.names))
+        for start in range(0, self.batch.num_rows, _PORTION):
+            columns = self.batch.slice(start, _PORTION).columns
+            yield from map(make, zip(*map(values_of, columns)))
+
+
+def _sorted_by(table: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, list[tuple[str, str]]]:
+    """Return key columns and the order to sort them by: Arrow has nulls last, so their absence is a column before."""
+    keys = {}
+    for place, name in enumerate(columns):
+        column = table.column(name)
+        if column.null_count:
+            keys[f"{place} is present"] = column.is_valid()
+        keys[f"{place}"] = column
+    return pa.table(keys), [(name, "ascending") for name in keys]
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+class RowResults:
+    """Turns the rows that a processor emits into columns, as PySpark does: by name, missing ones are null."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._names = schema.names
+        self._is_flat = not any(pa.types.is_nested(field.type) for field in schema)
+        self._rows: list[Any] = []
+
+    def take(self, results: Any) -> None:
+        """Take the results of one call."""
+        self._rows.extend(results)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def batches(self) -> list[pa.RecordBatch]:
+        """Return all results so far as columns, and forget them.
+
+        Raises:
+            pa.ArrowException: a value does not fit its column.
+        """
+        rows, self._rows = self._rows, []
+        try:
+            return [self._columns(rows)]
+        except (TypeError, AttributeError, pa.ArrowException) as error:
+            for row in rows:
+                self._explain(row)
+            raise error
+
+    def _columns(self, rows: list[Any]) -> pa.RecordBatch:
+        fields = [getattr(row, "__fields__", None) for row in rows]
+        first = fields[0]
+        if not self._is_flat or first is None or fields.count(first) < len(fields) or len(set(first)) < len(first):
+            return pa.RecordBatch.from_pylist([row.asDict(True) for row in rows], schema=self._schema)
+        columns = dict(zip(first, zip(*rows)))
+        nulls = (None,) * len(rows)
+        arrays = [pa.array(columns.get(field.name, nulls), field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _explain(self, row: Any) -> None:
+        """Raise the error of one row, with the row in a note."""
+        try:
+            self._columns([row])
+        except (TypeError, AttributeError, pa.ArrowException) as error:
+            raise type(error)(f"{error}: the processor emitted {row!r}") from error

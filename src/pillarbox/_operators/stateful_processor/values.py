@@ -1,0 +1,243 @@
+"""Values of state as Spark gives them back: converted by schema, on their way into the state store and out again.
+
+A state keeps plain data: tuples for structs, aware datetimes for timestamps. Sources of the behaviour:
+``StructType.toInternal`` in PySpark and ``EvaluatePython`` in Spark, which turn values of a wrong type into null.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyspark.sql.types as spark
+from pyspark.errors import PySparkRuntimeError
+
+from pillarbox._errors import ProgramError
+
+Function = Callable[[Any], Any]
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_BITS = {spark.ByteType: 8, spark.ShortType: 16, spark.IntegerType: 32, spark.LongType: 64}
+_TIMESTAMP, _NTZ = spark.TimestampType(), spark.TimestampNTZType()
+# Attributes that a row has besides its columns.
+_TAKEN = frozenset(dir(spark.Row))
+
+
+@cache
+def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
+    """Return a function that makes a PySpark ``Row``, of a class that finds its columns fast."""
+    columns = {
+        name: property(itemgetter(place))
+        for place, name in enumerate(names)
+        if name not in _TAKEN and not name.startswith("__")
+    }
+    kind = type("Row", (spark.Row,), {"__slots__": (), "__fields__": list(names), **columns})
+    new = tuple.__new__
+    return lambda values: new(kind, values)
+
+
+class Codec(NamedTuple):
+    """How values of a type are stored.
+
+    Attributes:
+        encode: makes what is stored of a value of the user's.
+        decode: makes what the user gets of what is stored; None: it is the same object, which cannot change.
+    """
+
+    encode: Function
+    decode: Function | None = None
+
+
+def struct_codec(schema: spark.StructType, *, hashable: bool = False) -> Codec:
+    """Return how the value of a state is stored: by position, and given back as a plain tuple.
+
+    Args:
+        hashable: whether what is stored is the key of a dictionary.
+    """
+    codecs = [_codec(field.dataType, hashable) for field in schema]
+    encoders, count = [codec.encode for codec in codecs], len(codecs)
+
+    def encode(value: Any) -> Any:
+        values = tuple(value)  # also of text or a dictionary: as PySpark does
+        if len(values) != count:
+            raise PySparkRuntimeError(
+                "Error updating value state: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of"
+                f" values required by the schema. {count} fields are required while {len(values)} values are provided."
+                " SQLSTATE: 2201E"
+            )
+        return tuple([convert(each) for convert, each in zip(encoders, values)])
+
+    decode = _decoder_of(codecs, tuple)
+    if count != 1:
+        return Codec(encode, decode)
+    first = encoders[0]
+    return Codec(
+        lambda value: (first(value[0]),) if type(value) is tuple and len(value) == 1 else encode(value), decode
+    )
+
+
+def _decoder_of(codecs: list[Codec], make: Callable[[Iterable[Any]], Any]) -> Function | None:
+    if make is tuple and all(codec.decode is None for codec in codecs):
+        return None
+    decoders = [codec.decode or _same for codec in codecs]
+    return lambda values: make([decode(each) for decode, each in zip(decoders, values)])
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _codec(kind: spark.DataType, hashable: bool) -> Codec:
+    if type(kind) in _BITS:
+        return Codec(_integer(_BITS[type(kind)]))
+    if isinstance(kind, spark.StructType):
+        return _nested(kind, hashable)
+    if isinstance(kind, spark.ArrayType):
+        element = _codec(kind.elementType, hashable)
+        make: Any = tuple if hashable else list
+        decode = element.decode or _same
+        return Codec(
+            lambda value: make(map(element.encode, value)) if isinstance(value, (list, tuple)) else None,
+            lambda value: None if value is None else list(map(decode, value)),
+        )
+    if isinstance(kind, spark.MapType) and not hashable:
+        key, item = _codec(kind.keyType, True), _codec(kind.valueType, False)
+        key_of, item_of = key.decode or _same, item.decode or _same
+        return Codec(
+            lambda value: (
+                {key.encode(k): item.encode(v) for k, v in value.items()} if isinstance(value, dict) else None
+            ),
+            lambda value: None if value is None else {key_of(k): item_of(v) for k, v in value.items()},
+        )
+    if isinstance(kind, spark.DecimalType):
+        return Codec(_decimal(kind))
+    found = _CODECS.get(type(kind))
+    if found is None:
+        raise ProgramError(
+            f"a state has the type {kind.simpleString()}{' in the key of a map' if hashable else ''}, which pillarbox"
+            " cannot keep: keep a string, a number, binary, a date, a timestamp, or an array, map or struct of them"
+        )
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of numpy as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _integer(bits: int) -> Function:
+    least, most, size = -(1 << bits - 1), (1 << bits - 1) - 1, 1 << bits
+
+    def encode(value: Any) -> int | None:
+        if type(value) is not int:
+            value = _plain(value)
+            if type(value) is not int:
+                return None
+        return value if least <= value <= most else (value - least) % size + least
+
+    return encode
+
+
+def _float(value: Any) -> float | None:
+    value = _plain(value)
+    return float(np.float32(value)) if type(value) is float else None
+
+
+def _double(value: Any) -> float | None:
+    if type(value) is not float:
+        value = _plain(value)
+    return value if type(value) is float else None
+
+
+def _boolean(value: Any) -> bool | None:
+    value = _plain(value)
+    return value if type(value) is bool else None
+
+
+def _string(value: Any) -> str | None:
+    if type(value) is str or value is None:
+        return value
+    value = _plain(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int)) or (isinstance(value, float) and 1e-3 <= abs(value) < 1e7):
+        return str(value)
+    raise PySparkRuntimeError(f"a string of state cannot be made of {value!r} ({type(value).__name__}): use str()")
+
+
+def _binary(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else None if value is None else bytes(value)
+
+
+def _date(value: Any) -> dt.date | None:
+    return None if value is None else dt.date.fromordinal(value.toordinal())
+
+
+def _timestamp(value: Any) -> dt.datetime | None:
+    return None if value is None else _EPOCH + dt.timedelta(microseconds=_TIMESTAMP.toInternal(value))
+
+
+def _local(value: dt.datetime | None) -> dt.datetime | None:
+    """Return a timestamp as PySpark's own: naive, in the time zone of the process."""
+    return None if value is None else value.astimezone().replace(tzinfo=None)
+
+
+def _wall_clock(value: Any) -> dt.datetime | None:
+    return None if value is None else _NTZ.fromInternal(_NTZ.toInternal(value))
+
+
+def _interval(value: Any) -> dt.timedelta | None:
+    return None if value is None else dt.timedelta(value.days, value.seconds, value.microseconds)
+
+
+def _decimal(kind: spark.DecimalType) -> Function:
+    unit, most = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
+
+    def encode(value: Any) -> Decimal | None:
+        if not isinstance(value, Decimal) or not value.is_finite():
+            return None
+        rounded = value.quantize(unit, ROUND_HALF_UP)
+        if abs(rounded) >= most:
+            raise PySparkRuntimeError(f"[NUMERIC_VALUE_OUT_OF_RANGE] {value} does not fit {kind.simpleString()}")
+        return rounded
+
+    return encode
+
+
+def _nested(kind: spark.StructType, hashable: bool) -> Codec:
+    codecs = [_codec(field.dataType, hashable) for field in kind]
+    encoders, names = [codec.encode for codec in codecs], kind.names
+    decode = _decoder_of(codecs, row_maker(tuple(names)))
+    assert decode is not None
+
+    def encode(value: Any) -> tuple[Any, ...] | None:
+        if value is None:
+            return None
+        if isinstance(value, spark.Row) and getattr(value, "__from_dict__", False):
+            value = [value[name] for name in names]
+        elif isinstance(value, dict):
+            value = [value.get(name) for name in names]
+        elif not isinstance(value, (tuple, list)):
+            value = [vars(value).get(name) for name in names]
+        return tuple([convert(each) for convert, each in zip(encoders, value)])
+
+    return Codec(encode, lambda value: None if value is None else decode(value))
+
+
+_CODECS: dict[type[spark.DataType], Codec] = {
+    spark.FloatType: Codec(_float),
+    spark.DoubleType: Codec(_double),
+    spark.BooleanType: Codec(_boolean),
+    spark.StringType: Codec(_string),
+    spark.VarcharType: Codec(_string),
+    spark.CharType: Codec(_string),
+    spark.BinaryType: Codec(_binary),
+    spark.DateType: Codec(_date),
+    spark.TimestampType: Codec(_timestamp, _local),
+    spark.TimestampNTZType: Codec(_wall_clock),
+    spark.DayTimeIntervalType: Codec(_interval),
+}
