@@ -100,6 +100,7 @@ from pillarbox.testing._operator_harness import (
 )
 from pillarbox.testing._program_harness import ProgramSnapshot, ProgramTestHarness
 from pillarbox.testing._simulation.simulate import SimulationError, simulate
+from pillarbox.testing._tws_tester import TwsTester
 
 __all__ = [
     "KeyedOneInputStreamOperatorTestHarness",
@@ -114,6 +115,7 @@ __all__ = [
     "SimulationError",
     "StreamRecord",
     "TwoInputStreamOperatorTestHarness",
+    "TwsTester",
     "Watermark",
     "WatermarkStatus",
     "check_operator",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark import cloudpickle
 
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 # Spark's names of time modes and output modes, by what a user may write.
 _TIME_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 _WATERMARK = "spark.watermarkDelayMs"
+# Rows of an initial state travel with the program to each task.
+_INITIAL_BYTES = 64 * 1024 * 1024
 
 
 def group_by(df: DataFrame, *cols: str | Column | Sequence[str | Column]) -> GroupedData:
@@ -161,7 +164,7 @@ class GroupedData:
             func,
             Declarations({STATE: variable}),
             schema,
-            self._time(mode, outputMode, "", spark_mode),
+            SparkTime(outputMode, _TIME_MODES[spark_mode]),
             mode,
             self._frame_options(schema),
         )
@@ -178,16 +181,15 @@ class GroupedData:
         pandas: bool = False,
     ) -> DataFrame:
         schema, mode = self._parse(output), _time_mode(time_mode)
-        if initial_state is not None:
-            check_kind(initial_state, GroupedData, "initialState", "a DataFrame grouped by pillarbox.group_by()")
         return self._run(
             StatefulProcessorOperator,
             processor,
             self._declarations(processor, mode),
             schema,
-            self._time(mode, output_mode, event_time_column),
+            SparkTime(output_mode, _TIME_MODES[mode], event_time_column),
             mode,
             self._frame_options(schema) if pandas else None,
+            self._collected(initial_state),
         )
 
     def _declarations(self, processor: Any, mode: str) -> Declarations:
@@ -198,6 +200,30 @@ class GroupedData:
         copied.close()
         return handle.declarations
 
+    def _collected(self, initial_state: GroupedData | None) -> pa.Table | None:
+        """Return the rows of an initial state, with the key's columns first: they are sent with the program."""
+        if initial_state is None:
+            return None
+        check_kind(initial_state, GroupedData, "initialState", "a DataFrame grouped by pillarbox.group_by()")
+        df, names = initial_state._frame, initial_state._names
+        types = [df.schema[name].dataType for name in names]
+        if types != [field.dataType for field in self._key]:
+            raise ProgramError(
+                f"initialState is grouped by {listed(names)} of other types than {listed(self._names)}: cast them"
+            )
+        if df.isStreaming:
+            raise ProgramError("initialState is a batch DataFrame, not a streaming one")
+        table = df.toArrow()
+        if table.nbytes > _INITIAL_BYTES:
+            raise ProgramError(
+                f"initialState has {table.nbytes:,} bytes, more than the {_INITIAL_BYTES:,} that are sent with a"
+                " program: write it as a savepoint, with pillarbox.write_state(), and start from that"
+            )
+        return pa.table(
+            {f"{place} key": table.column(name) for place, name in enumerate(names)}
+            | {name: table.column(name) for name in table.column_names}
+        )
+
     @property
     def _watermark(self) -> str | None:
         """The column that has a watermark."""
@@ -206,10 +232,6 @@ class GroupedData:
     def _event_time(self, mode: str) -> str | None:
         """Return the column by which rows are late."""
         return self._watermark if mode == "eventtime" and self._frame.isStreaming else None
-
-    def _time(self, mode: str, output_mode: str, column: str, spark_mode: str | None = None) -> SparkTime:
-        drops_late = self._event_time(mode) is not None
-        return SparkTime(output_mode, _TIME_MODES[spark_mode or mode], column, drops_late)
 
     def _frame_options(self, schema: StructType) -> FrameOptions:
         def get(name: str, default: str) -> str:
@@ -253,6 +275,7 @@ class GroupedData:
         time: SparkTime,
         mode: str,
         frames: FrameOptions | None,
+        initial: pa.Table | None = None,
     ) -> DataFrame:
         kind = "transformWithState" if make is StatefulProcessorOperator else "applyInPandasWithState"
         env = StreamExecutionEnvironment.get_execution_environment(self._frame.sparkSession)
@@ -267,6 +290,7 @@ class GroupedData:
             self._event_time(mode),
             frames,
             self._watermark is not None,
+            initial,
         )
         operator = partial(make, settings=settings, keying=keyed._keying)
         factory = OperatorFactory(operator, keyed=True, spark_time=time)

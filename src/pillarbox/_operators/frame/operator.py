@@ -110,13 +110,11 @@ class SparkTime:
         output_mode: Spark's name of the output mode.
         time_mode: ``None``, ``ProcessingTime`` or ``EventTime``.
         event_time_column: the column that is the event time of the results, or "".
-        drops_late: whether it drops rows by the watermark: then all subtasks run in each micro-batch with data.
     """
 
     output_mode: str
     time_mode: str
     event_time_column: str = ""
-    drops_late: bool = False
 
 
 @dataclass(frozen=True)

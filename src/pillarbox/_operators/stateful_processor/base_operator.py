@@ -37,6 +37,7 @@ class ProcessorSettings:
         event_time: the column that holds the event time of rows, by which late ones are dropped; None: none are.
         frames: how pandas frames are made and read; None: rows are PySpark's.
         has_watermark: whether the DataFrame has a watermark.
+        initial: rows of an initial state, the columns of the key first, or None.
     """
 
     processor: Any
@@ -47,6 +48,7 @@ class ProcessorSettings:
     event_time: str | None = None
     frames: FrameOptions | None = None
     has_watermark: bool = False
+    initial: pa.Table | None = None
 
 
 class MicroBatchOperator(KeyedOperator):

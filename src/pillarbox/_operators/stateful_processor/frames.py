@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
 from pyspark.sql.types import StructType
@@ -71,11 +70,6 @@ class FrameOptions:
             assign_cols_by_name=self.by_name,
             int_to_decimal_coercion_enabled=self.int_to_decimal,
         )
-
-
-def key_values(column: pd.Series[Any], starts: npt.NDArray[Any]) -> list[Any]:
-    """Return the values of a key's column, one for each key, as Python's own."""
-    return list(column.iloc[starts])
 
 
 class SortedFrames:

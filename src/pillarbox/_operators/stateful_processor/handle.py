@@ -173,7 +173,11 @@ class DriverHandle(_Handle):
 
 
 class TaskHandle(_Handle):
-    """Gives a processor its states, and the timers of the current key."""
+    """Gives a processor its states, and the timers of the current key.
+
+    Attributes:
+        states: all states by name.
+    """
 
     def __init__(
         self, time_mode: str, declarations: Declarations, backend: KeyedStateBackend, timers: HeapTimers
@@ -182,7 +186,7 @@ class TaskHandle(_Handle):
         self._declarations, self._timers = declarations, timers
         for name in declarations.deleted - declarations.variables.keys():
             backend.delete_if_exists(name)
-        self._states = declared_states(declarations, backend)
+        self.states: dict[str, Any] = declared_states(declarations, backend)
         self._is_initializing = False
 
     def initialize(self, init: Callable[[Any], None]) -> None:
@@ -209,7 +213,7 @@ class TaskHandle(_Handle):
                     " initialized."
                 )
             )
-        return self._states[name]
+        return self.states[name]
 
     def deleteIfExists(self, stateName: str) -> None:
         if not self._is_initializing:

@@ -7,19 +7,21 @@ order of time; then ``close()``. The processor is made anew for each micro-batch
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
 from pillarbox._elements import ArrowRecords
 from pillarbox._operators.frame.captured import Pickled, load
 from pillarbox._operators.frame.collector import RUN_LIMIT
-from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.keying import Keying, Router
 from pillarbox._operators.frame.operator import MicroBatch, OperatorContext
 from pillarbox._operators.stateful_processor.base_operator import MicroBatchOperator, ProcessorSettings
-from pillarbox._operators.stateful_processor.frames import FrameResults, SortedFrames, key_values
+from pillarbox._operators.stateful_processor.frames import FrameResults, SortedFrames
 from pillarbox._operators.stateful_processor.handle import TaskHandle
 from pillarbox._operators.stateful_processor.sorted_rows import RowResults, SortedRows, values_of
 from pillarbox._operators.stateful_processor.values import row_maker, struct_codec
@@ -45,17 +47,35 @@ class StatefulProcessorOperator(MicroBatchOperator):
         times = TimerValues(-1, -1)
         if self.settings.time_mode != "none":
             times = TimerValues(batch.time, batch.watermark)
+        if self.settings.initial is not None and batch.number in (None, 0):
+            self._handle_initial_state(processor, self.settings.initial, times)
         if rows is not None:
             self._handle_rows(processor, rows, times)
         self._handle_timers(processor, batch, times)
         self._emit(0)
         processor.close()
 
+    def _handle_initial_state(self, processor: Any, table: pa.Table, times: TimerValues) -> None:
+        """Call for the rows of an initial state whose keys are this subtask's, in the first micro-batch."""
+        key = tuple(table.column_names[: len(self.settings.key)])
+        keying, context = Keying(key[0] if len(key) == 1 else key, self.name), self.context
+        for batch in table.combine_chunks().to_batches():
+            subtasks = Router(keying, context.parallelism, context.max_parallelism).subtasks_of(ArrowRecords(batch))
+            own = batch.filter(pa.array(np.asarray(subtasks) == context.subtask))
+            if own.num_rows:
+                rows = SortedRows(pa.Table.from_batches([own]), key)
+                owners = keying.keys_of(ArrowRecords(rows.keys))
+                rows.batch = rows.batch.select(table.column_names[len(key) :])
+                for owner, (shown_key, states) in zip(owners, self._groups(rows, key)):
+                    self.backend.set_current_key(owner)
+                    for state in states:
+                        processor.handleInitialState(shown_key, state, times)
+
     def _handle_rows(self, processor: Any, rows: SortedRows, times: TimerValues) -> None:
         call, results, backend = processor.handleInputRows, self.results, self.backend
         table, take = backend.rows, results.take
         keys = self.keying.keys_of(ArrowRecords(rows.keys))
-        for key, (shown_key, own) in zip(keys, self._groups(rows)):
+        for key, (shown_key, own) in zip(keys, self._groups(rows, self.settings.key.names)):
             backend.row = table[key]
             backend.key = key
             take(call(shown_key, own, times))
@@ -63,15 +83,16 @@ class StatefulProcessorOperator(MicroBatchOperator):
             if len(results) >= RUN_LIMIT:
                 self._emit(0)
 
-    def _groups(self, rows: SortedRows) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
+    def _groups(self, rows: SortedRows, key: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
         """Return each key as the processor gets it, and an iterator over its rows, or over frames of them."""
-        names, options = self.settings.key.names, self.settings.frames
+        options = self.settings.frames
         if options is not None:
             frames = SortedFrames(rows, options, keeps_types=False)
-            keys = zip(*[key_values(frames.frame[name], rows.starts) for name in names])
+            shown = options.to_frame(rows.keys)
+            keys = zip(*[list(shown[name]) for name in key])
             return zip(keys, map(frames.of_key, rows.starts.tolist(), rows.counts))
         pending = rows.rows()
-        keys = zip(*[values_of(rows.keys.column(name)) for name in names])
+        keys = zip(*[values_of(rows.keys.column(name)) for name in key])
         return zip(keys, (islice(pending, count) for count in rows.counts))
 
     def _handle_timers(self, processor: Any, batch: MicroBatch, times: TimerValues) -> None:

@@ -167,8 +167,7 @@ class _Plan:
             df, pickled = self._dataframe(source)
             columns = None if pickled else df.columns
             bounded = not df.isStreaming
-            wakes = self._time is not None and self._time.drops_late
-            host = SourceHost(self.shipped[number], self._layout, output, bounded=bounded, columns=columns, wakes=wakes)
+            host = SourceHost(self.shipped[number], self._layout, output, bounded=bounded, columns=columns)
             tasks.append(with_plain_names(df).mapInArrow(host, schema))
         return reduce(lambda left, right: left.unionAll(right), tasks)
 

@@ -28,7 +28,6 @@ class SourceHost:
     Args:
         bounded: whether the DataFrame is a batch one: its end is the end of event time.
         columns: the names that the columns have for functions; None: rows are pickled records of a collection.
-        wakes: whether all subtasks run in each micro-batch with data, also those that this source sends nothing to.
     """
 
     def __init__(
@@ -39,14 +38,12 @@ class SourceHost:
         *,
         bounded: bool,
         columns: list[str] | None,
-        wakes: bool = False,
     ) -> None:
         self._shipped = shipped
         self._layout = layout
         self._output = output
         self._bounded = bounded
         self._columns = columns
-        self._wakes = wakes and not bounded
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the epoch of this partition."""
@@ -68,7 +65,7 @@ class SourceHost:
             task.versions = dict(packages_here()) if is_new else None
             if is_new and not self._bounded:
                 hold(facts)
-            if facts.is_last or (self._wakes and facts.partition == 0):
+            if facts.is_last:
                 # All subtasks take part in the last epoch, also those that this source sends nothing to.
                 codes = self._layout.codes(facts.layout)
                 yield from self._output(Buffer(code, WAKE_CHANNEL, 0, b"") for code in codes)

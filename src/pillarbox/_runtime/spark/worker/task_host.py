@@ -85,7 +85,6 @@ class TaskHost:
         self._output = output
         self._timers = timers
         self._homes = homes
-        self._is_woken = spark_time is not None and spark_time.drops_late
         self._follows_watermark = spark_time is not None and spark_time.time_mode == "EventTime"
 
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
@@ -135,7 +134,7 @@ class TaskHost:
         if not self._timers:
             now, rows = _batch_timestamp(rows)
         facts = self._facts._replace(time=now, watermark=watermark)
-        buffers = _sent(rows) if facts.is_last or self._is_woken else _buffers(rows)
+        buffers = _sent(rows) if facts.is_last else _buffers(rows)
         if self._replacement is not None and self._replacement.is_task(self._program.program, *place):
             told = {"time": now, "is_last": facts.is_last, "layout": list(facts.layout)}
             self._replacement.send(told, self._store, buffers)

@@ -1,0 +1,269 @@
+"""A ``StatefulProcessor`` alone, without a JVM: Spark's ``TwsTester``, over the operator that runs in a query."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySparkValueError
+from pyspark.sql.streaming.stateful_processor import TimerValues
+from pyspark.sql.types import Row, StringType, StructField, StructType
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.frame.keying import Keying
+from pillarbox._operators.frame.operator import MicroBatch, OperatorContext, OperatorFactory
+from pillarbox._operators.stateful_processor.base_operator import ProcessorSettings
+from pillarbox._operators.stateful_processor.handle import DriverHandle
+from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
+from pillarbox._task.vertex import ChainNode
+from pillarbox._types.schema import resolve_schema
+from pillarbox.testing._keyed_operator_harness import KeyedOneInputStreamOperatorTestHarness
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MODES = ("none", "processingtime", "eventtime")
+
+
+class _Results(list[Any]):
+    """The results of a micro-batch as they are emitted."""
+
+    take = list.extend
+
+
+class _TestedOperator(StatefulProcessorOperator):
+    """The operator, with the rows of keys as a test has them."""
+
+    def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:
+        super().__init__(context, settings, keying)
+        self.results: _Results = _Results()
+        self.groups: list[tuple[Any, Iterable[Any]]] = []
+        self.initial: list[tuple[Any, Any]] = []
+
+    def run(self, batch: MicroBatch) -> list[Any]:
+        """Run a micro-batch; return its results."""
+        self.results.clear()
+        self.context.micro_batch = batch
+        self._run()
+        self._has_run = True  # not again at the barrier
+        return list(self.results)
+
+    def _call(self, rows: Any, batch: MicroBatch) -> None:
+        super()._call(rows or self.groups or self.initial or None, batch)
+
+    def state(self, name: str, kind: str, key: Any) -> Any:
+        """Return a state under a key.
+
+        Raises:
+            PySparkAssertionError: there is no such state.
+        """
+        variable = self.settings.declarations.variables.get(name)
+        if variable is None or (kind and variable.kind != kind):
+            raise PySparkAssertionError(f"State {name} has not been initialized.")
+        self.backend.set_current_key(key)
+        return self._handle.states[name]
+
+    def _handle_rows(self, processor: Any, rows: Any, times: TimerValues) -> None:
+        initial, self.initial = self.initial, []
+        groups, self.groups = self.groups, []
+        for key, state in initial:
+            self.backend.set_current_key(key)
+            processor.handleInitialState((key,), state, times)
+        for key, own in groups:
+            self.backend.set_current_key(key)
+            self.results.take(processor.handleInputRows((key,), iter(own), times))
+
+    def _emit(self, at_least: int) -> None:
+        """Keep the results."""
+
+
+class TwsTester:
+    """Runs a ``StatefulProcessor`` with rows, watermark and clock set by the test. Its methods are Spark's.
+
+    Unlike Spark's, it runs the operator that a query runs: values of state are converted by their schemas, states
+    expire (the clock is :meth:`setProcessingTime`), timers are called in the order of time, and each call gets a
+    processor of its own, as micro-batches do, so attributes of the processor do not last.
+
+    Args:
+        processor: the processor.
+        initialStateRow: initial states of keys, for processors of rows.
+        initialStatePandas: initial states of keys, for processors of pandas frames.
+        timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.
+        outputMode: accepted as in Spark, and not used.
+        eventTimeExtractor: returns the event time of a row (epoch ms), for rows that come late.
+
+    Raises:
+        PySparkValueError: the time mode is ``EventTime``, and there is no ``eventTimeExtractor``.
+        PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
+
+    Example:
+        >>> from pyspark.sql import Row
+        >>> from pyspark.sql.streaming import StatefulProcessor
+        >>> class Count(StatefulProcessor):
+        ...     def init(self, handle):
+        ...         self.count = handle.getValueState("count", "n LONG")
+        ...
+        ...     def handleInputRows(self, key, rows, timerValues):
+        ...         (n,) = self.count.get() or (0,)
+        ...         self.count.update((n + len(list(rows)),))
+        ...         yield Row(card=key[0], n=self.count.get()[0])
+        >>> tester = TwsTester(Count())
+        >>> tester.test("ann", [Row(amount=5), Row(amount=7)])
+        [Row(card='ann', n=2)]
+        >>> tester.peekValueState("count", "ann")
+        (2,)
+    """
+
+    def __init__(
+        self,
+        processor: Any,
+        initialStateRow: list[tuple[Any, Row]] | None = None,
+        initialStatePandas: list[tuple[Any, pd.DataFrame]] | None = None,
+        timeMode: str = "None",
+        outputMode: str = "Append",
+        eventTimeExtractor: Callable[[Any], int] | None = None,
+    ) -> None:
+        mode = timeMode.lower()
+        if mode not in _MODES:
+            raise ProgramError(f"TwsTester: timeMode is None, ProcessingTime or EventTime, not {shorten(timeMode)}")
+        if mode == "eventtime" and eventTimeExtractor is None:
+            raise PySparkValueError(
+                errorClass="ARGUMENT_REQUIRED",
+                messageParameters={"arg_name": "eventTimeExtractor", "condition": "timeMode is EventTime"},
+            )
+        if initialStateRow is not None and initialStatePandas is not None:
+            raise ProgramError("TwsTester: give it initialStateRow or initialStatePandas, not both")
+        self._extractor = eventTimeExtractor if mode == "eventtime" else None
+        self._pandas = initialStatePandas is not None
+        self._batch = MicroBatch(0, 0, 0 if mode == "eventtime" else -1)
+        handle = DriverHandle(mode, resolve_schema)
+        copied = pickle.loads(cloudpickle.dumps(processor))
+        copied.init(handle)
+        copied.close()
+        key = StructType([StructField("key", StringType())])
+        settings = ProcessorSettings(processor, handle.declarations, mode, key, pa.schema([]))
+        factory = OperatorFactory(partial(_TestedOperator, settings=settings, keying=Keying("key", "key")), keyed=True)
+        name = type(processor).__name__
+        self._harness = KeyedOneInputStreamOperatorTestHarness(ChainNode(name, name, factory))
+        operator = self._harness.operator
+        assert isinstance(operator, _TestedOperator)
+        self._operator = operator
+        self._mode = mode
+        operator.initial = list(initialStateRow or initialStatePandas or [])
+        self._run()
+
+    # -- input --
+
+    def test(self, key: Any, input: list[Row]) -> list[Row]:
+        """Process rows of a key, as a micro-batch; return the rows that the processor emits.
+
+        Raises:
+            OperatorError: the processor raised.
+        """
+        self._pandas = False
+        rows = [row for row in input if not self._is_late(row)]
+        self._operator.groups = [(key, rows)]
+        return self._run()
+
+    def testInPandas(self, key: Any, input: pd.DataFrame) -> pd.DataFrame:
+        """Process rows of a key as one frame; return the frame that the processor emits.
+
+        Raises:
+            OperatorError: the processor raised.
+        """
+        self._pandas = True
+        frame = input
+        if self._extractor is not None:
+            frame = input[[not self._is_late(row) for _, row in input.iterrows()]].reset_index(drop=True)
+        self._operator.groups = [(key, [frame])]
+        return _frame(self._run())
+
+    def setProcessingTime(self, currentTimeMs: int) -> list[Row] | pd.DataFrame:
+        """Set the clock (epoch ms): timers that have expired are called, and states expire.
+
+        Raises:
+            PySparkValueError: the time mode is another one.
+            IllegalArgumentException: time would stand still or go back.
+        """
+        self._check_advance("ProcessingTime", "setProcessingTime", "Processing time", self._batch.time, currentTimeMs)
+        self._batch = self._batch._replace(time=currentTimeMs)
+        return self._on_time()
+
+    def setWatermark(self, currentWatermarkMs: int) -> list[Row] | pd.DataFrame:
+        """Set the watermark (epoch ms): timers that have expired are called, and rows up to it are late.
+
+        Raises:
+            PySparkValueError: the time mode is another one.
+            IllegalArgumentException: time would stand still or go back.
+        """
+        self._check_advance("EventTime", "setWatermark", "Watermark", self._batch.watermark, currentWatermarkMs)
+        self._batch = self._batch._replace(watermark=currentWatermarkMs)
+        return self._on_time()
+
+    def _check_advance(self, mode: str, method: str, what: str, current: int, provided: int) -> None:
+        if self._mode != mode.lower():
+            raise PySparkValueError(
+                errorClass="UNSUPPORTED_OPERATION",
+                messageParameters={"operation": f"{method} with TimeMode other than {mode}"},
+            )
+        if provided <= current:
+            raise IllegalArgumentException(
+                message=f"{what} must move forward. Current: {current} ms, provided: {provided} ms."
+            )
+
+    def _on_time(self) -> list[Row] | pd.DataFrame:
+        results = self._run()
+        return _frame(results) if self._pandas else results
+
+    def _is_late(self, row: Any) -> bool:
+        return self._extractor is not None and self._extractor(row) <= self._batch.watermark
+
+    def _run(self) -> list[Any]:
+        self._harness.set_processing_time(self._batch.time)
+        results = self._operator.run(self._batch)
+        self._harness.snapshot()  # at a barrier, as in a query
+        return results
+
+    # -- state --
+
+    def updateValueState(self, stateName: str, key: Any, value: tuple[Any, ...]) -> None:
+        """Set a value state of a key."""
+        self._operator.state(stateName, "value", key).update(value)
+
+    def peekValueState(self, stateName: str, key: Any) -> tuple[Any, ...] | None:
+        """Return a value state of a key, or None."""
+        return self._operator.state(stateName, "value", key).get()  # type: ignore[no-any-return]
+
+    def updateListState(self, stateName: str, key: Any, value: list[tuple[Any, ...]]) -> None:
+        """Set a list state of a key."""
+        self._operator.state(stateName, "list", key).put(value)
+
+    def peekListState(self, stateName: str, key: Any) -> list[tuple[Any, ...]]:
+        """Return a list state of a key."""
+        return list(self._operator.state(stateName, "list", key).get())
+
+    def updateMapState(self, stateName: str, key: Any, value: dict[Any, Any]) -> None:
+        """Set a map state of a key."""
+        state = self._operator.state(stateName, "map", key)
+        state.clear()
+        for user_key, each in value.items():
+            state.updateValue(user_key, each)
+
+    def peekMapState(self, stateName: str, key: Any) -> dict[Any, Any]:
+        """Return a map state of a key."""
+        return dict(self._operator.state(stateName, "map", key).iterator())
+
+    def deleteState(self, stateName: str, key: Any) -> None:
+        """Clear a state of a key."""
+        self._operator.state(stateName, "", key).clear()
+
+
+def _frame(results: Iterator[Any] | list[Any]) -> pd.DataFrame:
+    import pandas as pd
+
+    frames = list(results)
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
