@@ -115,7 +115,8 @@ PUBLIC = {
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
     "approx_count_distinct_", "avg_", "count_", "dashboard", "export_otel", "first_", "immutable", "last_",
-    "GroupedData", "group_by", "key_history", "local_session", "max_", "metrics", "min_", "read_state", "record", "rescale", "run", "savepoint",
+    "GroupedData", "group_by",
+    "key_history", "local_session", "max_", "metrics", "min_", "read_state", "record", "rescale", "run", "savepoint",
     "serve_metrics", "start",
     "stop_with_savepoint", "sum_", "write_state",
 }  # fmt: skip
@@ -135,7 +136,8 @@ PUBLIC_MODULES = {
         "KeyedOneInputStreamOperatorTestHarness", "KeyedTwoInputStreamOperatorTestHarness",
         "ManualProcessingTimeService", "OneInputStreamOperatorTestHarness", "OperatorSnapshot",
         "ProcessFunctionTestHarnesses", "ProcessingTime", "ProgramSnapshot", "ProgramTestHarness",
-        "SimulationError", "StreamRecord", "TwoInputStreamOperatorTestHarness", "Watermark", "WatermarkStatus",
+        "SimulationError", "StreamRecord", "TwoInputStreamOperatorTestHarness", "TwsTester", "Watermark",
+        "WatermarkStatus",
         "check_operator", "harness_for", "row", "simulate",
     },
 }  # fmt: skip

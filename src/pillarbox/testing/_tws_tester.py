@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.errors import IllegalArgumentException, PySparkAssertionError, PySparkValueError
 from pyspark.sql.streaming.stateful_processor import TimerValues
 from pyspark.sql.types import Row, StringType, StructField, StructType
@@ -17,7 +15,7 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import MicroBatch, OperatorContext, OperatorFactory
 from pillarbox._operators.stateful_processor.base_operator import ProcessorSettings
-from pillarbox._operators.stateful_processor.handle import DriverHandle
+from pillarbox._operators.stateful_processor.handle import DriverHandle, declare
 from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
 from pillarbox._task.vertex import ChainNode
 from pillarbox._types.schema import resolve_schema
@@ -53,7 +51,8 @@ class _TestedOperator(StatefulProcessorOperator):
         return list(self.results)
 
     def _call(self, rows: Any, batch: MicroBatch) -> None:
-        super()._call(rows or self.groups or self.initial or None, batch)
+        own: Any = self.groups or self.initial or None
+        super()._call(own, batch)
 
     def state(self, name: str, kind: str, key: Any) -> Any:
         """Return a state under a key.
@@ -141,9 +140,7 @@ class TwsTester:
         self._pandas = initialStatePandas is not None
         self._batch = MicroBatch(0, 0, 0 if mode == "eventtime" else -1)
         handle = DriverHandle(mode, resolve_schema)
-        copied = pickle.loads(cloudpickle.dumps(processor))
-        copied.init(handle)
-        copied.close()
+        declare(processor, handle)
         key = StructType([StructField("key", StringType())])
         settings = ProcessorSettings(processor, handle.declarations, mode, key, pa.schema([]))
         factory = OperatorFactory(partial(_TestedOperator, settings=settings, keying=Keying("key", "key")), keyed=True)

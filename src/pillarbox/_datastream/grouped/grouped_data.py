@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._errors import ProgramError, check_kind, listed, shorten
@@ -17,13 +15,13 @@ from pillarbox._operators.frame.operator import OperatorFactory, SparkTime
 from pillarbox._operators.stateful_processor.base_operator import ProcessorSettings
 from pillarbox._operators.stateful_processor.frames import FrameOptions
 from pillarbox._operators.stateful_processor.group_state import STATE, TIMEOUTS, GroupStateOperator
-from pillarbox._operators.stateful_processor.handle import Declarations, DriverHandle, StateVariable
+from pillarbox._operators.stateful_processor.handle import Declarations, DriverHandle, StateVariable, declare
 from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
 from pillarbox._types.row_encoder import RowEncoder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
     from pyspark.sql.types import StructType
 
 # Spark's names of time modes and output modes, by what a user may write.
@@ -65,7 +63,9 @@ def group_by(df: DataFrame, *cols: str | Column | Sequence[str | Column]) -> Gro
     """
     if not hasattr(df, "mapInArrow"):
         raise ProgramError(f"group_by() takes a Spark DataFrame, not {shorten(df)}")
-    columns = [column for given in cols for column in (given if isinstance(given, (list, tuple)) else [given])]
+    columns: list[Any] = [
+        column for given in cols for column in (given if isinstance(given, (list, tuple)) else [given])
+    ]
     names = df.select(*columns).columns
     unknown = [name for name in names if name not in df.columns]
     if not names or unknown:
@@ -195,9 +195,7 @@ class GroupedData:
     def _declarations(self, processor: Any, mode: str) -> Declarations:
         """Call ``init`` of a copy, as Spark does on the driver when a query starts."""
         handle = DriverHandle(mode, self._parse)
-        copied = pickle.loads(cloudpickle.dumps(processor))
-        copied.init(handle)
-        copied.close()
+        declare(processor, handle)
         return handle.declarations
 
     def _collected(self, initial_state: GroupedData | None) -> pa.Table | None:

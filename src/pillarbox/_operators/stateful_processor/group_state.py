@@ -77,9 +77,9 @@ class GroupStateOperator(MicroBatchOperator):
     def _call_group(
         self, function: Any, key: Any, frames: Iterator[Any], batch: MicroBatch, timed_out: int | None = None
     ) -> None:
-        stored = self._state.get()
+        stored: Any = self._state.get()
         state = GroupState(
-            optionalValue=None if stored is None else stored,
+            optionalValue=stored,
             batchProcessingTimeMs=batch.time,
             eventTimeWatermarkMs=batch.watermark,
             timeoutConf=TIMEOUTS[self.settings.time_mode],

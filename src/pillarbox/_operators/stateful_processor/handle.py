@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.types import StructType
 
+from pillarbox._operators.frame.captured import Pickled, load
 from pillarbox._operators.stateful_processor.states import (
     ProcessorListState,
     ProcessorMapState,
@@ -170,6 +171,13 @@ class DriverHandle(_Handle):
     def _refuse_timers(self, operation: str) -> None:
         self._check_time_mode(operation)
         raise _invalid_state(operation, "PRE_INIT")
+
+
+def declare(processor: Any, handle: DriverHandle) -> None:
+    """Call ``init`` of a copy of a processor, as Spark does on the driver when a query starts."""
+    copied = load(Pickled(processor).payload)
+    copied.init(handle)
+    copied.close()
 
 
 class TaskHandle(_Handle):

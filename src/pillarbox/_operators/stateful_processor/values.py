@@ -21,7 +21,12 @@ from pillarbox._errors import ProgramError
 
 Function = Callable[[Any], Any]
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-_BITS = {spark.ByteType: 8, spark.ShortType: 16, spark.IntegerType: 32, spark.LongType: 64}
+_BITS: dict[type[spark.DataType], int] = {
+    spark.ByteType: 8,
+    spark.ShortType: 16,
+    spark.IntegerType: 32,
+    spark.LongType: 64,
+}
 _TIMESTAMP, _NTZ = spark.TimestampType(), spark.TimestampNTZType()
 # Attributes that a row has besides its columns.
 _TAKEN = frozenset(dir(spark.Row))

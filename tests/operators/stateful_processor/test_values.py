@@ -1,0 +1,72 @@
+"""What is stored for a value of state, and what comes back."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.errors import PySparkRuntimeError
+
+from pillarbox import ProgramError
+from pillarbox._operators.stateful_processor.values import row_maker, struct_codec
+from pillarbox._types.schema import resolve_schema
+from tests.operators.stateful_processor.state_values import CASES
+
+
+@pytest.mark.parametrize(("ddl", "value", "expected"), CASES)
+def test_a_value_comes_back_as_from_spark(ddl, value, expected):
+    encode, decode = struct_codec(resolve_schema(ddl))
+    stored = encode(value)
+    assert repr(stored if decode is None else decode(stored)) == expected
+
+
+@given(st.lists(st.integers()), st.integers(), st.dictionaries(st.text(), st.lists(st.floats(allow_nan=False))))
+def test_what_comes_back_shares_nothing_with_what_is_stored(numbers, number, entries):
+    encode, decode = struct_codec(resolve_schema("a ARRAY<LONG>, b LONG, c MAP<STRING, ARRAY<DOUBLE>>"))
+    stored = encode((numbers, number, entries))
+    first = decode(stored)
+    assert first == (
+        [(each + 2**63) % 2**64 - 2**63 for each in numbers], (number + 2**63) % 2**64 - 2**63, entries
+    )  # fmt: skip
+    first[0].append(1)
+    for value in first[2].values():
+        value.append(1.0)
+    first[2]["more"] = []
+    assert decode(stored) != first
+    assert decode(stored) == decode(encode(decode(stored)))
+
+
+def test_the_key_of_a_map_can_be_hashed_and_comes_back_as_it_was():
+    schema = resolve_schema("a ARRAY<INT>, b BINARY, c STRUCT<d: ARRAY<STRING>>")
+    encode, decode = struct_codec(schema, hashable=True)
+    stored = encode(([1, 2], bytearray(b"x"), (["y"],)))
+    assert {stored: 1}[encode(((1, 2), b"x", {"d": ["y"]}))] == 1
+    assert decode(stored) == ([1, 2], b"x", (["y"],))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value", "error"),
+    [
+        ("a int, b int", (1,), "STRUCT_ARRAY_LENGTH_MISMATCH.* 2 fields are required while 1 values are provided"),
+        ("a decimal(3,2)", (Decimal(99),), "NUMERIC_VALUE_OUT_OF_RANGE"),
+        ("a string", ([1],), r"a string of state cannot be made of \[1\] \(list\)"),
+    ],
+)
+def test_a_value_that_cannot_be_kept_is_refused(ddl, value, error):
+    with pytest.raises(PySparkRuntimeError, match=error):
+        struct_codec(resolve_schema(ddl)).encode(value)
+
+
+@pytest.mark.parametrize("ddl", ["a variant", "a interval year to month", "a array<variant>"])
+def test_a_type_that_cannot_be_kept_is_refused_when_it_is_declared(ddl):
+    with pytest.raises(ProgramError, match="which pillarbox cannot keep"):
+        struct_codec(resolve_schema(ddl))
+
+
+def test_a_row_is_pyspark_s_also_where_columns_have_the_names_of_methods():
+    row = row_maker(("a", "count", "__fields__"))((1, 2, 3))
+    assert (row.a, row["a"], row["count"], row.count(2)) == (1, 1, 2, 1)
+    assert repr(row) == "Row(a=1, count=2, __fields__=3)"
+    assert row.asDict() == {"a": 1, "count": 2, "__fields__": 3}

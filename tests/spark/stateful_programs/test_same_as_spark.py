@@ -1,0 +1,123 @@
+"""The same programs on Spark and on pillarbox: the same rows, micro-batch by micro-batch.
+
+Programs are drawn at random: see ``interpreter.py``. Each key is a program, so a difference names the smallest program
+that shows it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import pillarbox
+from tests.spark.stateful_programs.interpreter import (
+    OUTPUT,
+    SCHEMA,
+    FrameInterpreter,
+    Interpreter,
+    draw_rows,
+    run_with_state,
+    write_rows,
+)
+
+LONG = "PILLARBOX_LONG" in os.environ
+PROGRAMS = 20
+GROUPS: dict[str, Callable[[DataFrame, str], Any]] = {"Spark": DataFrame.groupBy, "pillarbox": pillarbox.group_by}
+HOUR = 3_600_000
+PROGRAM_KINDS: dict[str, Callable[[Any], DataFrame]] = {
+    "rows": lambda grouped: grouped.transformWithState(Interpreter(), OUTPUT, "update", "EventTime"),
+    "frames": lambda grouped: grouped.transformWithStateInPandas(FrameInterpreter(), OUTPUT, "append", "EventTime"),
+    "group state": lambda grouped: grouped.applyInPandasWithState(
+        run_with_state, OUTPUT, "n INT, s STRING", "append", "EventTimeTimeout"
+    ),
+    "no time": lambda grouped: grouped.transformWithState(Interpreter(), OUTPUT, "update", "None"),
+    "expires": lambda grouped: grouped.transformWithState(
+        Interpreter(1, by_clock=True), OUTPUT, "update", "ProcessingTime"
+    ),
+    "lives": lambda grouped: grouped.transformWithState(
+        Interpreter(HOUR, by_clock=True), OUTPUT, "update", "ProcessingTime"
+    ),
+}
+
+
+def results(
+    spark: SparkSession, source: Path, checkpoint: Path, run: Callable[[DataFrame], DataFrame], restarts: list[int]
+) -> dict[int, dict[str, list[str]]]:
+    """Return what each program emits in each micro-batch.
+
+    Args:
+        restarts: the micro-batches before which the query starts anew; after each file one without data may follow.
+    """
+    found: dict[int, dict[str, list[str]]] = {}
+    files = sorted(source.iterdir())
+    arrived = checkpoint / "in"
+    arrived.mkdir(parents=True)
+
+    def take(batch: DataFrame, number: int) -> None:
+        said = found[number] = defaultdict(list)
+        for row in batch.collect():
+            said[row.k].append(row.said)
+
+    def start() -> Any:
+        df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(arrived))
+        df = run(df.withWatermark("t", "2 seconds"))
+        return df.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint / "query")).start()
+
+    query = start()
+    try:
+        for number, path in enumerate(files):
+            if number in restarts:
+                query.stop()
+                query = start()
+            # (Two at a time: so some micro-batches follow each other without one in between that has no data.)
+            os.link(path, arrived / path.name)
+            if number % 3 != 1:
+                query.processAllAvailable()
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    return {number: dict(said) for number, said in found.items() if said}
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    """A session in UTC. In processing time Spark runs micro-batches without data for ever, and nothing would end."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    return session
+
+
+SEEDS = range(100 if LONG else 1)
+KINDS = list(PROGRAM_KINDS) if LONG else ["rows"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow("a query on Spark and one on pillarbox")
+def test_a_program_does_the_same(session: SparkSession, tmp_path: Path, kind: str, seed: int) -> None:
+    if kind in ("expires", "lives"):
+        session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    rows = draw_rows(seed, PROGRAMS, 6, timers=kind != "no time")
+    write_rows(rows, tmp_path / "rows")
+    found = {
+        name: results(
+            session,
+            tmp_path / "rows",
+            tmp_path / name,
+            lambda df, group=group: PROGRAM_KINDS[kind](group(df, "k")),
+            [3],
+        )
+        for name, group in GROUPS.items()
+    }
+    for number in sorted({*found["Spark"], *found["pillarbox"]}):
+        spark, ours = (found[name].get(number, {}) for name in ("Spark", "pillarbox"))
+        for key in sorted({*spark, *ours}):
+            program = [row for batch in rows for row in batch if row["k"] == key]
+            assert ours.get(key) == spark.get(key), f"micro-batch {number}, {kind}, seed {seed}: {program}"
+    assert sum(map(len, found["Spark"].values())) > PROGRAMS
