@@ -307,6 +307,7 @@ def _time_mode(mode: str) -> str:
         from pyspark.errors import IllegalArgumentException
 
         raise IllegalArgumentException(
-            errorClass="STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE", messageParameters={"timeMode": str(mode)}
+            f"[STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE] Unknown time mode {mode}. Accepted timeMode modes are 'none',"
+            " 'processingTime', 'eventTime' SQLSTATE: 42802"
         )
     return known

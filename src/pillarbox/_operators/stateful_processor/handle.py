@@ -152,7 +152,10 @@ class DriverHandle(_Handle):
             return schema
         parsed = self.declarations.parsed
         if schema not in parsed:
-            parsed[schema] = self._parse(schema)
+            try:
+                parsed[schema] = self._parse(schema)
+            except Exception as error:
+                raise PySparkRuntimeError(f"Error parsing string schema: {error}") from error
         return parsed[schema]
 
     def deleteIfExists(self, stateName: str) -> None:

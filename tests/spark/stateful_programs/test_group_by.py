@@ -1,0 +1,199 @@
+"""``group_by`` on Spark: what a user gains, what is refused, and errors in a query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.errors import IllegalArgumentException, ParseException, PySparkRuntimeError
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+
+import pillarbox
+from pillarbox import ProgramError
+
+OUTPUT = "k STRING, n LONG, t TIMESTAMP"
+SCHEMA = "k STRING, t TIMESTAMP"
+
+
+class Count(StatefulProcessor):
+    """Counts the rows of a key; a minute after the last one its timer emits the count."""
+
+    def init(self, handle):
+        self.handle = handle
+        self.count = handle.getValueState("count", "n LONG")
+        self.times = handle.getListState("times", "t TIMESTAMP")
+        self.by_second = handle.getMapState("by_second", "second INT", "n INT")
+
+    def handleInputRows(self, key, rows, timerValues):
+        for timer in self.handle.listTimers():
+            self.handle.deleteTimer(timer)
+        n = (self.count.get() or (0,))[0]
+        for row in rows:
+            if row.k == "wrong":
+                raise ValueError("a wrong row")
+            n += 1
+            self.times.appendValue((row.t,))
+            self.by_second.updateValue((row.t.second,), (n,))
+            self.handle.registerTimer(int(row.t.timestamp() * 1000) + 60_000)
+        self.count.update((n,))
+        yield Row(k=key[0], n=n, t=row.t)
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        yield Row(k=key.k, n=-self.count.get()[0], t=pd.Timestamp(expiredTimerInfo.getExpiryTimeInMs(), unit="ms"))
+
+
+def write(folder: Path, number: int, *rows: tuple[str, str]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{number}.csv").write_text("".join(f"{k},2024-01-01T{t}Z\n" for k, t in rows))
+
+
+def source(spark: SparkSession, folder: Path) -> Any:
+    return spark.readStream.schema(SCHEMA).csv(str(folder)).withWatermark("t", "0 seconds")
+
+
+def run(df: Any, checkpoint: Path) -> list[tuple[Any, ...]]:
+    """Run a query on all that there is; return its rows, times as seconds of the hour."""
+    rows: list[tuple[Any, ...]] = []
+    query = (
+        df.writeStream.foreachBatch(lambda batch, _: rows.extend(map(tuple, batch.collect())))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return sorted(rows, key=repr)
+
+
+@pytest.mark.slow("five short queries")
+def test_state_is_kept_rescaled_and_read_by_the_names_of_its_variables(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+
+    def counts() -> list[tuple[str, int]]:
+        grouped = pillarbox.group_by(source(session, folder), "k")
+        rows = run(grouped.transformWithState(Count(), OUTPUT, "append", "EventTime"), checkpoint)
+        return [(k, n) for k, n, _ in rows]
+
+    write(folder, 1, ("a", "00:00:00"), ("b", "00:00:01"), ("a", "00:00:02"))
+    assert counts() == [("a", 2), ("b", 1)]
+    state = pillarbox.read_state(session, str(checkpoint), "transformWithState")
+    rows = {
+        row.key: (row.n, row.times, row.by_second, [timer.timestamp for timer in row.timers])
+        for row in state.select("key", F.col("count.n").alias("n"), "times", "by_second", "timers").collect()
+    }
+    assert rows["b"][0] == 1
+    assert [row.t.second for row in rows["a"][1]] == [0, 2]
+    assert rows["a"][2] == {Row(second=0): Row(n=1), Row(second=2): Row(n=2)}
+    assert rows["a"][3] == [1_704_067_260_000, 1_704_067_262_000]
+    assert pillarbox.rescale(session, str(checkpoint), 3)
+    write(folder, 2, ("a", "00:02:00"))
+    # The watermark moves after the last micro-batch, and fires b's timer in one without data.
+    assert counts() == [("a", 3), ("b", -1)]
+    # Late is what is not after the watermark of the micro-batch before.
+    write(folder, 3, ("b", "00:02:00"), ("b", "00:02:01"))
+    assert counts() == [("b", 2)]
+
+
+@pytest.mark.slow("a short query")
+def test_operators_after_it_have_spark_s_watermark(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    write(tmp_path / "in", 1, ("a", "00:00:00"), ("b", "00:00:01"), ("a", "00:01:02"))
+    grouped = pillarbox.group_by(source(session, tmp_path / "in"), "k")
+    counts = grouped.transformWithState(Count(), OUTPUT, "append", "EventTime", eventTimeColumnName="t")
+    windows = counts.groupBy(F.window("t", "1 minute")).agg(F.count("*").alias("rows"), F.sum("n").alias("n"))
+    write(tmp_path / "in", 2, ("c", "00:03:00"))
+    rows = run(windows.select(F.minute("window.start"), "rows", "n"), tmp_path / "checkpoint")
+    assert rows[:2] == [(0, 1, 1), (1, 1, 2)] or rows[:1] == [(0, 1, 1)]
+
+
+def test_a_batch_dataframe_has_no_watermark_and_no_timers(spark: SparkSession) -> None:
+    df = spark.sql("SELECT 'a' AS k, TIMESTAMP'2024-01-01 00:00:00Z' AS t")
+    counts = pillarbox.group_by(df, "k").transformWithState(Count(), OUTPUT, "append", "EventTime")
+    assert [row.n for row in counts.collect()] == [1]
+
+
+class Starts(Count):
+    def handleInitialState(self, key, initialState, timerValues):
+        self.count.update((initialState.first,))
+
+
+def test_an_initial_state(spark: SparkSession) -> None:
+    df = spark.sql("SELECT 'a' AS k, TIMESTAMP'2024-01-01 00:00:00Z' AS t")
+    first = pillarbox.group_by(spark.sql("SELECT * FROM VALUES ('a', 10), ('b', 20) AS (name, first)"), "name")
+    counts = pillarbox.group_by(df, "k").transformWithState(Starts(), OUTPUT, "append", "EventTime", first)
+    assert [(row.k, row.n) for row in counts.collect()] == [("a", 11)]
+
+
+@pytest.mark.slow("a short query")
+def test_an_error_names_the_key_and_is_the_user_s(spark: SparkSession, tmp_path: Path, one_attempt: None) -> None:
+    write(tmp_path / "in", 1, ("a", "00:00:00"), ("wrong", "00:00:01"))
+    counts = pillarbox.group_by(source(spark, tmp_path / "in"), "k").transformWithState(
+        Count(), OUTPUT, "append", "EventTime"
+    )
+    with pytest.raises(Exception, match="failed with the key 'wrong': ValueError: a wrong row"):
+        run(counts, tmp_path / "checkpoint")
+
+
+class TwoStates(Count):
+    def init(self, handle):
+        handle.getValueState("count", "n LONG")
+        handle.getValueState("count", "n LONG")
+
+
+class Mortal(Count):
+    def init(self, handle):
+        handle.getValueState("count", "n LONG", 1000)
+
+
+class Unparsed(Count):
+    def init(self, handle):
+        handle.getValueState("count", "n NOTHING")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((TwoStates(), OUTPUT, "append", "None"), PySparkRuntimeError, "Value state count already exists"),
+        ((Mortal(), OUTPUT, "append", "None"), PySparkRuntimeError, "INCORRECT_TIME_MODE_TO_ASSIGN_TTL"),
+        (
+            (Unparsed(), OUTPUT, "append", "None"),
+            PySparkRuntimeError,
+            r"Error parsing string schema: \n\[UNSUPPORTED_DATATYPE",
+        ),
+        ((Count(), "n NOTHING", "append", "None"), ParseException, "UNSUPPORTED_DATATYPE"),
+        ((Count(), OUTPUT, "append", "Never"), IllegalArgumentException, "STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE"),
+        ((Count(), OUTPUT, "sometimes", "None"), IllegalArgumentException, "STREAMING_OUTPUT_MODE.INVALID"),
+    ],
+)
+def test_wrong_arguments_are_spark_s_errors(spark: SparkSession, arguments: Any, error: Any, message: str) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS k", "timestamp AS t")
+    with pytest.raises(error, match=message):
+        pillarbox.group_by(stream, "k").transformWithState(*arguments)
+
+
+def test_what_is_refused(spark: SparkSession) -> None:
+    df = spark.range(1)
+    with pytest.raises(ProgramError, match="takes columns of the DataFrame, at least one, and not none"):
+        pillarbox.group_by(df)
+    with pytest.raises(ProgramError, match=r"not '\(id % 2\)': give an expression a name before"):
+        pillarbox.group_by(df, df.id % 2)
+    with pytest.raises(ProgramError, match="a Spark DataFrame, not 5"):
+        pillarbox.group_by(5)  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match=r"initialState is a DataFrame grouped by pillarbox.group_by\(\)"):
+        grouped: Any = df.groupBy("id")
+        pillarbox.group_by(df, "id").transformWithState(Count(), OUTPUT, "append", "None", grouped)
+    with pytest.raises(ProgramError, match="initialState is grouped by 'id' of other types than 'k'"):
+        other = pillarbox.group_by(df, "id")
+        pillarbox.group_by(df.selectExpr("STRING(id) k"), "k").transformWithState(
+            Count(), OUTPUT, "append", "None", other
+        )
+    with pytest.raises(ProgramError, match="is for streaming DataFrames, in Spark too"):
+        pillarbox.group_by(df, "id").applyInPandasWithState(len, "n INT", "n INT", "append", "NoTimeout")
+    with pytest.raises(ProgramError, match="timeoutConf is one of 'NoTimeout'"):
+        pillarbox.group_by(df, "id").applyInPandasWithState(len, "n INT", "n INT", "append", "Never")
