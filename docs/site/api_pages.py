@@ -42,7 +42,9 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
     "dataframes": (
         "DataFrame functions",
         "A DataFrame goes in, and a DataFrame comes out.",
-        ["functions.window_aggregate", "functions.interval_join", "functions.async_map"],
+        [
+            "functions.window_aggregate", "functions.interval_join", "functions.async_map", "group_by", "GroupedData",
+        ],
     ),
     "functions": (
         "Functions",
@@ -148,7 +150,7 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
                 "ProgramSnapshot", "ProcessFunctionTestHarnesses", "OneInputStreamOperatorTestHarness",
                 "TwoInputStreamOperatorTestHarness", "KeyedOneInputStreamOperatorTestHarness",
                 "KeyedTwoInputStreamOperatorTestHarness", "OperatorSnapshot", "StreamRecord", "Watermark",
-                "WatermarkStatus", "ManualProcessingTimeService", "ProcessingTime",
+                "WatermarkStatus", "ManualProcessingTimeService", "ProcessingTime", "TwsTester",
             )
         ],
     ),
