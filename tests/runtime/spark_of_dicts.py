@@ -74,6 +74,9 @@ class Times:
     def getCurrentProcessingTimeInMs(self) -> int:
         return self._now
 
+    def getCurrentWatermarkInMs(self) -> int:
+        return -1
+
 
 class Handle:
     """The handle of one level's stateful operator.
