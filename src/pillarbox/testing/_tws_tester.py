@@ -102,6 +102,7 @@ class TwsTester:
     Example:
         >>> from pyspark.sql import Row
         >>> from pyspark.sql.streaming import StatefulProcessor
+        >>> from pillarbox.testing import TwsTester
         >>> class Count(StatefulProcessor):
         ...     def init(self, handle):
         ...         self.count = handle.getValueState("count", "n LONG")

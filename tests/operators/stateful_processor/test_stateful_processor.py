@@ -47,6 +47,34 @@ def test_each_micro_batch_has_a_processor_of_its_own_and_the_state_of_the_one_be
     assert batches.run([("a", 0, 1)]) == [("a 1", 2)]
 
 
+def test_attributes_do_not_last_until_the_next_micro_batch():
+    class Remembers(Counts):
+        seen = 0
+
+        def handleInputRows(self, key, rows, timerValues):
+            self.seen += 1
+            yield Row(k=key[0], v=self.seen)
+
+    batches = MicroBatches(Remembers())
+    rows = [("a", 0, 1), ("b", 0, 1)]
+    assert batches.run(rows) == batches.run(rows) == [("a", 1), ("b", 2)]
+
+
+def test_a_map_gives_rows_by_key_and_tuples_as_a_whole():
+    class Maps(Base):
+        def init(self, handle):
+            self.map = handle.getMapState("map", "k STRING", "n INT")
+
+        def handleInputRows(self, key, rows, timerValues):
+            self.map.updateValue(("x",), (1,))
+            self.map.updateValue(("y",), (2,))
+            self.map.removeKey(("y",))
+            said = [self.map.getValue(("x",)), self.map.getValue(("y",)), *self.map.iterator(), *self.map.values()]
+            yield Row(k=repr(said), v=self.map.containsKey(("x",)) + self.map.containsKey(("y",)))
+
+    assert MicroBatches(Maps()).run([("a", 0, 1)]) == [("[Row(n=1), None, (('x',), (1,)), (1,)]", 1)]
+
+
 def test_state_timers_and_the_watermark_of_late_rows_are_restored():
     before = MicroBatches(Alarms(), "k STRING, v LONG", "eventtime", late=True)
     before.run([("a", 5000, 1)], 0)

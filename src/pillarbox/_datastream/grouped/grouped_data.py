@@ -56,9 +56,8 @@ def group_by(df: DataFrame, *cols: str | Column | Sequence[str | Column]) -> Gro
         ...         self.count.update((n + len(list(rows)),))
         ...         yield Row(card=key[0], n=self.count.get()[0])
         >>> payments = spark.sql("SELECT 'ann' AS card, 5 AS amount")
-        >>> pillarbox.group_by(payments, "card").transformWithState(
-        ...     Count(), "card STRING, n LONG", "append", "None"
-        ... ).collect()
+        >>> counts = group_by(payments, "card").transformWithState(Count(), "card STRING, n LONG", "append", "None")
+        >>> counts.collect()
         [Row(card='ann', n=1)]
     """
     if not hasattr(df, "mapInArrow"):
@@ -95,7 +94,7 @@ class GroupedData:
         """Call a ``StatefulProcessor`` with the rows of each key, as PySpark rows.
 
         Args:
-            statefulProcessor: the processor; it is made anew for each subtask and micro-batch.
+            statefulProcessor: the processor; each subtask has a copy of its own in each micro-batch.
             outputStructType: the columns that it emits.
             outputMode: ``append``, ``update`` or ``complete``.
             timeMode: ``None``, ``ProcessingTime`` or ``EventTime``.

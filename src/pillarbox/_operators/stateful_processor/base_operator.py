@@ -77,7 +77,7 @@ class MicroBatchOperator(KeyedOperator):
         self._rows.append(records.batch)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Hand it on: timers follow Spark's watermark, and not that of channels."""
+        """Hand on a watermark of the channels. Timers follow Spark's."""
         self.output.process_watermark(timestamp)
 
     @property
@@ -110,9 +110,9 @@ class MicroBatchOperator(KeyedOperator):
         self._last = None if state is None else (state.get("batch"), state["watermark"])
 
     def _late_watermark(self, batch: MicroBatch) -> int:
-        """Return the watermark that makes rows late: that of the micro-batch before, as in Spark.
+        """Return the watermark that makes rows late: the watermark of the micro-batch before, as in Spark.
 
-        It is the present one if this operator did not run in the micro-batch before, which had no data then.
+        If this operator did not run in the micro-batch before, there was no data, and both watermarks are the same.
         """
         last, self._last = self._last, (batch.number, batch.watermark)
         if last is None:

@@ -1,7 +1,7 @@
 """The operator of a ``StatefulProcessor``: Spark's order of events, with pillarbox's state and timers.
 
 As in Spark, the rows of each key are one call, keys in order; then come the timers that have expired by then, in the
-order of time; then ``close()``. The processor is made anew for each micro-batch.
+order of time; then ``close()``. Each micro-batch has a copy of the processor of its own.
 """
 
 from __future__ import annotations

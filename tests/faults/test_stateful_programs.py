@@ -1,0 +1,95 @@
+"""Spark's own stateful programs on pillarbox while their processes are killed: nothing is lost, nothing is doubled."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor
+
+import pillarbox
+from tests.spark.stateful_programs.interpreter import OUTPUT, SCHEMA, draw_rows, write_rows
+
+pytestmark = pytest.mark.fault
+KILLS = 50 if "PILLARBOX_LONG" in os.environ else 3
+BATCHES = 30 if "PILLARBOX_LONG" in os.environ else 4
+
+
+class Killed(StatefulProcessor):
+    """Counts rows and sets timers. Each file in a folder is for a kill of the process that is the first to remove it.
+
+    Args:
+        kills: the folder; the names of the files begin with the place of the kill.
+    """
+
+    def __init__(self, kills: Path) -> None:
+        self.kills = kills
+
+    def init(self, handle):
+        self.handle = handle
+        self.count = handle.getValueState("count", "n LONG")
+        self.rows = handle.getListState("rows", "n INT")
+        self.die("init")
+
+    def handleInputRows(self, key, rows, timerValues):
+        n = (self.count.get() or (0,))[0]
+        for row in rows:
+            n += 1
+            self.rows.appendValue((row.n,))
+            self.handle.registerTimer(int(row.t.timestamp() * 1000) + 6_000)
+            self.die("row")
+        self.count.update((n,))
+        yield Row(k=key[0], said=f"rows {n} {list(self.rows.get())} {timerValues.getCurrentWatermarkInMs()}")
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        self.die("timer")
+        yield Row(k=key[0], said=f"timer {self.count.get()} {expiredTimerInfo.getExpiryTimeInMs()}")
+
+    def close(self):
+        self.die("close")
+
+    def die(self, place: str) -> None:
+        for path in self.kills.glob(f"{place}-*") if random.random() < 0.05 else ():
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def results(spark: SparkSession, folder: Path, kills: Path, checkpoint: Path) -> dict[int, list[tuple[Any, ...]]]:
+    """Return the rows of each micro-batch."""
+    found: dict[int, list[tuple[Any, ...]]] = {}
+
+    def take(batch: DataFrame, number: int) -> None:
+        found[number] = sorted(map(tuple, batch.collect()))
+
+    df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
+    grouped = pillarbox.group_by(df.withWatermark("t", "2 seconds"), "k")
+    counts = grouped.transformWithState(Killed(kills), OUTPUT, "append", "EventTime")
+    writer = counts.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return found
+
+
+@pytest.mark.slow("a query that is killed, and one that is not")
+def test_a_processor_whose_process_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    write_rows(draw_rows(5, 30, BATCHES, timers=True), tmp_path / "rows")
+    kills = tmp_path / "kills"
+    kills.mkdir()
+    expected = results(spark, tmp_path / "rows", kills, tmp_path / "undisturbed")
+    places = ["init", "row", "row", "timer", "close"]
+    for number in range(KILLS):
+        (kills / f"{places[number % len(places)]}-{number}").touch()
+    found = results(spark, tmp_path / "rows", kills, tmp_path / "killed")
+    left = len(list(kills.iterdir()))
+    assert found == expected
+    assert sum(map(len, expected.values())) > 30 * BATCHES
+    assert left < KILLS, "no process was killed"
+    print(f"{KILLS - left} kills")
