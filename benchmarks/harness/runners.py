@@ -29,7 +29,7 @@ class Contender:
     """Something that is measured.
 
     Attributes:
-        kind: ``ours``, ``own`` (Spark's program on pillarbox), ``spark``, ``limit``, ``bare``, or the peer's environment.
+        kind: ``ours``, ``own`` (Spark's on pillarbox), ``spark``, ``limit``, ``bare``, or the peer's environment.
         share: it gets one in so many rows and keys; a dictionary: by work.
         warm_up: how many of its micro-batches or jobs do not count, where it is not as in the contest.
         rounds: how many count in a turn, where it is not as in the contest.
