@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pillarbox import KeyedProcessFunction, ProgramError, StreamExecutionEnvironment, ValueStateDescriptor, metrics
-from pillarbox._runtime.spark.facts import SHUFFLE_CHECKSUMS, SHUFFLE_RETRY
 from pillarbox._runtime.spark.plan import registry
 from pillarbox._runtime.spark.plan.registry import programs_of
+from pillarbox._runtime.spark.session.spark_names import SHUFFLE_CHECKSUMS, SHUFFLE_RETRY
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

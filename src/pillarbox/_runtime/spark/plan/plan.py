@@ -18,7 +18,6 @@ from pillarbox._graph.program import Program
 from pillarbox._graph.targets import output_target
 from pillarbox._graph.transformations import CollectionSource, DataFrameSource, SourceTransformation
 from pillarbox._runtime.shipping import ShippedVertex, ship
-from pillarbox._runtime.spark.facts import BATCH_BYTES
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan.registry import metrics_names, register, take_metrics_name
 from pillarbox._runtime.spark.rows.any_names import quoted, with_plain_names
@@ -29,8 +28,9 @@ from pillarbox._runtime.spark.rows.output import (
     ColumnOutput,
     Output,
 )
-from pillarbox._runtime.spark.settings.session import check_session
-from pillarbox._runtime.spark.settings.session_settings import without_setting
+from pillarbox._runtime.spark.session.requirements import check_requirements
+from pillarbox._runtime.spark.session.session_settings import without_setting
+from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
 from pillarbox._runtime.spark.worker.batch_host import BatchTaskHost
 from pillarbox._runtime.spark.worker.source_host import SourceHost
@@ -83,7 +83,7 @@ class _Plan:
         self.session = spark
         dataframes = [source.dataframe for source in program.sources.values() if isinstance(source, DataFrameSource)]
         self.is_streaming = any(df.isStreaming for df in dataframes)
-        check_session(spark, streaming=self.is_streaming)
+        check_requirements(spark, streaming=self.is_streaming)
         if self.is_streaming and not all(df.isStreaming for df in dataframes):
             raise ProgramError(
                 "the program reads streaming and batch DataFrames: a batch one has no share in later epochs;"

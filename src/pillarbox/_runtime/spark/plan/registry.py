@@ -22,8 +22,8 @@ from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
 from pillarbox._reports.plan import Plan, PlanVertex, plan_of
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark.plan.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.rows.buffer_rows import has_narrow_rows
+from pillarbox._runtime.spark.session.session import dataframe_of, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -221,7 +221,8 @@ def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
     Raises:
         ProgramError: a program occurs more than once, or this process does not know it.
     """
-    found = _ALIAS.findall(aliases_of(query))
+    df = dataframe_of(query)
+    found = _ALIAS.findall(session_of(df.sparkSession).aliases(df))
     if len(set(found)) < len(found):
         raise ProgramError(
             "the query uses the result of one to_dataframe() more than once, as in df.union(df): Spark would run the"
