@@ -35,8 +35,7 @@ def test_a_query_starts_although_its_plan_cannot_be_read(monkeypatch, caplog):
 def test_it_does_not_where_a_program_waits_for_its_start(monkeypatch):
     monkeypatch.setattr(start, "programs_of", unreadable)
     session: Any = Session()
-    planned: Any = SimpleNamespace(id="waits")
-    registry.take_metrics_name(session, "pillarbox", planned)
+    monkeypatch.setattr(registry, "_unstarted", {session})
     with pytest.raises(RuntimeError, match="the plan cannot be read"):
         start_query(Start(SimpleNamespace(_spark=session), "start"), lambda: pytest.fail("it was started"))
 

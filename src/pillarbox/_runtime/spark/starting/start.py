@@ -24,8 +24,8 @@ from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.plan.other_python import runs_other_python
 from pillarbox._runtime.spark.plan.registry import (
     PlannedProgram,
-    free_metrics_names,
     is_one_unstarted,
+    note_start,
     programs_of,
     wanted_parallelism,
 )
@@ -120,7 +120,7 @@ class _Starting:
         start, spark, programs = self._start, self._spark, self._programs
         settings_of(lambda name: spark.conf.get(name, None))  # before anything runs
         # Also if it is refused: programs that come now take the place of these.
-        free_metrics_names(spark, programs)
+        note_start(spark)
         # (Before a function of ``foreachBatch`` is wrapped.)
         self._other_python = runs_other_python(start)
         checkpoint = None if start.checkpoint is None else Checkpoint(spark, start.checkpoint)
