@@ -194,7 +194,7 @@ class OperatorChain:
         """End the data, operator by operator, the head first: a finished operator emits nothing.
 
         Each operator ends its input while its timers still fire; then its timers are quiesced, and its waiting mails
-        run, above all those of fired timers; then it is finished. The maximum watermark leaves the head after all
+        run, above all mails of fired timers; then it is finished. The maximum watermark leaves the head after all
         results of the head's timers. (In Flink it leaves before, and those results are late.)
         """
         for merge in self._merges.values():
