@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import pillarbox
 from tests.spark.stateful_programs.interpreter import OUTPUT, SCHEMA, draw_rows, write_rows
@@ -73,8 +74,14 @@ def results(spark: SparkSession, folder: Path, kills: Path, checkpoint: Path) ->
     grouped = pillarbox.group_by(df.withWatermark("t", "2 seconds"), "k")
     counts = grouped.transformWithState(Killed(kills), OUTPUT, "append", "EventTime")
     writer = counts.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
+    for _ in range(KILLS):
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:  # a task that was killed four times: the query is started again
+            assert "SIGKILL" in str(error), error
+        else:
+            break
     return found
 
 

@@ -124,12 +124,11 @@ class KeyedFunctions:
         if name == "identity":
             return two_hops(source)
         timed = source.withColumn("time", F.timestamp_millis("ts")).withWatermark("time", "5 seconds")
-        grouped_by: Callable[..., Any] = group_by if name.startswith("own-") else DataFrame.groupBy
-        flavour = name.removeprefix("own-")
+        is_own, flavour = name.startswith("own-"), name.removeprefix("own-")
+        rows = timed if flavour == "apply" else timed.select("key", "ts")
+        grouped = group_by(rows, "key") if is_own else rows.groupBy("key")
         if flavour == "apply":
-            grouped = grouped_by(timed, "key")
             return grouped.applyInPandasWithState(self.apply, self.output, self.state, "append", "EventTimeTimeout")
-        grouped = grouped_by(timed.select("key", "ts"), "key")
         if flavour == "pandas":
             return grouped.transformWithStateInPandas(self.pandas(), self.output, "append", "EventTime")
         return grouped.transformWithState(self.rows(), self.output, "append", "EventTime")

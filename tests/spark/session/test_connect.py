@@ -28,6 +28,14 @@ from pillarbox import (
     max_,
 )
 from tests.errors.test_wrong_uses_on_spark import CASES, check_all, failure_of, failure_of_query, on
+from tests.spark.stateful_programs.interpreter import (
+    OUTPUT,
+    SCHEMA,
+    Interpreter,
+    draw_rows,
+    run_with_state,
+    write_rows,
+)
 from tests.support.connect import RaisedInTheClient
 
 pytestmark = pytest.mark.long("takes a server of Spark Connect: make test-connect runs it")
@@ -94,6 +102,25 @@ def streaming(spark, folder: Path):
     return sorted(found), [pillarbox.metrics(progress) for progress in query.recentProgress]
 
 
+def stateful_programs(spark, folder: Path):
+    """Run Spark's own stateful programs by pillarbox; return what they emit in each micro-batch."""
+    write_rows(draw_rows(7, 10, 4, timers=True), folder / "in")
+    found: dict[str, list[tuple[int, str, str]]] = {}
+    for name, run in {
+        "rows": lambda grouped: grouped.transformWithState(Interpreter(), OUTPUT, "append", "EventTime"),
+        "state": lambda grouped: grouped.applyInPandasWithState(
+            run_with_state, OUTPUT, "n INT, s STRING", "append", "EventTimeTimeout"
+        ),
+    }.items():
+        df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+        results = run(pillarbox.group_by(df.withWatermark("t", "2 seconds"), "k"))
+        writer = results.writeStream.format("parquet").option("path", str(folder / name))
+        writer = writer.option("checkpointLocation", str(folder / f"checkpoint-{name}"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        found[name] = sorted(map(tuple, spark.read.schema(OUTPUT).parquet(str(folder / name)).collect()))
+    return found
+
+
 class Noting(KeyedProcessFunction):
     """Notes when it is opened and closed."""
 
@@ -156,6 +183,14 @@ def test_a_keyed_and_an_async_level_in_batch_and_streaming(connect, tmp_path):
     found, metrics = connect.run(streaming, tmp_path)
     assert found == [row for row in doubled if row[1] <= 499_500]
     assert metrics and all({task.level for task in epoch} == {0, 1} for epoch in metrics)
+
+
+def test_stateful_programs_of_spark(connect, spark, tmp_path):
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    expected = stateful_programs(session, tmp_path / "classic")
+    assert connect.run(stateful_programs, tmp_path / "connect") == expected
+    assert min(map(len, expected.values())) > 20
 
 
 def test_aggregates_of_columns(connect):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import Row
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 SCHEMA = "k STRING, t TIMESTAMP, n INT, calls STRING, later STRING"
 OUTPUT = "k STRING, said STRING"

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import IllegalArgumentException, ParseException, PySparkRuntimeError
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import pillarbox
 from pillarbox import ProgramError

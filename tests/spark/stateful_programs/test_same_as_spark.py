@@ -95,7 +95,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 def _joined(batches: dict[int, dict[str, list[str]]]) -> dict[str, list[str]]:
     """Return what each program emits in all micro-batches."""
-    joined = defaultdict(list)
+    joined: dict[str, list[str]] = defaultdict(list)
     for _, said in sorted(batches.items()):
         for key, texts in said.items():
             joined[key] += texts
@@ -114,16 +114,11 @@ def test_a_program_does_the_same(session: SparkSession, tmp_path: Path, kind: st
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     rows = draw_rows(seed, PROGRAMS, 6, timers=kind != "no time")
     write_rows(rows, tmp_path / "rows")
-    found = {
-        name: results(
-            session,
-            tmp_path / "rows",
-            tmp_path / name,
-            lambda df, group=group: PROGRAM_KINDS[kind](group(df, "k")),
-            [3],
+    found = {}
+    for name, group_by in GROUPS.items():
+        found[name] = results(
+            session, tmp_path / "rows", tmp_path / name, lambda df, by=group_by: PROGRAM_KINDS[kind](by(df, "k")), [3]
         )
-        for name, group in GROUPS.items()
-    }
     if kind in ("expires", "lives"):
         # By the clock, a query of pillarbox begins with a micro-batch without data.
         found = {name: {0: _joined(batches)} for name, batches in found.items()}
