@@ -1,0 +1,207 @@
+"""What Spark's own tests of these APIs try, retold: the same assertions for Spark and for pillarbox.
+
+Their subjects are those of Spark's ``test_pandas_transform_with_state.py`` and
+``test_pandas_grouped_map_with_state.py``. Left out are tests of Spark's state store (metadata, the ``statestore`` source, its metrics, Avro), which pillarbox does
+not have; time-to-live, timers, late rows and restarts are in ``test_same_as_spark.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+import pillarbox
+
+pytestmark = pytest.mark.slow("short queries on Spark and on pillarbox")
+GROUPS: dict[str, Callable[..., Any]] = {"pillarbox": pillarbox.group_by}
+if "PILLARBOX_LONG" in os.environ:
+    GROUPS["spark"] = DataFrame.groupBy
+
+
+@pytest.fixture(params=list(GROUPS))
+def group_by(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return GROUPS[request.param]
+
+
+def rows_of(df: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, df.collect()), key=repr)
+
+
+class Frames(StatefulProcessor):
+    """Returns what a function makes of the frames of a key."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def init(self, handle):
+        pass
+
+    def handleInputRows(self, key, rows, timerValues):
+        yield from self.function(key, rows)
+
+
+class Composite(StatefulProcessor):
+    """Keeps values that have values in them."""
+
+    def init(self, handle):
+        self.value = handle.getValueState("value", "a INT, b ARRAY<STRING>, c MAP<STRING, INT>, d STRUCT<e: DATE>")
+        self.items = handle.getListState("items", "id STRING, tags ARRAY<STRUCT<n: INT, s: STRING>>")
+        self.map = handle.getMapState("map", "a STRING, b STRUCT<c: INT>", "d MAP<STRING, ARRAY<INT>>")
+
+    def handleInputRows(self, key, rows, timerValues):
+        list(rows)
+        self.value.update((1, ["x", "y"], {"k": 5}, {"e": None}))
+        self.items.put([("i", [(1, "one"), Row(n=2, s="two")]), ("j", None)])
+        self.items.appendList([("k", [])])
+        self.map.updateValue(("a", (1,)), ({"b": [1, 2]},))
+        a, b, c, d = self.value.get()
+        b.append("of the user's own")  # it changes no state
+        tags = [[(tag.n, tag.s) for tag in tags or ()] for _, tags in self.items.get()]
+        said = [a, self.value.get()[1], c, d, tags, list(self.map.keys()), self.map.getValue(("a", (1,))).d]
+        yield Row(said=repr(said))
+
+
+def test_values_in_values(spark: SparkSession, group_by: Callable[..., Any]) -> None:
+    said = group_by(spark.range(1), "id").transformWithState(Composite(), "said STRING", "append", "None").head().said
+    assert said == (
+        "[1, ['x', 'y'], {'k': 5}, Row(e=None), [[(1, 'one'), (2, 'two')], [], []], [('a', Row(c=1))], {'b': [1, 2]}]"
+    )
+
+
+class Starts(StatefulProcessor):
+    """Begins with what an initial state has for a key, and with a timer of it."""
+
+    pandas = False
+
+    def init(self, handle):
+        self.handle = handle
+        self.total = handle.getValueState("total", "n INT")
+
+    def handleInitialState(self, key, initialState, timerValues):
+        first = initialState["first"].tolist() if self.pandas else [initialState.first]
+        self.total.update(((self.total.get() or (0,))[0] + sum(first),))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() - 1)
+
+    def handleInputRows(self, key, rows, timerValues):
+        values = [value for frame in rows for value in frame["v"]] if self.pandas else [row.v for row in rows]
+        self.total.update(((self.total.get() or (0,))[0] + sum(values),))
+        yield self.result(f"rows {key[0]}")
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        yield self.result(f"timer {key[0]}")
+
+    def result(self, what: str) -> Any:
+        n = self.total.get()[0]
+        return pd.DataFrame({"what": [what], "n": [n]}) if self.pandas else Row(what=what, n=n)
+
+
+class StartsWithFrames(Starts):
+    pandas = True
+
+
+FIRST = "SELECT * FROM VALUES ('a', 10), ('b', 20), ('a', 5) AS (name, first)"
+STARTED = [("rows a", 17), ("rows c", 3), ("timer a", 17), ("timer b", 20)]
+
+
+@pytest.mark.parametrize("pandas", [False, True], ids=["rows", "frames"])
+def test_an_initial_state_of_a_batch_query(spark: SparkSession, group_by: Callable[..., Any], pandas: bool) -> None:
+    df, first = spark.sql("SELECT * FROM VALUES ('a', 2), ('c', 3) AS (k, v)"), spark.sql(FIRST)
+    grouped, initial = group_by(df, "k"), group_by(first, "name")
+    transform = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
+    processor = StartsWithFrames() if pandas else Starts()
+    assert rows_of(transform(processor, "what STRING, n INT", "append", "ProcessingTime", initial)) == STARTED
+
+
+def test_an_initial_state_is_for_the_first_micro_batch(
+    spark: SparkSession, group_by: Callable[..., Any], tmp_path: Path
+) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    found: list[list[tuple[Any, ...]]] = []
+    (tmp_path / "in").mkdir()
+
+    def run(number: int, *rows: str) -> list[tuple[Any, ...]]:
+        (tmp_path / "in" / f"{number}.csv").write_text("\n".join(rows))
+        df = session.readStream.schema("k STRING, v INT").csv(str(tmp_path / "in"))
+        grouped, initial = group_by(df, "k"), group_by(session.sql(FIRST), "name")
+        counts = grouped.transformWithState(Starts(), "what STRING, n INT", "append", "ProcessingTime", initial)
+        found.clear()
+        writer = counts.writeStream.foreachBatch(lambda batch, _: found.append(rows_of(batch)))
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.processAllAvailable()
+        query.stop()
+        return [row for batch in found for row in batch]
+
+    assert run(1, "a,2", "c,3") == STARTED
+    assert run(2, "b,1", "c,1") == [("rows b", 21), ("rows c", 4)]
+
+
+def test_columns_of_frames_go_by_name_or_by_position(spark: SparkSession, group_by: Callable[..., Any]) -> None:
+    def frames(key, rows):
+        list(rows)
+        yield pd.DataFrame({"b": ["x"], "more": [0], "a": [1]})
+        yield pd.DataFrame([[2, "y"]])
+        yield pd.DataFrame()
+        yield pd.DataFrame({"a": [None, 3.0], "b": [None, "z"]})
+
+    df = group_by(spark.range(1), "id").transformWithStateInPandas(Frames(frames), "a INT, b STRING", "append", "None")
+    assert rows_of(df) == [(1, "x"), (2, "y"), (3, "z"), (None, None)]
+
+
+def test_integers_may_stand_for_decimals_if_the_session_says_so(
+    spark: SparkSession, group_by: Callable[..., Any]
+) -> None:
+    def frames(key, rows):
+        yield pd.DataFrame({"a": [5]})
+
+    session = spark.newSession()
+    session.conf.set("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "true")
+    grouped = group_by(session.range(1), "id")
+    assert rows_of(grouped.transformWithStateInPandas(Frames(frames), "a DECIMAL(5, 2)", "append", "None")) == [
+        (Decimal("5.00"),)
+    ]
+
+
+def test_frames_are_bounded_by_rows_and_bytes(spark: SparkSession, group_by: Callable[..., Any]) -> None:
+    def frames(key, rows):
+        yield pd.DataFrame({"n": [len(frame) for frame in rows]})
+
+    def sizes(name: str, value: str) -> list[int]:
+        session = spark.newSession()
+        session.conf.set(f"spark.sql.execution.arrow.{name}", value)
+        grouped = group_by(session.range(10, numPartitions=1).selectExpr("id", "1 AS k"), "k")
+        df = grouped.transformWithStateInPandas(Frames(frames), "n INT", "append", "None")
+        return [row.n for row in df.collect()]
+
+    assert sizes("maxRecordsPerBatch", "4") == [4, 4, 2]
+    assert sum(sizes("maxBytesPerBatch", "48B")) == 10
+    assert len(sizes("maxBytesPerBatch", "48B")) > 2
+
+
+def test_a_function_without_a_timeout(spark: SparkSession, group_by: Callable[..., Any], tmp_path: Path) -> None:
+    def count(key, frames, state):
+        n = sum(map(len, frames)) + (state.getOption or (0,))[0]
+        state.update((n,))
+        yield pd.DataFrame({"k": [key[0]], "n": [n], "w": [str(state.getCurrentWatermarkMs() >= 0)]})
+
+    (tmp_path / "in").mkdir()
+    for number, rows in enumerate(["a,2024-01-01T00:00:00Z\na,2024-01-01T00:00:05Z", "a,2023-01-01T00:00:00Z"]):
+        path = tmp_path / "in" / f"{number}.csv"
+        path.write_text(rows)
+        os.utime(path, (number, number))
+    df = spark.readStream.schema("k STRING, t TIMESTAMP").option("maxFilesPerTrigger", 1).csv(str(tmp_path / "in"))
+    grouped = group_by(df.withWatermark("t", "1 second"), "k")
+    counts = grouped.applyInPandasWithState(count, "k STRING, n INT, w STRING", "n INT", "update", "NoTimeout")
+    found: list[tuple[Any, ...]] = []
+    writer = counts.writeStream.foreachBatch(lambda batch, _: found.extend(rows_of(batch))).outputMode("update")
+    writer.option("checkpointLocation", str(tmp_path / "out")).trigger(availableNow=True).start().awaitTermination()
+    # Without a timeout no row is late.
+    assert found == [("a", 2, "True"), ("a", 3, "True")]
