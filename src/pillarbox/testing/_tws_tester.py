@@ -61,7 +61,7 @@ class _TestedOperator(StatefulProcessorOperator):
             PySparkAssertionError: there is no such state.
         """
         variable = self.settings.declarations.variables.get(name)
-        if variable is None or (kind and variable.kind != kind):
+        if variable is None or kind not in ("", variable.kind):
             raise PySparkAssertionError(f"State {name} has not been initialized.")
         self.backend.set_current_key(key)
         return self._handle.states[name]
@@ -187,9 +187,7 @@ class TwsTester:
             PySparkValueError: the time mode is another one.
             IllegalArgumentException: time would stand still or go back.
         """
-        self._check_advance("ProcessingTime", "setProcessingTime", "Processing time", self._batch.time, currentTimeMs)
-        self._batch = self._batch._replace(time=currentTimeMs)
-        return self._on_time()
+        return self._advance("setProcessingTime", "ProcessingTime", "time", currentTimeMs)
 
     def setWatermark(self, currentWatermarkMs: int) -> list[Row] | pd.DataFrame:
         """Set the watermark (epoch ms): timers that have expired are called, and rows up to it are late.
@@ -198,22 +196,17 @@ class TwsTester:
             PySparkValueError: the time mode is another one.
             IllegalArgumentException: time would stand still or go back.
         """
-        self._check_advance("EventTime", "setWatermark", "Watermark", self._batch.watermark, currentWatermarkMs)
-        self._batch = self._batch._replace(watermark=currentWatermarkMs)
-        return self._on_time()
+        return self._advance("setWatermark", "EventTime", "watermark", currentWatermarkMs)
 
-    def _check_advance(self, mode: str, method: str, what: str, current: int, provided: int) -> None:
+    def _advance(self, method: str, mode: str, clock: str, time: int) -> list[Row] | pd.DataFrame:
         if self._mode != mode.lower():
-            raise PySparkValueError(
-                errorClass="UNSUPPORTED_OPERATION",
-                messageParameters={"operation": f"{method} with TimeMode other than {mode}"},
-            )
-        if provided <= current:
-            raise IllegalArgumentException(
-                message=f"{what} must move forward. Current: {current} ms, provided: {provided} ms."
-            )
-
-    def _on_time(self) -> list[Row] | pd.DataFrame:
+            operation = {"operation": f"{method} with TimeMode other than {mode}"}
+            raise PySparkValueError(errorClass="UNSUPPORTED_OPERATION", messageParameters=operation)
+        current = getattr(self._batch, clock)
+        if time <= current:
+            what = "Watermark" if clock == "watermark" else "Processing time"
+            raise IllegalArgumentException(f"{what} must move forward. Current: {current} ms, provided: {time} ms.")
+        self._batch = self._batch._replace(**{clock: time})
         results = self._run()
         return _frame(results) if self._pandas else results
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
 from pillarbox._errors import ProgramError, check_kind, listed, shorten
 from pillarbox._operators.frame.operator import OperatorFactory, SparkTime
-from pillarbox._operators.stateful_processor.base_operator import ProcessorSettings
+from pillarbox._operators.stateful_processor.base_operator import MicroBatchOperator, ProcessorSettings
 from pillarbox._operators.stateful_processor.frames import FrameOptions
 from pillarbox._operators.stateful_processor.group_state import STATE, TIMEOUTS, GroupStateOperator
 from pillarbox._operators.stateful_processor.handle import Declarations, DriverHandle, StateVariable, declare
@@ -105,9 +105,8 @@ class GroupedData:
             ProgramError: an argument is wrong.
             PySparkRuntimeError: ``init()`` declares states in a way that Spark refuses.
         """
-        return self._transform(
-            statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName
-        )
+        modes = outputMode, timeMode, eventTimeColumnName
+        return self._transform(statefulProcessor, outputStructType, *modes, initial=initialState, pandas=False)
 
     def transformWithStateInPandas(
         self,
@@ -122,9 +121,8 @@ class GroupedData:
 
         Arguments and errors are those of :meth:`transformWithState`.
         """
-        return self._transform(
-            statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName, pandas=True
-        )
+        modes = outputMode, timeMode, eventTimeColumnName
+        return self._transform(statefulProcessor, outputStructType, *modes, initial=initialState, pandas=True)
 
     def applyInPandasWithState(
         self,
@@ -154,48 +152,23 @@ class GroupedData:
                 "applyInPandasWithState() is for streaming DataFrames, in Spark too: use applyInPandas() of"
                 " df.groupBy(...)"
             )
-        mode, schema = modes[timeoutConf], self._parse(outputStructType)
-        variable = StateVariable("value", (self._parse(stateStructType),), None)
+        mode = modes[timeoutConf]
+        declarations = Declarations({STATE: StateVariable("value", (self._parse(stateStructType),), None)})
         # Without a timeout the function may nevertheless ask for the watermark.
         spark_mode = "eventtime" if mode == "none" and self._watermark is not None else mode
-        return self._run(
-            GroupStateOperator,
-            func,
-            Declarations({STATE: variable}),
-            schema,
-            SparkTime(outputMode, _TIME_MODES[spark_mode]),
-            mode,
-            self._frame_options(schema),
-        )
+        time = SparkTime(outputMode, _TIME_MODES[spark_mode])
+        return self._run(GroupStateOperator, func, declarations, outputStructType, time, mode, pandas=True)
 
     def _transform(
-        self,
-        processor: Any,
-        output: StructType | str,
-        output_mode: str,
-        time_mode: str,
-        initial_state: GroupedData | None,
-        event_time_column: str,
-        *,
-        pandas: bool = False,
+        self, processor: Any, output: StructType | str, *modes: str, initial: GroupedData | None, pandas: bool
     ) -> DataFrame:
-        schema, mode = self._parse(output), _time_mode(time_mode)
-        return self._run(
-            StatefulProcessorOperator,
-            processor,
-            self._declarations(processor, mode),
-            schema,
-            SparkTime(output_mode, _TIME_MODES[mode], event_time_column),
-            mode,
-            self._frame_options(schema) if pandas else None,
-            self._collected(initial_state),
-        )
-
-    def _declarations(self, processor: Any, mode: str) -> Declarations:
-        """Call ``init`` of a copy, as Spark does on the driver when a query starts."""
+        output_mode, time_mode, event_time_column = modes
+        mode = _time_mode(time_mode)
         handle = DriverHandle(mode, self._parse)
         declare(processor, handle)
-        return handle.declarations
+        time = SparkTime(output_mode, _TIME_MODES[mode], event_time_column)
+        arguments = processor, handle.declarations, output, time, mode
+        return self._run(StatefulProcessorOperator, *arguments, pandas=pandas, initial=self._collected(initial))
 
     def _collected(self, initial_state: GroupedData | None) -> pa.Table | None:
         """Return the rows of an initial state, with the key's columns first: they are sent with the program."""
@@ -226,27 +199,25 @@ class GroupedData:
         """The column that has a watermark."""
         return next((field.name for field in self._frame.schema if _WATERMARK in (field.metadata or {})), None)
 
-    def _event_time(self, mode: str) -> str | None:
-        """Return the column by which rows are late."""
-        return self._watermark if mode == "eventtime" and self._frame.isStreaming else None
-
     def _frame_options(self, schema: StructType) -> FrameOptions:
-        def get(name: str, default: str) -> str:
-            return self._frame.sparkSession.conf.get(name, default) or default
+        conf = self._frame.sparkSession.conf
 
-        records = int(get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000"))
-        size = get("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))
+        def is_set(name: str, default: str = "false") -> bool:
+            return conf.get(f"spark.sql.{name}", default) == "true"
+
+        records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", None) or 10_000)
+        size = conf.get("spark.sql.execution.arrow.maxBytesPerBatch", None) or str(2**31 - 1)
         return FrameOptions(
             columns=tuple(self._frame.columns),
             key=RowEncoder(self._key, "key").arrow_schema,
             schema=schema,
-            zone=get("spark.sql.session.timeZone", "UTC"),
+            zone=conf.get("spark.sql.session.timeZone", None) or "UTC",
             records=records if records > 0 else 2**31 - 1,
             bytes=int(re.sub(r"\D", "", size)),
-            safe=get("spark.sql.execution.pandas.convertToArrowArraySafely", "false") == "true",
-            by_name=get("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName", "true") == "true",
-            int_to_decimal=get("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false") == "true",
-            int_extension=get("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype", "false") == "true",
+            safe=is_set("execution.pandas.convertToArrowArraySafely"),
+            by_name=is_set("legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+            int_to_decimal=is_set("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
+            int_extension=is_set("execution.pythonUDF.pandas.preferIntExtensionDtype"),
         )
 
     @property
@@ -265,29 +236,29 @@ class GroupedData:
 
     def _run(
         self,
-        make: Callable[..., Any],
+        make: type[MicroBatchOperator],
         processor: Any,
         declarations: Declarations,
-        schema: StructType,
+        output: StructType | str,
         time: SparkTime,
         mode: str,
-        frames: FrameOptions | None,
+        *,
+        pandas: bool,
         initial: pa.Table | None = None,
     ) -> DataFrame:
-        kind = "transformWithState" if make is StatefulProcessorOperator else "applyInPandasWithState"
-        env = StreamExecutionEnvironment.get_execution_environment(self._frame.sparkSession)
-        stream = env.from_dataframe(self._frame)
-        keyed = stream.key_by(self._names[0] if len(self._names) == 1 else tuple(self._names))
+        df, schema, kind = self._frame, self._parse(output), make.kind
+        env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
+        keyed = env.from_dataframe(df).key_by(self._names[0] if len(self._names) == 1 else tuple(self._names))
         settings = ProcessorSettings(
-            processor,
-            declarations,
-            mode,
-            self._key,
-            RowEncoder(schema, kind).arrow_schema,
-            self._event_time(mode),
-            frames,
-            self._watermark is not None,
-            initial,
+            processor=processor,
+            declarations=declarations,
+            time_mode=mode,
+            key=self._key,
+            output=RowEncoder(schema, kind).arrow_schema,
+            event_time=self._watermark if mode == "eventtime" and df.isStreaming else None,
+            frames=self._frame_options(schema) if pandas else None,
+            has_watermark=self._watermark is not None,
+            initial=initial,
         )
         operator = partial(make, settings=settings, keying=keyed._keying)
         factory = OperatorFactory(operator, keyed=True, spark_time=time)

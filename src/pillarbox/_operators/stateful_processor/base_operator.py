@@ -52,10 +52,16 @@ class ProcessorSettings:
 
 
 class MicroBatchOperator(KeyedOperator):
-    """Gathers the rows of a micro-batch, and handles them at its barrier, in the order of their keys."""
+    """Gathers the rows of a micro-batch, and handles them at its barrier, in the order of their keys.
+
+    Attributes:
+        kind: Spark's method that it runs, which is the operator's uid, too.
+        results: what has been emitted and not handed on.
+    """
 
     by_key = False
     drops_late = True
+    kind: str
     results: Any
 
     def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:

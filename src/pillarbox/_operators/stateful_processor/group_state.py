@@ -31,6 +31,8 @@ TIMEOUTS = {"none": "NoTimeout", "processingtime": "ProcessingTimeTimeout", "eve
 class GroupStateOperator(MicroBatchOperator):
     """Calls a function with the frames of each key, and with the keys that have timed out."""
 
+    kind = "applyInPandasWithState"
+
     def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:
         super().__init__(context, settings, keying)
         assert settings.frames is not None

@@ -31,15 +31,36 @@ from pillarbox._types.type_information import TypeInformation
 
 Schema: TypeAlias = StructType | str
 _MODES = {"none": "NoTime", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
-_VERBS = {"get_value_state": "initializing value state", "get_list_state": "initializing list state"} | {
+_ACTIONS = {
+    "get_value_state": "initializing value state",
+    "get_list_state": "initializing list state",
     "get_map_state": "initializing map state",
     "register_timer": "register timer",
     "delete_timer": "deleting timer",
     "list_timers": "listing timers",
     "delete_if_exists": "deleting state",
+    "exists": "checking value state exists",
+    "get": "getting value state",
+    "clear": "clearing value state",
 }
-
-_CALLS = {"exists": "checking value state exists", "get": "getting value state", "clear": "clearing value state"}
+# Spark's texts, by the end of the condition's name.
+_CONDITIONS = {
+    "CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE": (
+        "Failed to perform stateful processor operation={operation} with invalid handle state={phase}."
+    ),
+    "CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE": (
+        "Failed to perform stateful processor operation={operation} with invalid timeMode={mode}"
+    ),
+    "DUPLICATE_STATE_VARIABLE_DEFINED": (
+        "State variable with name {name} has already been defined in the StatefulProcessor."
+    ),
+    "INCORRECT_TIME_MODE_TO_ASSIGN_TTL": (
+        "Cannot use TTL for state={name} in timeMode={mode}, use TimeMode.ProcessingTime() instead."
+    ),
+    "TTL_DURATION_MUST_BE_POSITIVE": (
+        "TTL duration must be greater than zero for State store operation=update on state={name}."
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -73,32 +94,51 @@ class Declarations:
 
 
 class _Handle:
-    """The part that both handles have."""
+    """The part that both handles have.
 
-    def __init__(self, time_mode: str) -> None:
-        self._time_mode = time_mode
+    Args:
+        phase: where it is in its life, by Spark's name. Timers can be used when it is ``INITIALIZED``.
+    """
+
+    def __init__(self, time_mode: str, phase: str, timers: HeapTimers | None = None) -> None:
+        self._time_mode, self._phase, self._timers = time_mode, phase, timers
 
     def getValueState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> Any:
-        return self._state("value", stateName, (schema,), ttlDurationMs)
+        return self._state("value", stateName, (schema,), ttlDurationMs or None)
 
     def getListState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> Any:
-        return self._state("list", stateName, (schema,), ttlDurationMs)
+        return self._state("list", stateName, (schema,), ttlDurationMs or None)
 
     def getMapState(
         self, stateName: str, userKeySchema: Schema, valueSchema: Schema, ttlDurationMs: int | None = None
     ) -> Any:
-        return self._state("map", stateName, (userKeySchema, valueSchema), ttlDurationMs)
+        return self._state("map", stateName, (userKeySchema, valueSchema), ttlDurationMs or None)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        self._checked_timers("register_timer").register(operator.index(expiryTimestampMs))
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        self._checked_timers("delete_timer").delete(operator.index(expiryTimestampMs))
+
+    def listTimers(self) -> Iterator[int]:
+        return iter(self._checked_timers("list_timers").of_key())
+
+    def _checked_timers(self, operation: str) -> HeapTimers:
+        if self._time_mode == "none":
+            raise self._error(operation, "CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE")
+        if self._timers is None or self._phase != "INITIALIZED":
+            raise self._error(operation, "CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE")
+        return self._timers
 
     def _state(self, kind: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
         raise NotImplementedError
 
-    def _check_time_mode(self, operation: str) -> None:
-        if self._time_mode == "none":
-            raise _error(
-                operation,
-                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE",
-                f"Failed to perform stateful processor operation={operation} with invalid timeMode=NoTime",
-            )
+    def _error(self, operation: str, condition: str, name: str = "") -> PySparkRuntimeError:
+        text = _CONDITIONS[condition].format(
+            operation=operation, phase=self._phase, mode=_MODES[self._time_mode], name=name
+        )
+        action = _ACTIONS.get(operation, operation)
+        return PySparkRuntimeError(f"Error {action}: [STATEFUL_PROCESSOR_{condition}] {text} SQLSTATE: 42802")
 
 
 class DriverHandle(_Handle):
@@ -109,43 +149,35 @@ class DriverHandle(_Handle):
     """
 
     def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
-        super().__init__(time_mode)
+        super().__init__(time_mode, "PRE_INIT")
         self._parse = parse
         self.declarations: Declarations = Declarations()
 
+    def deleteIfExists(self, stateName: str) -> None:
+        self.declarations.deleted.add(stateName)
+
     def _state(self, kind: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
-        action, variables = f"get_{kind}_state", self.declarations.variables
-        ttl = ttl or None
+        operation, variables = f"get_{kind}_state", self.declarations.variables
+        action = _ACTIONS[operation]
         if name in variables and variables[name].kind == kind:
-            raise PySparkRuntimeError(f"Error {_VERBS[action]}: {kind.capitalize()} state {name} already exists")
+            raise PySparkRuntimeError(f"Error {action}: {kind.capitalize()} state {name} already exists")
         if name in variables:
-            raise _error(
-                action,
-                "STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED",
-                f"State variable with name {name} has already been defined in the StatefulProcessor.",
-            )
+            raise self._error(operation, "DUPLICATE_STATE_VARIABLE_DEFINED", name)
         if ttl is not None and self._time_mode != "processingtime":
-            raise _error(
-                action,
-                "STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL",
-                f"Cannot use TTL for state={name} in timeMode={_MODES[self._time_mode]}, use TimeMode.ProcessingTime()"
-                " instead.",
-            )
+            raise self._error(operation, "INCORRECT_TIME_MODE_TO_ASSIGN_TTL", name)
         if ttl is not None and ttl <= 0:
-            raise _error(
-                action,
-                "STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE",
-                f"TTL duration must be greater than zero for State store operation=update on state={name}.",
-            )
+            raise self._error(operation, "TTL_DURATION_MUST_BE_POSITIVE", name)
         if name in self.declarations.deleted:
             raise PySparkRuntimeError(
-                f"Error {_VERBS[action]}: init() deletes the state {name!r} and declares it afterwards, which would"
-                " empty it in each micro-batch: give the new state another name"
+                f"Error {action}: init() deletes the state {name!r} and declares it afterwards, which would empty it in"
+                " each micro-batch: give the new state another name"
             )
         variables[name] = StateVariable(kind, tuple(map(self._parsed, schemas)), ttl)
         for place, schema in enumerate(variables[name].schemas):
             struct_codec(schema, hashable=kind == "map" and place == 0)  # refuses types that cannot be kept
-        return UnusableState(lambda method: _invalid_state(f"{name}.{method}", "PRE_INIT"))
+        return UnusableState(
+            lambda method: self._error(f"{name}.{method}", "CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE")
+        )
 
     def _parsed(self, schema: Schema) -> StructType:
         if not isinstance(schema, str):
@@ -157,23 +189,6 @@ class DriverHandle(_Handle):
             except Exception as error:
                 raise PySparkRuntimeError(f"Error parsing string schema: {error}") from error
         return parsed[schema]
-
-    def deleteIfExists(self, stateName: str) -> None:
-        self.declarations.deleted.add(stateName)
-
-    def registerTimer(self, expiryTimestampMs: int) -> None:
-        self._refuse_timers("register_timer")
-
-    def deleteTimer(self, expiryTimestampMs: int) -> None:
-        self._refuse_timers("delete_timer")
-
-    def listTimers(self) -> Iterator[int]:
-        self._refuse_timers("list_timers")
-        return iter(())
-
-    def _refuse_timers(self, operation: str) -> None:
-        self._check_time_mode(operation)
-        raise _invalid_state(operation, "PRE_INIT")
 
 
 def declare(processor: Any, handle: DriverHandle) -> None:
@@ -193,59 +208,40 @@ class TaskHandle(_Handle):
     def __init__(
         self, time_mode: str, declarations: Declarations, backend: KeyedStateBackend, timers: HeapTimers
     ) -> None:
-        super().__init__(time_mode)
-        self._declarations, self._timers = declarations, timers
+        super().__init__(time_mode, "INITIALIZED", timers)
+        self._declarations = declarations
         for name in declarations.deleted - declarations.variables.keys():
             backend.delete_if_exists(name)
         self.states: dict[str, Any] = declared_states(declarations, backend)
-        self._is_initializing = False
 
     def initialize(self, init: Callable[[Any], None]) -> None:
         """Call a processor's ``init``: only there it may ask for states."""
-        self._is_initializing = True
+        self._phase = "CREATED"
         init(self)
-        self._is_initializing = False
-
-    def _state(self, kind: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
-        action = f"get_{kind}_state"
-        if not self._is_initializing:
-            raise _invalid_state(action, "INITIALIZED")
-        declarations = self._declarations
-        parsed = tuple([declarations.parsed.get(each) if isinstance(each, str) else each for each in schemas])
-        if declarations.variables.get(name) != StateVariable(kind, parsed, ttl or None):  # type: ignore[arg-type]
-            raise PySparkRuntimeError(
-                f"Error {_VERBS[action]}: init() declares the state {name!r} in another way than on the driver, where"
-                " pillarbox has called it first: declare the same states each time"
-            )
-        if name in declarations.deleted:
-            return UnusableState(
-                lambda method: PySparkRuntimeError(
-                    f"Error {_CALLS.get(method, 'updating value state')}: {kind.capitalize()} state {name} is not"
-                    " initialized."
-                )
-            )
-        return self.states[name]
+        self._phase = "INITIALIZED"
 
     def deleteIfExists(self, stateName: str) -> None:
-        if not self._is_initializing:
-            raise _invalid_state("delete_if_exists", "INITIALIZED")
+        self._check_phase("delete_if_exists")
 
-    def registerTimer(self, expiryTimestampMs: int) -> None:
-        self._check_timers("register_timer")
-        self._timers.register(operator.index(expiryTimestampMs))
+    def _check_phase(self, operation: str) -> None:
+        if self._phase != "CREATED":
+            raise self._error(operation, "CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE")
 
-    def deleteTimer(self, expiryTimestampMs: int) -> None:
-        self._check_timers("delete_timer")
-        self._timers.delete(operator.index(expiryTimestampMs))
-
-    def listTimers(self) -> Iterator[int]:
-        self._check_timers("list_timers")
-        return iter(self._timers.of_key())
-
-    def _check_timers(self, operation: str) -> None:
-        self._check_time_mode(operation)
-        if self._is_initializing:
-            raise _invalid_state(operation, "CREATED")
+    def _state(self, kind: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
+        self._check_phase(f"get_{kind}_state")
+        declarations = self._declarations
+        parsed = tuple([declarations.parsed.get(each) if isinstance(each, str) else each for each in schemas])
+        if declarations.variables.get(name) != StateVariable(kind, parsed, ttl):  # type: ignore[arg-type]
+            raise PySparkRuntimeError(
+                f"init() declares the state {name!r} in another way than on the driver, where pillarbox has called it"
+                " first: declare the same states each time"
+            )
+        if name not in declarations.deleted:
+            return self.states[name]
+        gone = f"{kind.capitalize()} state {name} is not initialized."
+        return UnusableState(
+            lambda method: PySparkRuntimeError(f"Error {_ACTIONS.get(method, 'updating value state')}: {gone}")
+        )
 
 
 def declared_states(declarations: Declarations, backend: KeyedStateBackend) -> dict[str, Any]:
@@ -267,15 +263,3 @@ def _declared(backend: KeyedStateBackend, name: str, variable: StateVariable) ->
     if variable.ttl is not None:
         descriptor.enable_time_to_live(StateTtlConfig(variable.ttl))
     return make(backend.get_state(descriptor), *variable.schemas)
-
-
-def _invalid_state(operation: str, state: str) -> PySparkRuntimeError:
-    return _error(
-        operation,
-        "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
-        f"Failed to perform stateful processor operation={operation} with invalid handle state={state}.",
-    )
-
-
-def _error(operation: str, condition: str, text: str) -> PySparkRuntimeError:
-    return PySparkRuntimeError(f"Error {_VERBS.get(operation, operation)}: [{condition}] {text} SQLSTATE: 42802")

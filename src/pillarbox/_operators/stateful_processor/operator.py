@@ -32,6 +32,8 @@ _drain = deque[Any](maxlen=0).extend
 class StatefulProcessorOperator(MicroBatchOperator):
     """Calls a ``StatefulProcessor``, with PySpark rows or with pandas frames."""
 
+    kind = "transformWithState"
+
     def __init__(self, context: OperatorContext, settings: ProcessorSettings, keying: Keying) -> None:
         super().__init__(context, settings, keying)
         self._pickled = Pickled(settings.processor).payload

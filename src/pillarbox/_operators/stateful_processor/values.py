@@ -137,30 +137,18 @@ def _plain(value: Any) -> Any:
 def _integer(bits: int) -> Function:
     least, most, size = -(1 << bits - 1), (1 << bits - 1) - 1, 1 << bits
 
-    def encode(value: Any) -> int | None:
-        if type(value) is not int:
+    return _only(int, lambda value: value if least <= value <= most else (value - least) % size + least)
+
+
+def _only(kind: type, finish: Function = _same) -> Function:
+    """Return a function that keeps values of a class, and makes null of others."""
+
+    def encode(value: Any) -> Any:
+        if type(value) is not kind:
             value = _plain(value)
-            if type(value) is not int:
-                return None
-        return value if least <= value <= most else (value - least) % size + least
+        return finish(value) if type(value) is kind else None
 
     return encode
-
-
-def _float(value: Any) -> float | None:
-    value = _plain(value)
-    return float(np.float32(value)) if type(value) is float else None
-
-
-def _double(value: Any) -> float | None:
-    if type(value) is not float:
-        value = _plain(value)
-    return value if type(value) is float else None
-
-
-def _boolean(value: Any) -> bool | None:
-    value = _plain(value)
-    return value if type(value) is bool else None
 
 
 def _string(value: Any) -> str | None:
@@ -234,9 +222,9 @@ def _nested(kind: spark.StructType, hashable: bool) -> Codec:
 
 
 _CODECS: dict[type[spark.DataType], Codec] = {
-    spark.FloatType: Codec(_float),
-    spark.DoubleType: Codec(_double),
-    spark.BooleanType: Codec(_boolean),
+    spark.FloatType: Codec(_only(float, lambda value: float(np.float32(value)))),
+    spark.DoubleType: Codec(_only(float)),
+    spark.BooleanType: Codec(_only(bool)),
     spark.StringType: Codec(_string),
     spark.VarcharType: Codec(_string),
     spark.CharType: Codec(_string),
