@@ -76,7 +76,7 @@ class _TestedOperator(StatefulProcessorOperator):
             self.backend.set_current_key(key)
             self.results.take(processor.handleInputRows((key,), iter(own), times))
 
-    def _emit(self, at_least: int) -> None:
+    def _emit(self) -> None:
         """Keep the results."""
 
 

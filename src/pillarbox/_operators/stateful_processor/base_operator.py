@@ -163,8 +163,8 @@ class MicroBatchOperator(KeyedOperator):
             return None
         return batch.time if mode == "processingtime" else batch.watermark
 
-    def _emit(self, at_least: int) -> None:
-        """Hand on the results so far, if there are so many."""
-        if len(self.results) and len(self.results) >= at_least:
+    def _emit(self) -> None:
+        """Hand on the results so far."""
+        if len(self.results):
             for batch in self.results.batches():
                 hand_on_columns(self.output, batch)

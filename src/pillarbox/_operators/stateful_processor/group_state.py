@@ -65,7 +65,7 @@ class GroupStateOperator(MicroBatchOperator):
                 self.timers.delete(timestamp)
                 nothing = iter([pd.DataFrame(columns=self._options.columns)])
                 self._call_group(function, key, nothing, batch, timed_out=timestamp)
-        self._emit(0)
+        self._emit()
 
     def _keys(self, keys: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
         """Return keys as PySpark gives them to the function: of numpy's types, where they are numbers."""
@@ -96,7 +96,8 @@ class GroupStateOperator(MicroBatchOperator):
         )
         self.results.take(self._checked(function(key, frames, state)))
         self._store(state, timed_out)
-        self._emit(RUN_LIMIT)
+        if len(self.results) >= RUN_LIMIT:
+            self._emit()
 
     def _store(self, state: Any, timed_out: int | None) -> None:
         """Keep the state and the timeout. A function that changes neither leaves both as they were, as in Spark."""

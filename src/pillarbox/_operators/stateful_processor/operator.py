@@ -54,7 +54,7 @@ class StatefulProcessorOperator(MicroBatchOperator):
         if rows is not None:
             self._handle_rows(processor, rows, times)
         self._handle_timers(processor, batch, times)
-        self._emit(0)
+        self._emit()
         processor.close()
 
     def _handle_initial_state(self, processor: Any, table: pa.Table, times: TimerValues) -> None:
@@ -83,7 +83,7 @@ class StatefulProcessorOperator(MicroBatchOperator):
             take(call(shown_key, own, times))
             _drain(own)  # the function need not take them all
             if len(results) >= RUN_LIMIT:
-                self._emit(0)
+                self._emit()
 
     def _groups(self, rows: SortedRows, key: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
         """Return each key as the processor gets it, and an iterator over its rows, or over frames of them."""
@@ -102,13 +102,15 @@ class StatefulProcessorOperator(MicroBatchOperator):
         limit = self._limit(batch)
         if limit is None:
             return
-        call, take, backend = processor.handleExpiredTimer, self.results.take, self.backend
+        call, results, backend = processor.handleExpiredTimer, self.results, self.backend
         for timestamp, key in self.timers.due(limit):
             backend.set_current_key(key)
-            take(call(key=self._timer_key(key), timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp)))
+            emitted = call(key=self._timer_key(key), timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp))
+            results.take(emitted)
             # Also if the function has registered it again: as Spark does.
             self.timers.delete(timestamp)
-            self._emit(RUN_LIMIT)
+            if len(results) >= RUN_LIMIT:
+                self._emit()
 
     def _timer_key(self, key: Any) -> Any:
         """Return the key as timers get it in Spark: a row, which comes out of its state store."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,10 +94,8 @@ class RowResults:
         self._names = schema.names
         self._is_flat = not any(pa.types.is_nested(field.type) for field in schema)
         self._rows: list[Any] = []
-
-    def take(self, results: Any) -> None:
-        """Take the results of one call."""
-        self._rows.extend(results)
+        #: Takes the results of one call.
+        self.take: Callable[[Iterable[Any]], None] = self._rows.extend
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -108,7 +106,8 @@ class RowResults:
         Raises:
             pa.ArrowException: a value does not fit its column.
         """
-        rows, self._rows = self._rows, []
+        rows = self._rows.copy()
+        self._rows.clear()
         try:
             return [self._columns(rows)]
         except (TypeError, AttributeError, pa.ArrowException) as error:
