@@ -8,7 +8,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from pillarbox import OperatorError
+from pillarbox import OperatorError, ProgramError
 from pillarbox.testing import TwsTester
 from tests.operators.stateful_processor.micro_batches import MicroBatches
 
@@ -192,6 +192,12 @@ def test_the_rows_need_not_be_read_and_are_those_of_the_key():
     assert [v for _, v in emitted] == [1, 3]
     assert emitted[1][0].startswith("Row(k='b', t=datetime.datetime(1970, 1, 1, 0, 0, tzinfo=")
     assert emitted[1][0].endswith("v=3) 3 True")
+
+
+def test_an_epoch_without_a_micro_batch_is_refused():
+    batches = MicroBatches(Counts())
+    with pytest.raises(ProgramError, match="a recording does not have: it cannot be replayed"):
+        batches.harness.snapshot()
 
 
 # -- results --

@@ -149,7 +149,7 @@ class OperatorContext:
         copier: copies the values that the operator's functions emit.
         max_parallelism: number of key groups.
         epoch: number of the epoch that runs, or ran last.
-        micro_batch: Spark's micro-batch that runs, or ran last; None: there is none.
+        micro_batch: Spark's micro-batch that runs, or ran last; None: it is not known, as in a replay.
         operator_state: declares states of the operator itself; None: there is no place for them, before a shuffle.
         batch: whether it runs in batch mode.
         epoch_time: tells the processing time of the epoch (epoch ms), which is the same for all tasks, and when the

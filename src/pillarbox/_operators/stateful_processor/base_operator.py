@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._errors import failed, raise_from_user_code, shorten
+from pillarbox._errors import ProgramError, failed, raise_from_user_code, shorten
 from pillarbox._operators.frame.collector import hand_on_columns, is_from_further_on
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
@@ -131,8 +131,10 @@ class MicroBatchOperator(KeyedOperator):
         batches, self._rows = self._rows, []
         batch = self.context.micro_batch
         if batch is None:
-            assert self.context.epoch_time is not None
-            batch = MicroBatch(None, self.context.epoch_time(), -1)
+            raise ProgramError(
+                f"operator {self.name!r} follows Spark's watermark, which a recording does not have: it cannot be"
+                " replayed; test its processor with pillarbox.testing.TwsTester"
+            )
         table = pa.Table.from_batches(batches) if batches else None
         if self.settings.event_time is not None and batch.number is not None:
             late = self._late_watermark(batch)

@@ -6,6 +6,7 @@ and closed at the end of it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox._elements import Buffer
+from pillarbox._operators.frame.operator import MicroBatch
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
@@ -53,6 +55,7 @@ class BatchTaskHost:
         shipped = self._vertices[number]
         with failures_in_worker(shipped.name, subtask), short_lived(shipped.load(), subtask) as task:
             task.restore(None)
+            task.chain.set_micro_batch(MicroBatch(None, time.time_ns() // 1_000_000, -1))
             for buffers in task.run_epoch(arrived, None):
                 yield buffers
                 if task.is_satisfied:
