@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark.errors import IllegalArgumentException, ParseException, PySparkRuntimeError
+from pyspark.errors import IllegalArgumentException, ParseException, PySparkRuntimeError, UnsupportedOperationException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -114,8 +114,9 @@ def test_operators_after_it_have_spark_s_watermark(spark: SparkSession, tmp_path
 
 def test_a_batch_dataframe_has_no_watermark_and_no_timers(spark: SparkSession) -> None:
     df = spark.sql("SELECT 'a' AS k, TIMESTAMP'2024-01-01 00:00:00Z' AS t")
-    counts = pillarbox.group_by(df, "k").transformWithState(Count(), OUTPUT, "append", "EventTime")
-    assert [row.n for row in counts.collect()] == [1]
+    for key in ("k", "K", df.k, ["k"]):
+        counts = pillarbox.group_by(df, key).transformWithState(Count(), OUTPUT, "append", "EventTime")
+        assert [row.n for row in counts.collect()] == [1]
 
 
 class Starts(Count):
@@ -193,7 +194,7 @@ def test_what_is_refused(spark: SparkSession) -> None:
         pillarbox.group_by(df.selectExpr("STRING(id) k"), "k").transformWithState(
             Count(), OUTPUT, "append", "None", other
         )
-    with pytest.raises(ProgramError, match="is for streaming DataFrames, in Spark too"):
+    with pytest.raises(UnsupportedOperationException, match="is unsupported in batch query"):
         pillarbox.group_by(df, "id").applyInPandasWithState(len, "n INT", "n INT", "append", "NoTimeout")
     with pytest.raises(ProgramError, match="timeoutConf is one of 'NoTimeout'"):
         pillarbox.group_by(df, "id").applyInPandasWithState(len, "n INT", "n INT", "append", "Never")

@@ -65,7 +65,9 @@ def group_by(df: DataFrame, *cols: str | Column | Sequence[str | Column]) -> Gro
     columns: list[Any] = [
         column for given in cols for column in (given if isinstance(given, (list, tuple)) else [given])
     ]
-    names = df.select(*columns).columns
+    # Spark resolves names whatever their case.
+    known = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
+    names = [known.get(name, known.get(name.lower(), name)) for name in df.select(*columns).columns]
     unknown = [name for name in names if name not in df.columns]
     if not names or unknown:
         raise ProgramError(
@@ -142,15 +144,17 @@ class GroupedData:
             timeoutConf: ``NoTimeout``, ``ProcessingTimeTimeout`` or ``EventTimeTimeout``.
 
         Raises:
-            ProgramError: an argument is wrong, or the DataFrame is not a streaming one.
+            ProgramError: an argument is wrong.
+            UnsupportedOperationException: the DataFrame is not a streaming one.
         """
         modes = {timeout: mode for mode, timeout in TIMEOUTS.items()}
         if timeoutConf not in modes:
             raise ProgramError(f"applyInPandasWithState(): timeoutConf is one of {listed(modes)}, not {timeoutConf!r}")
         if not self._frame.isStreaming:
-            raise ProgramError(
-                "applyInPandasWithState() is for streaming DataFrames, in Spark too: use applyInPandas() of"
-                " df.groupBy(...)"
+            from pyspark.errors import UnsupportedOperationException
+
+            raise UnsupportedOperationException(
+                "applyInPandasWithState is unsupported in batch query. Use applyInPandas instead."
             )
         mode = modes[timeoutConf]
         declarations = Declarations({STATE: StateVariable("value", (self._parse(stateStructType),), None)})
