@@ -28,7 +28,7 @@ from pillarbox._graph.transformations import Transformation
 from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag, ReduceFunction, check_plain
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
-from pillarbox._operators.stateless.typed_results import OfOneType
+from pillarbox._operators.stateless.typed_results import TypedReduce
 from pillarbox._operators.windowing.api.assigner import (
     MergingWindowAssigner,
     TimedAssigner,
@@ -343,7 +343,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         call = func.reduce if isinstance(func, ReduceFunction) else func
         declared = declared_type(self._stream._step)
         if declared is not None:
-            call = OfOneType(call, declared, "window.reduce: a result")
+            call = TypedReduce(call, declared, "window.reduce: a result")
         if window_function is None and output_type is None:
             output_type = declared
         return self._fold("reduce", func, reducing(call), window_function, output_type)
