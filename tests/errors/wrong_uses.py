@@ -486,7 +486,7 @@ def keyed(stream: DataStream, function: Any) -> DataStream:
 AT = ("operator 'op' failed at the record", RECORD, "subtask 0")
 KEYED = (*AT, "key 'k'")
 ONE_VALUE = ("the function returned", "which is one value, not the values to emit: yield it, or return a list")
-NOBODY_WAITS = ("the function returned <coroutine object", "nobody would wait for it", "map_async()")
+NOBODY_WAITS = ("the function returned <coroutine object", "which is not awaited", "map_async()")
 
 # fmt: off
 RUNS = [
@@ -581,8 +581,8 @@ RUNS = [
     Run("key function", lambda s: s.key_by(exploding).process(Keyed()), ("the key function failed at the record", RECORD, ZERO, "subtask 0"), "exploding", on="batch streaming"),
     Run("KeySelector", lambda s: s.key_by(Selects()).process(Keyed()), ("the key function failed at the record", RECORD, ZERO), "get_key"),
     Run("key function, exit", lambda s: s.key_by(exiting).process(Keyed()), ("the key function failed at the record", RECORD, "SystemExit: 4"), "exiting"),
-    Run("key, a list", lambda s: s.key_by(lambda r: [r.key]).process(Keyed()), ("has the key ['k'] of type list", "Row(id=0, key='k')", "let the key function give a string"), "", KeyTypeError, on="batch connect"),
-    Run("key, a dict", lambda s: s.key_by(lambda r: {}).process(Keyed()), ("has the key {} of type dict", "let the key function give"), "", KeyTypeError),
+    Run("key, a list", lambda s: s.key_by(lambda r: [r.key]).process(Keyed()), ("has the key ['k'] of type list", "Row(id=0, key='k')", "return a string"), "", KeyTypeError, on="batch connect"),
+    Run("key, a dict", lambda s: s.key_by(lambda r: {}).process(Keyed()), ("has the key {} of type dict", "return a string"), "", KeyTypeError),
     Run("key, a set", lambda s: s.key_by(lambda r: {1}).process(Keyed()), ("has the key {1} of type set",), "", KeyTypeError),
     Run("key, an object", lambda s: s.key_by(lambda r: Locked(1)).process(Keyed()), ("has the key Locked() of type Locked",), "", KeyTypeError),
     Run("key, a nested list", lambda s: s.key_by(lambda r: (1, [2])).process(Keyed()), ("has the key (1, [2])",), "", KeyTypeError),
@@ -686,16 +686,16 @@ BUILDS = [
     # functions that are none
     *(Build(f"{method} {value!r}", lambda env, method=method, value=value: getattr(rows(env), method)(value), (f"{method}() got", repr(value), "give it")) for method in ("map", "flat_map", "filter", "process") for value in (42, None, "x")),
     *(Build(f"{method} of a class", lambda env, method=method, kind=kind: getattr(rows(env), method)(kind), (f"{method}() got", f"an instance: {kind.__name__}()")) for method, kind in (("map", Maps), ("flat_map", FlatMaps), ("filter", Filters), ("process", Processes))),
-    *(Build(f"{method} of an async def", lambda env, method=method, function=function: getattr(rows(env), method)(function), (f"{method}() got", "is an async def: nobody would wait for it", "use map_async()")) for method, function in (("map", asking), ("flat_map", asking), ("filter", asking), ("process", processing), ("process", Waits()))),
+    *(Build(f"{method} of an async def", lambda env, method=method, function=function: getattr(rows(env), method)(function), (f"{method}() got", "is an async def, which", "use map_async()")) for method, function in (("map", asking), ("flat_map", asking), ("filter", asking), ("process", processing), ("process", Waits()))),
     Build("map, two arguments", lambda env: rows(env).map(lambda a, b: 1), ("map() got <function", "which takes (a, b)", "called with (value)")),
-    Build("keyed process of an async def", lambda env: rows(env).key_by("key").process(processing), ("process() got", "processing is an async def: nobody would wait for it")),
+    Build("keyed process of an async def", lambda env: rows(env).key_by("key").process(processing), ("process() got", "processing is an async def, which")),
     Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() yields: let it return a list",)),
     Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
     Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so that nothing in it would be run")),
-    Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def: nobody would wait for it")),
+    Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def, which")),
     Build("onTimer", lambda env: rows(env).key_by("key").process(JavasTimer()), ("process() got", "whose onTimer() nobody calls: it is on_timer() here")),
-    Build("async on_timer", lambda env: rows(env).key_by("key").process(TimedWait()), ("process() got", "whose on_timer is an async def: nobody would wait for it")),
-    Build("reduce of an async def", lambda env: rows(env).key_by("key").reduce(folding), ("reduce() got", "folding is an async def: nobody would wait for it")),
+    Build("async on_timer", lambda env: rows(env).key_by("key").process(TimedWait()), ("process() got", "whose on_timer is an async def, which")),
+    Build("reduce of an async def", lambda env: rows(env).key_by("key").reduce(folding), ("reduce() got", "folding is an async def, which")),
     *(Build(f"{method} of a generator", lambda env, method=method: getattr(rows(env), method)(generating), (f"{method}() got", "whose generating yields", "return the result")) for method in ("map", "filter")),
     Build("reduce 42", lambda env: rows(env).key_by("key").reduce(42), ("reduce() got 42", "ReduceFunction")),
     Build("keyed process 42", lambda env: rows(env).key_by("key").process(42), ("process() got 42", "KeyedProcessFunction")),

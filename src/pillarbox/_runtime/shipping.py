@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pillarbox._errors import OperatorError, ProgramError, describe
-from pillarbox._operators.frame.captured import Announced, Pickled, load
+from pillarbox._operators.frame.captured import BroadcastReferences, Pickled, load
 from pillarbox._runtime.unpicklable import can_be_pickled, culprit_in
 from pillarbox._task.vertex import Vertex
 
@@ -34,7 +34,7 @@ class ShippedVertex:
     digest: str
     payload: bytes
     main_classes: bytes
-    broadcasts: Announced = field(default_factory=Announced, compare=False)
+    broadcasts: BroadcastReferences = field(default_factory=BroadcastReferences, compare=False)
 
     def load(self) -> Vertex:
         """Return a new copy of the vertex.
@@ -66,7 +66,7 @@ def ship(vertex: Vertex) -> ShippedVertex:
         raise ProgramError(f"{_whose(vertex)} cannot be sent to the workers: {_why(vertex, error)}") from error
     classes = main_classes()
     digest = hashlib.sha256(pickled.payload + classes.payload).hexdigest()
-    broadcasts = Announced({**pickled.broadcasts, **classes.broadcasts}.values())
+    broadcasts = BroadcastReferences({**pickled.broadcasts, **classes.broadcasts}.values())
     return ShippedVertex(vertex.number, vertex.name, digest, pickled.payload, classes.payload, broadcasts)
 
 

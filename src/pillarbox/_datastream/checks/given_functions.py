@@ -138,7 +138,7 @@ def _check_runs(given: Any, name: str, where: str, *, may_wait: bool) -> None:
         )
     if inspect.iscoroutinefunction(called) and not may_wait:
         raise ProgramError(
-            f"{where} got {shorten(given)}, whose {name}() is an async def: nobody would wait for it; only functions of"
+            f"{where} got {shorten(given)}, whose {name}() is an async def, which is not awaited; only functions of"
             " map_async() and AsyncDataStream may have one"
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pillarbox._copies import FIXED, TUPLES
 from pillarbox._elements import Records
-from pillarbox._operators.frame.collector import FIRST_LOOK, hand_on, next_look
+from pillarbox._operators.frame.collector import FIRST_LOOK, emit_run, next_look
 from pillarbox._operators.frame.function_operator import FunctionOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
@@ -41,7 +41,7 @@ class MapOperator(FunctionOperator):
                 look = next_look(out)
                 if not look:
                     end = done + len(out)
-                    hand_on(self.output, out, None if timestamps is None else timestamps[done:end])
+                    emit_run(self.output, out, None if timestamps is None else timestamps[done:end])
                     out, done, look = [], end, FIRST_LOOK
             if done + len(out) < len(records):
                 raise RuntimeError("the function raised StopIteration")  # which ends a map() silently
