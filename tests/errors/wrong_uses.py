@@ -713,7 +713,7 @@ BUILDS = [
     Build("side output of a source", lambda env: rows(env).get_side_output(OutputTag("late")), ("has no side outputs", "process(...)")),
     *(Build(f"tag {value!r}", lambda env, value=value: OutputTag(value), ("an OutputTag's id is a non-empty string", repr(value))) for value in ("", 5, None)),
     *(Build(f"uid {value!r}", lambda env, value=value: rows(env).map(exploding).uid(value), ("a uid is a non-empty string", repr(value))) for value in ("", 5, None)),
-    Build("uid of a source", lambda env: rows(env).uid("x"), ("uid('x') belongs to an operator",)),
+    Build("uid of a source", lambda env: rows(env).uid("x"), ("uid('x') is for operators",)),
     # event time
     Build("strategy 42", lambda env: rows(env).assign_timestamps_and_watermarks(42), ("takes a WatermarkStrategy, not 42",)),
     *(Build(f"late by {value!r}", _duration(_late_by, value), ("for_bounded_out_of_orderness()", repr(value), "'5 seconds'")) for value in ("5 parsecs", -5, None, 1.5, "", True)),
