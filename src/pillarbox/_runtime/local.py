@@ -19,7 +19,7 @@ from pillarbox._errors import CheckpointMismatchError, ProgramError
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import output_target
 from pillarbox._graph.transformations import CollectionSource
-from pillarbox._operators.frame.rates import RateScope
+from pillarbox._operators.budgets.ledger import BudgetScope, LocalLedger
 from pillarbox._runtime.failures import failures_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._state.chunks.head import META
@@ -130,7 +130,7 @@ class LocalJob:
                 " run the program that wrote it, with its parallelism, and set uid() of the operators to those in it"
             )
         # All tasks run in this process, one after another.
-        self._rate_scope = RateScope()
+        self._budget_scope = BudgetScope(LocalLedger(clock), clock=clock)
         self._tasks: dict[tuple[int, ...], MultipleInputStreamTask] = {}
         self._sources: dict[tuple[int, ...], SourceStreamTask] = {}
 
@@ -298,7 +298,7 @@ class LocalJob:
 
     def _vertex(self, number: int) -> Vertex:
         vertex = self._shipped[number].load()
-        vertex.rate_scope = self._rate_scope
+        vertex.budget_scope = self._budget_scope
         return vertex
 
     def _source(self, number: int) -> SourceStreamTask:

@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import count, islice
 
 from pillarbox._elements import channel_code
+from pillarbox._operators.budgets.ledger import BudgetScope
 from pillarbox._operators.frame.operator import OperatorFactory
-from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.keys.key_note import KeyNote
@@ -212,7 +212,7 @@ class Vertex:
         object_reuse: whether emitted values are not copied.
         immutable: the classes whose instances never change, as declared.
         partitions: how many tasks of a vertex after a shuffle run at a time, by the program.
-        rate_scope: which rate limits its task shares with others; None: none. The runtime sets it where the task runs.
+        budget_scope: where its task's budgets are kept. The runtime sets it where the task runs.
         shared: what its task shares with the others of the vertex there; None: nothing. The runtime sets it, too.
     """
 
@@ -241,7 +241,7 @@ class Vertex:
     immutable: tuple[type, ...] = ()
     parallelisms: tuple[int | None, ...] = ()
     partitions: int = 1
-    rate_scope: RateScope | None = None
+    budget_scope: BudgetScope = field(default_factory=BudgetScope)
     shared: SharedResources | None = None
 
     @property

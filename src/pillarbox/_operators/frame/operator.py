@@ -18,9 +18,10 @@ from typing import Any, Protocol
 
 from pillarbox._copies import Copier
 from pillarbox._elements import Records
+from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.ledger import BudgetScope
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.keyed_run import KeyedRun
-from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.functions.metric_group import UserMetrics
@@ -124,7 +125,7 @@ class OperatorContext:
         batch: whether it runs in batch mode.
         epoch_time: tells the processing time of the epoch (epoch ms), which is the same for all tasks, and when the
             epoch is run again; None: it is not known before a shuffle.
-        rate_scope: which rate limits the task shares with others.
+        budget_scope: where the task's budgets are kept.
         shared: what it shares with the other tasks of its vertex that live where it does.
         read_elsewhere: the tags of side outputs that are not in ``side_outputs``, as another query may read them.
         zone: the time zone of naive datetimes; None: they are no points in time.
@@ -153,7 +154,7 @@ class OperatorContext:
     operator_state: OperatorStateStore | None = None
     batch: bool = False
     epoch_time: Callable[[], int] | None = None
-    rate_scope: RateScope = field(default_factory=RateScope)
+    budget_scope: BudgetScope = field(default_factory=BudgetScope)
     shared: SharedResources = field(default_factory=SharedResources)
     read_elsewhere: Collection[str] = ()
     zone: tzinfo | None = None
@@ -341,6 +342,7 @@ class OperatorFactory:
         keeps_records: whether all records that it emits are ones that came, as they came: what is known of their
             columns holds after it, too.
         keeps_columns: whether rows that come as columns leave it so, too.
+        budgets: what its requests need before they begin.
         sides_are_fixed: whether it keeps records of each of its inputs, so that these may not change places.
     """
 
@@ -354,6 +356,7 @@ class OperatorFactory:
     keeps_records: bool = False
     keeps_columns: bool = False
     sides_are_fixed: bool = False
+    budgets: tuple[Limits, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.make, Captured):

@@ -1,0 +1,134 @@
+"""The slots of one budget that an event loop has booked and not used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import Context
+
+from pillarbox._errors import BudgetExceededError, CircuitOpenError
+from pillarbox._operators.budgets.account import Refused, Report
+from pillarbox._operators.budgets.budget import Budget, Limits
+from pillarbox._operators.budgets.ledger import LedgerEnd, Slot
+
+#: The name of the counter of milliseconds in which the next request waited for its turn.
+RATE_LIMITED = "rate_limited_ms"
+
+# At most so many slots are booked at a time.
+_MOST = 500
+
+
+class Gate:
+    """Lets requests begin in the slots of a budget. Only the loop's thread uses it.
+
+    Args:
+        limits: the budget's, as the ledger knows them.
+        end: the loop's end of the ledger.
+
+    Attributes:
+        granted: requests that have begun.
+        refused: requests that were not allowed to begin.
+        spent: units of requests that have ended.
+        stops: how often the service wanted to be left alone.
+        lost: slots that came too late.
+    """
+
+    def __init__(self, budget: Budget, limits: Limits, end: LedgerEnd) -> None:
+        self.budget = budget
+        self._limits = limits
+        self._end = end
+        self._slots: deque[Slot] = deque()
+        self._booking: asyncio.Task[None] | None = None
+        self._refused: Refused | None = None
+        self.granted = self.refused = self.stops = self.lost = 0
+        self.spent = 0.0
+        end.on_void(limits, self._slots.clear)
+
+    async def wait(self, waiting: Callable[[], Sequence[float]]) -> None:
+        """Wait until the first request that waits may begin.
+
+        Args:
+            waiting: returns the estimates of the requests that wait, in order, of at least one.
+
+        Raises:
+            BudgetExceededError: the ceiling is reached, and the budget does not hold requests.
+            CircuitOpenError: the breaker is open, and the budget does not hold requests.
+        """
+        while not self.is_open(waiting()[0]):
+            if self._slots:
+                await self._end.sleep(self._slots[0].begin - self._end.now())
+                continue
+            refused, self._refused = self._refused, None
+            if refused is not None:
+                self.refused += 1
+                error = CircuitOpenError if refused.is_open else BudgetExceededError
+                raise error(f"budget {self.budget.name!r}: {refused.why}")
+            self._book(waiting)
+            assert self._booking is not None
+            await asyncio.wait([self._booking])
+
+    def is_open(self, estimate: float) -> bool:
+        """Return whether the next request may begin now."""
+        slots, now = self._slots, self._end.now()
+        while slots and (slots[0].end < now or slots[0].estimate != estimate):
+            # It came too late, or is the slot of a request that was cancelled.
+            self.lost += 1
+            self._report(Report(-slots.popleft().estimate))
+        return bool(slots) and slots[0].begin <= now
+
+    def take(self, waiting: Callable[[], Sequence[float]]) -> Slot:
+        """Take the slot for a request that begins now, and book more in time."""
+        slot = self._slots.popleft()
+        self.granted += 1
+        count = len(waiting()) - 1
+        if count > len(self._slots) and len(self._slots) <= count // 2:
+            self._book(waiting)
+        return slot
+
+    def end(self, slot: Slot, cost: float, *, succeeded: bool, stop: float | None = None) -> None:
+        """Report a request that has ended.
+
+        Args:
+            stop: seconds that the service wants to be left alone, or None.
+        """
+        self.spent += cost
+        counts = self._limits.breaker is not None and not slot.probes and stop is None
+        units = cost - slot.estimate
+        if stop is not None:
+            self.stops += 1
+            self._void()
+        if units or counts or slot.probes or stop is not None:
+            outcomes = (succeeded,) if counts else ()
+            self._report(Report(units, outcomes, succeeded if slot.probes else None, stop))
+
+    def close(self) -> None:
+        """Give all slots back."""
+        if self._booking is not None:
+            self._booking.cancel()
+        self._void()
+
+    def _void(self) -> None:
+        units = sum(slot.estimate for slot in self._slots)
+        self._slots.clear()
+        if units:
+            self._report(Report(-units))
+
+    def _report(self, report: Report) -> None:
+        self._end.report(self._limits, report)
+
+    def _book(self, waiting: Callable[[], Sequence[float]]) -> None:
+        if self._booking is None or self._booking.done():
+            # It belongs to no request: it goes on when the request that needed it is cancelled.
+            loop = asyncio.get_running_loop()
+            self._booking = Context().run(loop.create_task, self._more(waiting))
+
+    async def _more(self, waiting: Callable[[], Sequence[float]]) -> None:
+        estimates = waiting()[len(self._slots) :][:_MOST]
+        if not estimates:
+            return
+        booking = await self._end.book(self._limits, estimates)
+        if isinstance(booking, Refused):
+            self._refused = booking
+        else:
+            self._slots.extend(booking)

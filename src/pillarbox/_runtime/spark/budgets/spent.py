@@ -1,0 +1,106 @@
+"""What ceilings were charged with: files beside the checkpoints of the queries that use them.
+
+Each checkpoint has the charge of the whole budget, whichever queries spent it. A start takes the highest charge that it
+finds. A charge is written before it is spent, in a new file, after which the file before it is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._graph.description import json_object
+from pillarbox._operators.budgets.account import Period
+from pillarbox._runtime.spark.budgets.server import server_of
+from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.files import add_file, read_lines, remove_file, text_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+
+_FOLDER = "pillarbox/budgets"
+#: The folder of a savepoint that has the charges.
+IN_SAVEPOINT = "budgets"
+
+
+class SpentFiles:
+    """The charges in one checkpoint.
+
+    Args:
+        spark: a classic session.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._spark = spark
+        self._folder = f"{checkpoint.rstrip('/')}/{_FOLDER}"
+        self._query: Any = None
+        # The files of each budget that a new one replaces.
+        self._files: defaultdict[str, list[str]] = defaultdict(list)
+
+    def belongs_to(self, query: Any) -> None:
+        """Write as long as a query runs."""
+        self._query = query
+
+    def read(self) -> list[tuple[str, Period]]:
+        """Return the charges, by budget; of some budgets there may be several."""
+        charges = []
+        for name, line in read_lines(self._spark, self._folder):
+            charges += charges_of(line)
+            for budget, _ in charges_of(line):
+                self._files[budget].append(name)
+        return charges
+
+    def write(self, budget: str, period: Period) -> None:
+        """Write a charge, unless the query has ended."""
+        if self._query is not None and not self._query.isActive:
+            return
+        name = f"{uuid.uuid4().hex}.json"
+        add_file(self._spark, self._folder, name, f"{json.dumps({'budget': budget, **asdict(period)})}\n")
+        earlier, self._files[budget] = self._files[budget], [name]
+        for each in earlier:
+            remove_file(self._spark, self._folder, each)
+
+
+def charges_of(text: str) -> list[tuple[str, Period]]:
+    """Return the charges in lines of text."""
+    charges = []
+    for line in text.splitlines():
+        fields = json_object(line)
+        if isinstance(fields.get("budget"), str):
+            period = Period(int(fields["began"]), float(fields["spent"]), int(fields["clock"]))
+            charges.append((fields["budget"], period))
+    return charges
+
+
+def charges_in(spark: SparkSession, checkpoint: str) -> str:
+    """Return the charges in a checkpoint as text, for a savepoint."""
+    lines = [line for _, line in read_lines(spark, f"{checkpoint.rstrip('/')}/{_FOLDER}")]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def resume_ceilings(spark: SparkSession, programs: Iterable[str], checkpoint: Checkpoint | None) -> SpentFiles | None:
+    """Charge the ceilings of a query that starts with what its checkpoint says; return its files, if there are any.
+
+    Args:
+        programs: the ids of the query's programs.
+        checkpoint: the query's, which may have begun with a savepoint.
+    """
+    if checkpoint is None or not is_classic(spark):
+        return None
+    server = server_of(spark)
+    names = {name for program in programs for name in server.ceilings(program)}
+    if not names:
+        return None
+    files = SpentFiles(spark, str(checkpoint))
+    charges = files.read()
+    if checkpoint.savepoint is not None:
+        charges += charges_of(text_of(spark, f"{checkpoint.savepoint}/{IN_SAVEPOINT}") or "")
+    for name in names:
+        server.resume(name, [period for budget, period in charges if budget == name], files.write)
+    return files
