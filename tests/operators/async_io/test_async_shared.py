@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pillarbox._operators.frame.rates import RateScope, RatesInMemory
 
 from pillarbox import AsyncCache, Function, StreamExecutionEnvironment
 from pillarbox._errors import OperatorError
@@ -20,7 +21,6 @@ from pillarbox._operators.async_io.loop import event_loop, host, workers
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.frame.rates import RateScope, RatesInMemory
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import row

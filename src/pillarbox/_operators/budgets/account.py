@@ -20,6 +20,8 @@ _QUANTUM = 0.01
 _HALF = 1.0
 # A ceiling is charged in parts of this size, each of which is written to a file before it is spent.
 _PART = 0.01
+# Times are sums of fractions.
+_NEARLY = 1e-9
 # How long a service that sent 429 without Retry-After is left alone (seconds).
 STOP = 1.0
 
@@ -66,12 +68,14 @@ class Report(NamedTuple):
         outcomes: of each request that has ended, in order, whether it succeeded.
         probe: whether a breaker's probe succeeded, or None.
         stop: seconds that the service wants to be left alone, or None.
+        unused: slots that were not used, by their times.
     """
 
     units: float = 0.0
     outcomes: tuple[bool, ...] = ()
     probe: bool | None = None
     stop: float | None = None
+    unused: tuple[float, ...] = ()
 
 
 @dataclass
@@ -79,12 +83,12 @@ class Period:
     """What a ceiling has been charged with.
 
     Attributes:
-        began: when the first request of the period began (epoch ms); 0 before the first one.
+        began: when the first request of the period began (epoch ms); -1 before the first one.
         spent: units of the period, those of requests under way by their estimates.
         clock: the latest time that was ever seen (epoch ms): time never goes back.
     """
 
-    began: int = 0
+    began: int = -1
     spent: float = 0.0
     clock: int = 0
 
@@ -183,7 +187,7 @@ class Account:
     def _begin_period(self, wall: int) -> None:
         period = self.period
         period.clock = max(period.clock, wall)
-        if not period.began or period.clock >= period.began + self.limits.period:
+        if period.began < 0 or period.clock >= period.began + self.limits.period:
             period.began, period.spent = period.clock, 0.0
             if self.allowance != float("inf"):
                 self.allowance = 0.0
@@ -214,6 +218,11 @@ class Account:
         self.period.spent = max(0.0, self.period.spent + report.units)
         if self.limits.units is not None:
             self._solvent = max(self._solvent, now) + report.units / self.limits.units
+        if self.limits.requests is not None:
+            for at in sorted(report.unused, reverse=True):
+                # Only the last slot: those that were booked after it keep their distance.
+                if self._next <= at + 1 / self.limits.requests + _NEARLY:
+                    self._next = at
         if report.stop is not None:
             self._stopped = max(self._stopped, now + report.stop)
             self._next, self._half = max(self._next, self._stopped), self._stopped + _HALF

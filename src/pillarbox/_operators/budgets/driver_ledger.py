@@ -100,7 +100,7 @@ class _DriverLedgerEnd(LedgerEnd):
                 return Refused(*content)
             times, probes = content
             low, high = self._offset.low, self._offset.high
-            return [Slot(at - low, at + LATE - high, each, probes) for at, each in zip(times, estimates)]
+            return [Slot(at - low, at + LATE - high, each, probes, at) for at, each in zip(times, estimates)]
 
     def report(self, limits: Limits, report: Report) -> None:
         """Report the outcome of requests, with those of others soon."""
@@ -108,7 +108,11 @@ class _DriverLedgerEnd(LedgerEnd):
         probe = earlier.probe if report.probe is None else report.probe
         stops = [each.stop for each in (earlier, report) if each.stop is not None]
         self._reports[limits] = Report(
-            earlier.units + report.units, earlier.outcomes + report.outcomes, probe, max(stops, default=None)
+            earlier.units + report.units,
+            earlier.outcomes + report.outcomes,
+            probe,
+            max(stops, default=None),
+            earlier.unused + report.unused,
         )
         if report.stop is not None or report.probe is not None:
             self._send_reports()

@@ -10,7 +10,7 @@ from contextvars import Context
 from pillarbox._errors import BudgetExceededError, CircuitOpenError
 from pillarbox._operators.budgets.account import Refused, Report
 from pillarbox._operators.budgets.budget import Budget, Limits
-from pillarbox._operators.budgets.ledger import LedgerEnd, Slot
+from pillarbox._operators.budgets.ledger import NEARLY, LedgerEnd, Slot
 
 #: The name of the counter of milliseconds in which the next request waited for its turn.
 RATE_LIMITED = "rate_limited_ms"
@@ -74,17 +74,20 @@ class Gate:
         while slots and (slots[0].end < now or slots[0].estimate != estimate):
             # It came too late, or is the slot of a request that was cancelled.
             self.lost += 1
-            self._report(Report(-slots.popleft().estimate))
-        return bool(slots) and slots[0].begin <= now
+            slot = slots.popleft()
+            self._report(Report(-slot.estimate, unused=(slot.at,)))
+        return bool(slots) and slots[0].begin <= now + NEARLY
 
-    def take(self, waiting: Callable[[], Sequence[float]]) -> Slot:
-        """Take the slot for a request that begins now, and book more in time."""
-        slot = self._slots.popleft()
+    def take(self) -> Slot:
+        """Take the slot for a request that begins now."""
         self.granted += 1
-        count = len(waiting()) - 1
+        return self._slots.popleft()
+
+    def book_ahead(self, waiting: Callable[[], Sequence[float]]) -> None:
+        """Book more slots before the last ones are used."""
+        count = len(waiting())
         if count > len(self._slots) and len(self._slots) <= count // 2:
             self._book(waiting)
-        return slot
 
     def end(self, slot: Slot, cost: float, *, succeeded: bool, stop: float | None = None) -> None:
         """Report a request that has ended.
@@ -109,10 +112,11 @@ class Gate:
         self._void()
 
     def _void(self) -> None:
-        units = sum(slot.estimate for slot in self._slots)
+        slots = list(self._slots)
         self._slots.clear()
-        if units:
-            self._report(Report(-units))
+        if slots:
+            units = sum(slot.estimate for slot in slots)
+            self._report(Report(-units, unused=tuple(slot.at for slot in slots)))
 
     def _report(self, report: Report) -> None:
         self._end.report(self._limits, report)

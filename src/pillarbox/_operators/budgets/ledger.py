@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -15,6 +16,9 @@ from pillarbox._operators.budgets.budget import Limits
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.system_clock import system_clock_ms
 
+#: A time that is so near (seconds) has come: times are sums of fractions.
+NEARLY = 1e-6
+
 
 class Slot(NamedTuple):
     """The time in which a request may begin, by the clock of the event loop's end.
@@ -24,12 +28,14 @@ class Slot(NamedTuple):
         end: not later.
         estimate: the units that it reserves.
         probes: whether it is the request that an open breaker lets through.
+        at: its time by the clock of the ledger.
     """
 
     begin: float
     end: float
     estimate: float
     probes: bool
+    at: float
 
 
 class LedgerEnd(ABC):
@@ -98,7 +104,7 @@ class LocalLedger(Ledger, LedgerEnd):
             if isinstance(booking, Refused):
                 return booking
             if not isinstance(booking, Later):
-                return [Slot(at, at + LATE, each, booking.probes) for at, each in zip(booking.times, estimates)]
+                return [Slot(at, at + LATE, each, booking.probes, at) for at, each in zip(booking.times, estimates)]
             await self.sleep(booking.at - self.now())
 
     def report(self, limits: Limits, report: Report) -> None:
@@ -122,8 +128,8 @@ class LocalLedger(Ledger, LedgerEnd):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(done)
 
-        # (Whole milliseconds, rounded up.)
-        timer = self._clock.register_timer(self._clock.current_processing_time() - int(-1000 * seconds // 1), wake)
+        until = self._clock.current_processing_time() + math.ceil(1000 * seconds - 1000 * NEARLY)
+        timer = self._clock.register_timer(until, wake)
         try:
             await woken
         finally:

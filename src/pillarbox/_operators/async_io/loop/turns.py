@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.api.retry import retry_after_millis
-from pillarbox._operators.budgets.account import STOP
+from pillarbox._operators.budgets.account import LATE, STOP
 from pillarbox._operators.budgets.gate import Gate
 from pillarbox._operators.budgets.ledger import BudgetScope, LedgerEnd, LocalLedger, Slot
 
@@ -45,6 +46,8 @@ class Turns:
             for budget in shared:
                 limits = budget.limits.of_operator(uid)
                 self._gates.append(Gate(budget, limits if scope.ledger else limits.shared_by(max(1, tasks)), end))
+        # The gate that requests have waited for.
+        self._first = 0
         self._lock = asyncio.Lock()
         # The estimates of the requests that wait, by request, in order: a number for each gate.
         self._line: dict[object, list[float]] = {}
@@ -70,18 +73,25 @@ class Turns:
             async with self._lock:
                 # While it waits for one gate, its slot of another one may pass.
                 while not all(map(Gate.is_open, self._gates, estimates)):
-                    began = time.monotonic()
-                    try:
-                        for index, gate in enumerate(self._gates):
-                            await gate.wait(lambda index=index: self._waiting(index))  # type: ignore[misc]
-                    finally:
-                        self.waited += time.monotonic() - began
-                return [
-                    gate.take(lambda index=index: self._waiting(index))  # type: ignore[misc]
-                    for index, gate in enumerate(self._gates)
-                ]
+                    await self._wait()
+                slots = [gate.take() for gate in self._gates]
         finally:
             del self._line[request]
+        if self._line:
+            self._gates[self._first].book_ahead(partial(self._waiting, self._first))
+        return slots
+
+    async def _wait(self) -> None:
+        """Wait for each gate, the slowest first: its slot is the one that no request may miss."""
+        began = time.monotonic()
+        try:
+            for index in sorted(range(len(self._gates)), key=lambda index: index != self._first):
+                at = self._ends[0].now()
+                await self._gates[index].wait(partial(self._waiting, index))
+                if self._ends[0].now() - at > LATE:
+                    self._first = index
+        finally:
+            self.waited += time.monotonic() - began
 
     def _waiting(self, index: int) -> Sequence[float]:
         return [estimates[index] for estimates in islice(self._line.values(), _LINE)]
@@ -111,7 +121,7 @@ class Turns:
         counts = {}
         for gate in self._gates:
             for what in ("granted", "spent", "refused", "stops", "lost"):
-                name, now = f"budget {gate.budget.name} {what}", getattr(gate, what)
+                name, now = f"budget.{gate.budget.name}.{what}", getattr(gate, what)
                 counts[name] = round(now - self._counts.get(name, 0))
                 self._counts[name] = self._counts.get(name, 0) + counts[name]
         return counts

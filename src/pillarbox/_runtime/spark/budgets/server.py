@@ -236,8 +236,8 @@ class BudgetServer:
                 if kind == "book":
                     shared.book(_Booking(connection, content[0], content[2]))
                 else:
-                    units, outcomes, probe, stop = content[1]
-                    shared.settle(Report(units, tuple(outcomes), probe, stop))
+                    units, outcomes, probe, stop, unused = content[1]
+                    shared.settle(Report(units, tuple(outcomes), probe, stop, tuple(unused)))
         except (OSError, EOFError, ForgedError, asyncio.TimeoutError):
             pass  # the process has ended, or is none of ours
         except Exception:
