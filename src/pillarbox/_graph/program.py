@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from pillarbox._errors import ProgramError
-from pillarbox._graph.budgets import budgets_of
 from pillarbox._graph.dashboard_place import DashboardPlace
 from pillarbox._graph.dependence import dependence
 from pillarbox._graph.event_time import check_event_time
@@ -491,13 +490,11 @@ def compile_program(
         batch: whether it runs in batch mode: each source ends.
 
     Raises:
-        ProgramError: there is no sink, two operators share a uid, a parallelism is above the max parallelism, or two
-            budgets share a name and have different values.
+        ProgramError: there is no sink, two operators share a uid, or a parallelism is above the max parallelism.
     """
     if not sinks:
         raise ProgramError(
             "the program has no output: end a stream with to_dataframe(...), execute_and_collect() or print()"
         )
-    program = _Compiler(name, sinks, parallelism, max_parallelism, chaining, batch).compile()
-    budgets_of(program.vertices)
-    return program
+    compiler = _Compiler(name, sinks, parallelism, max_parallelism, chaining, batch)
+    return compiler.compile()

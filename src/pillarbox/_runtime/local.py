@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, decode
 from pillarbox._errors import CheckpointMismatchError, ProgramError
+from pillarbox._graph.budgets import budgets_of
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import output_target
 from pillarbox._graph.transformations import CollectionSource
@@ -130,6 +131,7 @@ class LocalJob:
                 " run the program that wrote it, with its parallelism, and set uid() of the operators to those in it"
             )
         # All tasks run in this process, one after another.
+        budgets_of(program.vertices)  # for its errors
         self._budget_scope = BudgetScope(LocalLedger(clock), clock=clock)
         self._tasks: dict[tuple[int, ...], MultipleInputStreamTask] = {}
         self._sources: dict[tuple[int, ...], SourceStreamTask] = {}
