@@ -53,7 +53,7 @@ class TooManyRequests(Exception):
 
 def harness(**options: Any) -> Any:
     options = {"timeout": None, **options}
-    made = Harness(node(AsyncWaitOperator, "ask", Service(), AsyncOptions("map_async", **options)))
+    made: Any = Harness(node(AsyncWaitOperator, "ask", Service(), AsyncOptions("map_async", **options)))
     made.operator.function.clock = made.processing_time_service
     return made
 
