@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import ConfigurationError
+from pillarbox._errors import ConfigurationError, describe
 from pillarbox._graph.budgets import budgets_of, check_equal
 from pillarbox._graph.program import Program
 from pillarbox._operators.budgets.account import AHEAD, LATE, Account, Later, Period, Refused, Report
@@ -31,6 +31,8 @@ _HELLO = 10.0
 # After so many seconds without a request, a checkpoint says exactly what was spent.
 _IDLE = 2.0
 
+#: The setting for the port of the driver's ledger.
+PORT = "spark.pillarbox.budgets.port"
 #: Writes what the ceiling of a budget was charged with; called in a thread of its own.
 Write = Callable[[str, Period], None]
 
@@ -142,10 +144,10 @@ class BudgetServer:
 
     Args:
         host: where executors reach it.
-        address: where it listens.
+        address: where it listens, and ``port``; 0: any port.
     """
 
-    def __init__(self, host: str, address: str) -> None:
+    def __init__(self, host: str, address: str, port: int = 0) -> None:
         self.host = host
         self.writer: ThreadPoolExecutor = ThreadPoolExecutor(1, "pillarbox budgets")
         # Of the server's thread, as is all that follows.
@@ -155,7 +157,7 @@ class BudgetServer:
         self._tokens_of_programs: dict[str, bytes] = {}
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._run, name="pillarbox budgets", daemon=True).start()
-        self._server: asyncio.Server = self._call(lambda: asyncio.start_server(self._serve, address, 0))
+        self._server: asyncio.Server = self._call(lambda: asyncio.start_server(self._serve, address, port))
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def _run(self) -> None:
@@ -259,7 +261,14 @@ def server_of(spark: SparkSession) -> BudgetServer:
     host = conf.get("spark.driver.host", None) or "127.0.0.1"
     with _opening:
         if host not in _servers:
-            _servers[host] = BudgetServer(host, conf.get("spark.driver.bindAddress", None) or host)
+            address, port = conf.get("spark.driver.bindAddress", None) or host, conf.get(PORT, None) or "0"
+            try:
+                _servers[host] = BudgetServer(host, address, int(port))
+            except (OSError, ValueError) as error:
+                raise ConfigurationError(
+                    f"the driver cannot listen for its budgets at {address}, port {port}: {describe(error)}: set"
+                    f" {PORT} to a free port, and spark.driver.bindAddress to an address of this machine"
+                ) from None
         return _servers[host]
 
 
