@@ -84,7 +84,7 @@ class Period:
 
     Attributes:
         began: when the first request of the period began (epoch ms); -1 before the first one.
-        spent: units of the period, those of requests under way by their estimates.
+        spent: units of the period; requests under way count with their estimates.
         clock: the latest time that was ever seen (epoch ms): time never goes back.
     """
 

@@ -123,7 +123,7 @@ class Gate:
 
     def _book(self, waiting: Callable[[], Sequence[float]]) -> None:
         if self._booking is None or self._booking.done():
-            # It belongs to no request: it goes on when the request that needed it is cancelled.
+            # It belongs to no request, and so continues when the request that needed it is cancelled.
             loop = asyncio.get_running_loop()
             self._booking = Context().run(loop.create_task, self._more(waiting))
 

@@ -82,7 +82,7 @@ class Turns:
         return slots
 
     async def _wait(self) -> None:
-        """Wait for each gate, the slowest first: its slot is the one that no request may miss."""
+        """Wait for each gate, the slowest first: no request may miss its slot."""
         began = time.monotonic()
         try:
             for index in sorted(range(len(self._gates)), key=lambda index: index != self._first):

@@ -50,7 +50,7 @@ class _SharedAccount:
     """An account with the bookings that wait for its slots, first come, first served. Of the server's thread."""
 
     def __init__(self, limits: Limits, server: BudgetServer) -> None:
-        # A server that was there before may have booked slots up to then.
+        # An earlier server may have booked slots up to then.
         self.account = Account(limits, time.monotonic() + AHEAD + LATE)
         self.users: set[Connection] = set()
         self.writes: list[Write] = []
@@ -123,7 +123,7 @@ class _SharedAccount:
             self._is_writing = False
             if done.cancelled() or done.exception() is not None:
                 _log.error(
-                    "budget %r: its ceiling cannot be written beside the checkpoint, and requests wait: %s",
+                    "budget %r: its charge cannot be written into the checkpoint, and requests wait: %s",
                     *(account.limits.name, None if done.cancelled() else done.exception()),
                 )
                 asyncio.get_running_loop().call_later(1.0, self.serve)

@@ -1,4 +1,4 @@
-"""What ceilings were charged with: files beside the checkpoints of the queries that use them.
+"""The charges of ceilings: files in the checkpoints of the queries that use them.
 
 Each checkpoint has the charge of the whole budget, whichever queries spent it. A start takes the highest charge that it
 finds. A charge is written before it is spent, in a new file, after which the file before it is removed.
