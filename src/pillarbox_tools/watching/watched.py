@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import describe
 from pillarbox._reports.plan import Plan
-from pillarbox._runtime.spark.configuration import configuration_of
-from pillarbox._runtime.spark.facts import is_classic, running_jobs
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.reading.key_life import key_life, no_checkpoint
+from pillarbox._runtime.spark.session.configuration import configuration_of
+from pillarbox._runtime.spark.session.session import session_of
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES
 from pillarbox_tools.doctor.warnings import warn_of_findings
@@ -175,11 +175,12 @@ def _plan_with(program: PlannedProgram, layout: Layout | None) -> Plan | None:
 
 def stages_of(spark: SparkSession, run: str) -> list[Stage] | None:
     """Return the stages of a query that run; None: the session does not tell, as under Spark Connect. Any thread."""
-    if not is_classic(spark):
+    running = session_of(spark).running_jobs(run)
+    if running is None:
         return None
     tracker = spark.sparkContext.statusTracker()
     found: list[Stage] = []
-    for job in running_jobs(spark, run):
+    for job in running:
         info = tracker.getJobInfo(job)
         for number in () if info is None else info.stageIds:
             stage = tracker.getStageInfo(number)

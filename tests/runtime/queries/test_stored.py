@@ -12,8 +12,8 @@ from pillarbox import CheckpointMismatchError
 from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.configuration import Configuration
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox._runtime.spark.session.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox_tools.model.condition import conditions_of
 from pillarbox_tools.model.snapshot import Run, Snapshot
@@ -149,7 +149,6 @@ def test_what_was_read_is_shown_while_the_checkpoint_cannot_be_read(
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> WatchedQuery:
     """A query that this process runs, on a checkpoint with a history."""
-    monkeypatch.setattr(watched, "is_classic", lambda spark: True)
     query: Any = SimpleNamespace(id="q", runId="r", name="counts", recentProgress=[])
     start: Any = SimpleNamespace(checkpoint="/cp", spark=None, trigger="ProcessingTimeTrigger(0)")
     return WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, {})))

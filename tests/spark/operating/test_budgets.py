@@ -9,7 +9,7 @@ import pytest
 import pillarbox
 from pillarbox import Budget, StreamExecutionEnvironment
 from pillarbox._runtime.spark.budgets import server
-from pillarbox._runtime.spark.budgets.spent import SpentFiles
+from pillarbox._runtime.spark.budgets.spent import charges_in, charges_of
 
 SPEND = Budget("spend", requests=10_000, ceiling=("20 USD", "1 day"), when_exceeded="fail")
 
@@ -46,7 +46,7 @@ def test_a_ceiling_survives_a_restart(spark, run, tmp_path):
     assert run(0, 15, "first") == list(range(15))
     # The first driver may have written up to two requests that it did not use.
     assert 3 <= len(run(15, 30, "first")) <= 5
-    charges = SpentFiles(spark, str(tmp_path / "first")).read()
+    charges = charges_of(charges_in(spark, str(tmp_path / "first")))
     assert [(name, period.spent) for name, period in charges] == [("spend", 20.0)]
 
 

@@ -19,7 +19,7 @@ from pillarbox._operators.budgets.account import AHEAD, LATE, Account, Later, Pe
 from pillarbox._operators.budgets.budget import Limits
 from pillarbox._operators.budgets.driver_ledger import DriverLedger
 from pillarbox._operators.budgets.wire import Connection, ForgedError, token_id
-from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._time.system_clock import system_clock_ms
 
 if TYPE_CHECKING:
@@ -257,11 +257,11 @@ _opening = threading.Lock()
 
 def server_of(spark: SparkSession) -> BudgetServer:
     """Return the ledger of this driver; it is opened for the first program that has a budget."""
-    conf = spark.sparkContext.getConf()
-    host = conf.get("spark.driver.host", None) or "127.0.0.1"
+    settings = session_of(spark).settings()
+    host = settings.get("spark.driver.host", "127.0.0.1")
     with _opening:
         if host not in _servers:
-            address, port = conf.get("spark.driver.bindAddress", None) or host, conf.get(PORT, None) or "0"
+            address, port = settings.get("spark.driver.bindAddress", host), settings.get(PORT, "0")
             try:
                 _servers[host] = BudgetServer(host, address, int(port))
             except (OSError, ValueError) as error:
@@ -270,6 +270,12 @@ def server_of(spark: SparkSession) -> BudgetServer:
                     f" {PORT} to a free port, and spark.driver.bindAddress to an address of this machine"
                 ) from None
         return _servers[host]
+
+
+def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
+    """Return the ledgers of the budgets with a ceiling that programs have, by the names of the budgets."""
+    opened = list(_servers.values())
+    return {name: server for program in programs for server in opened for name in server.ceilings(program)}
 
 
 def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
@@ -282,7 +288,7 @@ def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
     budgets = budgets_of(program.vertices)
     if not budgets:
         return None
-    if is_classic(spark):
+    if session_of(spark).has_jvm:
         return server_of(spark).register(program.id, budgets)
     for limits in budgets:
         if limits.ceiling is not None:

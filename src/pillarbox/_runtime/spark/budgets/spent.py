@@ -15,30 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._graph.description import json_object
 from pillarbox._operators.budgets.account import Period
-from pillarbox._runtime.spark.budgets.server import server_of
-from pillarbox._runtime.spark.facts import is_classic
-from pillarbox._runtime.spark.files import add_file, read_lines, remove_file, text_of
+from pillarbox._runtime.spark.budgets.server import ceilings_of
+from pillarbox._runtime.spark.session.folders import HadoopFolder, text_of
+from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 
-_FOLDER = "pillarbox/budgets"
 #: The folder of a savepoint that has the charges.
 IN_SAVEPOINT = "budgets"
 
 
 class SpentFiles:
-    """The charges in one checkpoint.
+    """The charges in one checkpoint."""
 
-    Args:
-        spark: a classic session.
-    """
-
-    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        self._spark = spark
-        self._folder = f"{checkpoint.rstrip('/')}/{_FOLDER}"
+    def __init__(self, folder: HadoopFolder) -> None:
+        self._folder = folder
         self._query: Any = None
         # The files of each budget that a new one replaces.
         self._files: defaultdict[str, list[str]] = defaultdict(list)
@@ -50,7 +44,7 @@ class SpentFiles:
     def read(self) -> list[tuple[str, Period]]:
         """Return the charges, by budget; of some budgets there may be several."""
         charges = []
-        for name, line in read_lines(self._spark, self._folder):
+        for name, line in self._folder.lines():
             charges += charges_of(line)
             for budget, _ in charges_of(line):
                 self._files[budget].append(name)
@@ -61,10 +55,10 @@ class SpentFiles:
         if self._query is not None and not self._query.isActive:
             return
         name = f"{uuid.uuid4().hex}.json"
-        add_file(self._spark, self._folder, name, f"{json.dumps({'budget': budget, **asdict(period)})}\n")
+        self._folder.add(name, f"{json.dumps({'budget': budget, **asdict(period)})}\n")
         earlier, self._files[budget] = self._files[budget], [name]
         for each in earlier:
-            remove_file(self._spark, self._folder, each)
+            self._folder.remove(each)
 
 
 def charges_of(text: str) -> list[tuple[str, Period]]:
@@ -80,8 +74,11 @@ def charges_of(text: str) -> list[tuple[str, Period]]:
 
 def charges_in(spark: SparkSession, checkpoint: str) -> str:
     """Return the charges in a checkpoint as text, for a savepoint."""
-    lines = [line for _, line in read_lines(spark, f"{checkpoint.rstrip('/')}/{_FOLDER}")]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for _, line in session_of(spark).folder(_folder(checkpoint)).lines())
+
+
+def _folder(checkpoint: object) -> str:
+    return f"{str(checkpoint).rstrip('/')}/pillarbox/budgets"
 
 
 def resume_ceilings(spark: SparkSession, programs: Iterable[str], checkpoint: Checkpoint | None) -> SpentFiles | None:
@@ -91,16 +88,14 @@ def resume_ceilings(spark: SparkSession, programs: Iterable[str], checkpoint: Ch
         programs: the ids of the query's programs.
         checkpoint: the query's, which may have begun with a savepoint.
     """
-    if checkpoint is None or not is_classic(spark):
+    folder = None if checkpoint is None else session_of(spark).hadoop_folder(_folder(checkpoint))
+    servers = {} if folder is None else ceilings_of(programs)
+    if checkpoint is None or folder is None or not servers:
         return None
-    server = server_of(spark)
-    names = {name for program in programs for name in server.ceilings(program)}
-    if not names:
-        return None
-    files = SpentFiles(spark, str(checkpoint))
+    files = SpentFiles(folder)
     charges = files.read()
     if checkpoint.savepoint is not None:
         charges += charges_of(text_of(spark, f"{checkpoint.savepoint}/{IN_SAVEPOINT}") or "")
-    for name in names:
+    for name, server in servers.items():
         server.resume(name, [period for budget, period in charges if budget == name], files.write)
     return files

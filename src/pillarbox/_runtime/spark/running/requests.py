@@ -33,10 +33,10 @@ from pillarbox._errors import CheckpointMismatchError, SavepointError, describe
 from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import sentence_of
-from pillarbox._runtime.spark.files import add_line, file_names, read_lines
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
+from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox._runtime.spark.tools import needed_tools
 
@@ -67,20 +67,19 @@ class Requests:
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        self._spark = spark
-        self._folder = f"{checkpoint.rstrip('/')}/pillarbox/requests"
+        self._folder = session_of(spark).folder(f"{checkpoint.rstrip('/')}/pillarbox/requests")
 
     def write(self, **facts: Any) -> None:
         """Add a line."""
-        add_line(self._spark, self._folder, json.dumps(facts))
+        self._folder.add_line(json.dumps(facts))
 
     def files(self) -> frozenset[str]:
         """Return which files there are; Spark runs no job for that."""
-        return frozenset(file_names(self._spark, self._folder))
+        return frozenset(self._folder.names())
 
     def lines(self) -> list[dict[str, Any]]:
         """Return all lines there are, as far as this version understands them."""
-        found = [json_object(line) for _, line in read_lines(self._spark, self._folder)]
+        found = [json_object(line) for _, line in self._folder.lines()]
         return [line for line in found if any(needed <= line.keys() for needed in _NEEDED)]
 
     def make_folder(self) -> None:
