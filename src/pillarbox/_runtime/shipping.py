@@ -54,7 +54,7 @@ class ShippedVertex:
                 " they import must be installed there, or shipped with --py-files or, in a classic session,"
                 " spark.addArtifacts(..., pyfile=True)"
             ) from error
-        vertex.budget_scope = BudgetScope(self.ledger)
+        vertex.budget_scope = BudgetScope(self.ledger, vertex.partitions)
         return vertex
 
 
