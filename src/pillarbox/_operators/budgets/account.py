@@ -43,9 +43,11 @@ class Later(NamedTuple):
 
     Attributes:
         at: when to try again.
+        why: for people, if the breaker is open or the ceiling is reached.
     """
 
     at: float
+    why: str = ""
 
 
 class Refused(NamedTuple):
@@ -180,7 +182,7 @@ class Account:
         return times
 
     def _exceeded(self, until: float, why: str, *, is_open: bool = False) -> Later | Refused:
-        return Later(until) if self.limits.holds else Refused(why, is_open)
+        return Later(until, why) if self.limits.holds else Refused(why, is_open)
 
     # -- ceiling --
 

@@ -31,6 +31,7 @@ class Gate:
         refused: requests that were not allowed to begin.
         spent: units of requests that have ended.
         stops: how often the service wanted to be left alone.
+        probes: requests that an open breaker let through.
         lost: slots that came too late.
     """
 
@@ -41,7 +42,7 @@ class Gate:
         self._slots: deque[Slot] = deque()
         self._booking: asyncio.Task[None] | None = None
         self._refused: Refused | None = None
-        self.granted = self.refused = self.stops = self.lost = 0
+        self.granted = self.refused = self.stops = self.probes = self.lost = 0
         self.spent = 0.0
         end.on_void(limits, self._slots.clear)
 
@@ -80,8 +81,10 @@ class Gate:
 
     def take(self) -> Slot:
         """Take the slot for a request that begins now."""
+        slot = self._slots.popleft()
         self.granted += 1
-        return self._slots.popleft()
+        self.probes += slot.probes
+        return slot
 
     def book_ahead(self, waiting: Callable[[], Sequence[float]]) -> None:
         """Book more slots before the last ones are used."""

@@ -120,7 +120,7 @@ class Turns:
         """Return the figures of budgets since the last call. Any thread."""
         counts = {}
         for gate in self._gates:
-            for what in ("granted", "spent", "refused", "stops", "lost"):
+            for what in ("granted", "spent", "refused", "stops", "probes", "lost"):
                 name, now = f"budget.{gate.budget.name}.{what}", getattr(gate, what)
                 counts[name] = round(now - self._counts.get(name, 0))
                 self._counts[name] = self._counts.get(name, 0) + counts[name]

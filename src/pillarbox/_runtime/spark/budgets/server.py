@@ -58,6 +58,8 @@ class _SharedAccount:
         self._waiting: deque[_Booking] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_writing = False
+        # Whether the log says that requests wait.
+        self._is_held = False
         self._idle: asyncio.TimerHandle | None = None
 
     def book(self, booking: _Booking) -> None:
@@ -88,8 +90,12 @@ class _SharedAccount:
             if self.writes:
                 self._write(booking.estimates[0])
             if isinstance(outcome, Later):
+                if outcome.why and not self._is_held:
+                    _log.warning("budget %r: %s, and requests wait", self.account.limits.name, outcome.why)
+                self._is_held = bool(outcome.why)
                 self._timer = asyncio.get_running_loop().call_later(max(0.001, outcome.at - now), self.serve)
                 return
+            self._is_held = False
             self._waiting.popleft()
             kind = "refused" if isinstance(outcome, Refused) else "slots"
             booking.connection.send(kind, booking.number, time.monotonic(), *outcome)
