@@ -149,7 +149,12 @@ def test_a_ceiling_is_written_before_it_is_spent(server):
     now = int(time.time() * 1000)
     written: list[Period] = []
     assert server.ceilings("written") == ["written"]
-    server.resume("written", [Period(now - 5, 40.0, now)], lambda name, period: written.append(period))
+
+    def write(name: str, period: Period) -> bool:
+        written.append(period)
+        return True
+
+    server.resume("written", [Period(now - 5, 40.0, now)], write)
 
     async def run() -> None:
         end = ledger.open()
@@ -166,15 +171,45 @@ def test_a_ceiling_is_written_before_it_is_spent(server):
     assert written[-1].spent == 100
 
 
+def test_a_query_that_has_ended_is_written_no_more_and_holds_nobody_up(server):
+    budget = Budget("shared", ceiling=(100, "1 day"))
+    ledger = server.register("shared", [budget.limits])
+    written: list[str] = []
+
+    def write_into(name: str, runs: bool) -> Any:
+        def write(budget: str, period: Period) -> bool:
+            written.append(name)
+            return runs
+
+        return write
+
+    async def book(count: int) -> None:
+        end = ledger.open()
+        while count > 0:
+            count -= len(await end.book(budget.limits, [1.0] * count))
+        end.close()
+
+    server.resume("shared", [], write_into("ended", False))
+    server.resume("shared", [], write_into("runs", True))
+    asyncio.run(book(20))
+    assert written.count("ended") == 1
+    assert written.count("runs") > 1
+    server._shared["shared"].writes = []
+    server.resume("shared", [], write_into("ended", False))
+    asyncio.run(book(20))  # nobody has a file any more
+    assert written.count("ended") == 2
+
+
 def test_a_charge_that_cannot_be_written_lets_nobody_begin(server, caplog):
     budget = Budget("unwritten", ceiling=(100, "1 day"))
     ledger = server.register("unwritten", [budget.limits])
     failed = threading.Event()
 
-    def write(name: str, period: Period) -> None:
+    def write(name: str, period: Period) -> bool:
         if not failed.is_set():
             failed.set()
             raise OSError("the disk is full")
+        return True
 
     server.resume("unwritten", [], write)
 
@@ -186,7 +221,7 @@ def test_a_charge_that_cannot_be_written_lets_nobody_begin(server, caplog):
 
     assert asyncio.run(run()) == 1
     assert failed.is_set()
-    assert "budget 'unwritten': its charge cannot be written into the checkpoint" in caplog.text
+    assert "budget 'unwritten': its charge cannot be written into a checkpoint" in caplog.text
 
 
 def test_the_clocks_of_two_machines_are_compared_by_messages():

@@ -33,8 +33,8 @@ _IDLE = 2.0
 
 #: The setting for the port of the driver's ledger.
 PORT = "spark.pillarbox.budgets.port"
-#: Writes what the ceiling of a budget was charged with; called in a thread of its own.
-Write = Callable[[str, Period], None]
+#: Writes what the ceiling of a budget was charged with, in a thread of its own; returns whether its query still runs.
+Write = Callable[[str, Period], bool]
 
 
 class _Booking:
@@ -123,26 +123,36 @@ class _SharedAccount:
         account = self.account
         self._is_writing = True
         period = Period(account.period.began, allowance, account.period.clock)
-        writing = asyncio.get_running_loop().run_in_executor(self._server.writer, self._write_all, period)
+        writes, name = list(self.writes), account.limits.name
 
-        def written(done: asyncio.Future[None]) -> None:
+        def write_all() -> list[Write]:
+            return [write for write in writes if not write(name, period)]
+
+        def written(done: asyncio.Future[list[Write]]) -> None:
             self._is_writing = False
-            if done.cancelled() or done.exception() is not None:
+            error = done.exception()
+            if error is not None:
                 _log.error(
-                    "budget %r: its charge cannot be written into the checkpoint, and requests wait: %s",
-                    *(account.limits.name, None if done.cancelled() else done.exception()),
+                    "budget %r: its charge cannot be written into a checkpoint, and requests wait: %s",
+                    *(name, describe(error)),
                 )
                 asyncio.get_running_loop().call_later(1.0, self.serve)
                 return
-            if account.period.began == period.began:
+            if account.period.began == period.began and self.writes == writes:
                 account.allowance = allowance
+            self.writes = [write for write in self.writes if write not in done.result()]
+            if not self.writes:
+                account.allowance = float("inf")  # no query with a checkpoint uses it
             self.serve()
 
-        writing.add_done_callback(written)
+        asyncio.get_running_loop().run_in_executor(self._server.writer, write_all).add_done_callback(written)
 
-    def _write_all(self, period: Period) -> None:
-        for write in list(self.writes):
-            write(self.account.limits.name, period)
+    def replaced(self, limits: Limits) -> _SharedAccount:
+        """Return an account with other limits that has spent as much."""
+        other = _SharedAccount(limits, self._server)
+        other.account.period, other.writes = self.account.period, self.writes
+        other.account.allowance = self.account.allowance
+        return other
 
 
 class BudgetServer:
@@ -196,7 +206,10 @@ class BudgetServer:
                 if shared.users:
                     check_equal(shared.account.limits, limits)
                 # No task uses it: a notebook's cell was changed and run again.
-                shared.account.limits = limits
+                other = shared.replaced(limits)
+                for known in self._accounts.values():
+                    known.update({name: other for name, each in known.items() if each is shared})
+                shared = other
             shared = shared or _SharedAccount(limits, self)
             accounts[limits.name] = shared
         self._shared.update({name: each for name, each in accounts.items() if not name.startswith("\0")})

@@ -50,15 +50,23 @@ class SpentFiles:
                 self._files[budget].append(name)
         return charges
 
-    def write(self, budget: str, period: Period) -> None:
-        """Write a charge, unless the query has ended."""
-        if self._query is not None and not self._query.isActive:
-            return
+    def write(self, budget: str, period: Period) -> bool:
+        """Write a charge; return whether the query still runs."""
+        if self._query is not None and not _is_active(self._query):
+            return False
         name = f"{uuid.uuid4().hex}.json"
         self._folder.add(name, f"{json.dumps({'budget': budget, **asdict(period)})}\n")
         earlier, self._files[budget] = self._files[budget], [name]
         for each in earlier:
             self._folder.remove(each)
+        return True
+
+
+def _is_active(query: Any) -> bool:
+    try:
+        return bool(query.isActive)
+    except Exception:  # its session is stopped
+        return False
 
 
 def charges_of(text: str) -> list[tuple[str, Period]]:
