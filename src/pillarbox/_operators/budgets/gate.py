@@ -41,7 +41,9 @@ class Gate:
         self._end = end
         self._slots: deque[Slot] = deque()
         self._booking: asyncio.Task[None] | None = None
-        self._refused: Refused | None = None
+        # Set when a booking is answered: by slots, or by what follows.
+        self._answered = asyncio.Event()
+        self._outcome: Refused | Exception | None = None
         self.granted = self.refused = self.stops = self.probes = self.lost = 0
         self.spent = 0.0
         end.on_void(limits, self._slots.clear)
@@ -60,14 +62,16 @@ class Gate:
             if self._slots:
                 await self._end.sleep(self._slots[0].begin - self._end.now())
                 continue
-            refused, self._refused = self._refused, None
-            if refused is not None:
+            outcome, self._outcome = self._outcome, None
+            if isinstance(outcome, Exception):
+                raise outcome
+            if outcome is not None:
                 self.refused += 1
-                error = CircuitOpenError if refused.is_open else BudgetExceededError
-                raise error(f"budget {self.budget.name!r}: {refused.why}")
-            self._book(waiting)
-            assert self._booking is not None
-            await asyncio.wait([self._booking])
+                error = CircuitOpenError if outcome.is_open else BudgetExceededError
+                raise error(f"budget {self.budget.name!r}: {outcome.why}")
+            self._answered.clear()
+            self._start(waiting, ahead=False)
+            await self._answered.wait()
 
     def is_open(self, estimate: float) -> bool:
         """Return whether the next request may begin now."""
@@ -87,10 +91,34 @@ class Gate:
         return slot
 
     def book_ahead(self, waiting: Callable[[], Sequence[float]]) -> None:
-        """Book more slots before the last ones are used."""
-        count = len(waiting())
-        if count > len(self._slots) and len(self._slots) <= count // 2:
-            self._book(waiting)
+        """Book slots until half of the requests that wait have one, before the last slots are used."""
+        self._start(waiting, ahead=True)
+
+    def _start(self, waiting: Callable[[], Sequence[float]], *, ahead: bool) -> None:
+        if (self._booking is None or self._booking.done()) and self._is_short(waiting):
+            # It belongs to no request, and so continues when the request that needed it is cancelled.
+            loop = asyncio.get_running_loop()
+            self._booking = Context().run(loop.create_task, self._book(waiting, ahead))
+
+    def _is_short(self, waiting: Callable[[], Sequence[float]]) -> bool:
+        return len(waiting()) > 2 * len(self._slots)
+
+    async def _book(self, waiting: Callable[[], Sequence[float]], ahead: bool) -> None:
+        # It asks again at once: whoever asks late would get what others have left.
+        while self._is_short(waiting) and self._outcome is None:
+            try:
+                booking: list[Slot] | Refused | Exception = await self._end.book(
+                    self._limits, waiting()[len(self._slots) :][:_MOST]
+                )
+            except Exception as error:
+                booking = error
+            if isinstance(booking, list):
+                self._slots.extend(booking)
+            else:
+                self._outcome = booking
+            self._answered.set()
+            if not ahead:
+                return
 
     def end(self, slot: Slot, cost: float, *, succeeded: bool, stop: float | None = None) -> None:
         """Report a request that has ended.
@@ -123,19 +151,3 @@ class Gate:
 
     def _report(self, report: Report) -> None:
         self._end.report(self._limits, report)
-
-    def _book(self, waiting: Callable[[], Sequence[float]]) -> None:
-        if self._booking is None or self._booking.done():
-            # It belongs to no request, and so continues when the request that needed it is cancelled.
-            loop = asyncio.get_running_loop()
-            self._booking = Context().run(loop.create_task, self._more(waiting))
-
-    async def _more(self, waiting: Callable[[], Sequence[float]]) -> None:
-        estimates = waiting()[len(self._slots) :][:_MOST]
-        if not estimates:
-            return
-        booking = await self._end.book(self._limits, estimates)
-        if isinstance(booking, Refused):
-            self._refused = booking
-        else:
-            self._slots.extend(booking)
