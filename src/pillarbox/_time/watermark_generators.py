@@ -140,7 +140,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
     :meth:`on_periodic_emit` alone checks for idleness. The countdown starts at the first periodic call without a record
     since the previous one, not at the last record: a task that did not run for an hour, because its worker had other
-    epochs, was not idle for that hour. The stream is idle when strictly more than the timeout has passed since then,
+    epochs, was not idle for that hour. The stream is idle when strictly more than the timeout has passed from then on,
     and active at the next record. (Flink waits for the next watermark. Here a late record, which causes no watermark,
     also ends idleness: the valve downstream waits until such a channel has caught up.)
     """
