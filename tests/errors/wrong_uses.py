@@ -21,7 +21,9 @@ from pillarbox import (
     AsyncDataStream,
     AsyncFunction,
     AsyncRetryStrategy,
+    Budget,
     CheckpointedFunction,
+    CircuitBreaker,
     DataStream,
     Duration,
     FilterFunction,
@@ -666,6 +668,13 @@ def _same_uid(env: StreamExecutionEnvironment) -> Any:
     return rows(env).map(exploding).uid("one").map(exploding).uid("one").execute_and_collect()
 
 
+def _two_budgets(env):
+    stream = rows(env)
+    for rate in (5, 6):
+        stream = stream.map_async(asking, budgets=[Budget("model", requests=rate)])
+    return list(stream.execute_and_collect())
+
+
 def _carrying(env: StreamExecutionEnvironment) -> Any:
     return rows(env).map_async(asking, on_barrier="carry").execute_and_collect()
 
@@ -761,10 +770,19 @@ BUILDS = [
         Build(f"{option} {value!r}", lambda env, option=option, value=value: rows(env).map_async(asking, **{option: value}), ("map_async()", option, repr(value)))
         for option, value in (
             ("capacity", 0), ("capacity", "many"), ("timeout", "soon"), ("timeout", 0), ("ordered", "yes"), ("batch_size", 0),
-            ("batch_timeout", "1 second"), ("rate_limit", 0), ("rate_limit", "fast"), ("job_rate_limit", -1), ("cache", 5),
+            ("batch_timeout", "1 second"), ("rate_limit", 0), ("rate_limit", "fast"), ("job_rate_limit", -1), ("cache", 5), ("budgets", 5),
             ("on_failure", "explode"), ("on_barrier", "hope"),
         )
     ),
+    *(
+        Build(f"budget {options!r}", lambda env, options=options: Budget("model", **options), ("Budget", *words))
+        for options, words in (
+            ({}, ("'model'", "limits nothing")), ({"requests": "fast"}, ("'model'", "requests", "'fast'")), ({"ceiling": 5}, ("'model'", "ceiling", "5")),
+            ({"requests": 5, "when_exceeded": "drop"}, ("'model'", "when_exceeded", "'drop'")), ({"breaker": 3}, ("'model'", "a CircuitBreaker")),
+        )
+    ),
+    Build("a breaker that never opens", lambda env: CircuitBreaker(5, 3), ("CircuitBreaker", "never happen")),
+    Build("two budgets of one name", _two_budgets, ("two budgets have the name 'model'", "give all operators one Budget")),
     # dead letters
     *(
         Build(f"on_error {value!r}", lambda env, value=value: rows(env).map(exploding, on_error=value), ("map(): on_error is", "OutputTag", repr(value)))

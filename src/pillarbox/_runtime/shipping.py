@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pillarbox._errors import OperatorError, ProgramError, describe
+from pillarbox._operators.budgets.ledger import BudgetScope, Ledger
 from pillarbox._operators.frame.captured import BroadcastReferences, Pickled, load
 from pillarbox._runtime.unpicklable import can_be_pickled, culprit_in
 from pillarbox._task.vertex import Vertex
@@ -27,6 +28,7 @@ class ShippedVertex:
         digest: tells programs apart: a resident task is used again only for the same bytes.
         main_classes: the driver's ``__main__`` classes, pickled.
         broadcasts: the broadcast variables of Spark's in it.
+        ledger: keeps the budgets of its tasks, or None. It has a secret of the plan.
     """
 
     number: int
@@ -35,6 +37,7 @@ class ShippedVertex:
     payload: bytes
     main_classes: bytes
     broadcasts: BroadcastReferences = field(default_factory=BroadcastReferences, compare=False)
+    ledger: Ledger | None = field(default=None, compare=False)
 
     def load(self) -> Vertex:
         """Return a new copy of the vertex.
@@ -51,6 +54,7 @@ class ShippedVertex:
                 " they import must be installed there, or shipped with --py-files or, in a classic session,"
                 " spark.addArtifacts(..., pyfile=True)"
             ) from error
+        vertex.budget_scope = BudgetScope(self.ledger, vertex.partitions)
         return vertex
 
 

@@ -21,6 +21,7 @@ from pillarbox._operators.async_io.api.cache import AsyncCache
 from pillarbox._operators.async_io.api.options import AsyncKeywords, AsyncOptions, OnBarrier, OnFailure
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
 from pillarbox._operators.dead_letters.guarded import guarded
 from pillarbox._operators.dead_letters.key_guard import KeyGuardOperator
@@ -204,6 +205,7 @@ class DataStream(Stream[T1], Generic[T1]):
         batch_timeout: DurationLike | None = None,
         rate_limit: float | None = None,
         job_rate_limit: float | None = None,
+        budgets: Sequence[Budget] = (),
         cache: AsyncCache | None = None,
         on_failure: OnFailure = "fail",
         on_barrier: OnBarrier = "drain",
@@ -226,8 +228,9 @@ class DataStream(Stream[T1], Generic[T1]):
             batch_size: ``func`` gets a list of up to this many records, and returns a list with one result for each.
             batch_timeout: how long a smaller batch waits for more; by default until the epoch or event time moves on.
             rate_limit: the maximum number of requests per second of a partition.
-            job_rate_limit: the maximum number of requests per second of all subtasks together: each task that runs at
-                the same time has an equal share.
+            job_rate_limit: the maximum number of requests per second of all subtasks together: a :class:`Budget` of
+                this operator alone.
+            budgets: what requests need before they begin; operators and queries share them by name.
             cache: keeps results, by a key of the record.
             on_failure: the fate of a record whose last attempt failed: ``"fail"`` fails the task, ``"drop"`` drops it
                 (the task's metrics count it), the tag of a side output sends an :class:`AsyncFailure` there, and
@@ -258,6 +261,7 @@ class DataStream(Stream[T1], Generic[T1]):
             batch_timeout=batch_timeout,
             rate_limit=rate_limit,
             job_rate_limit=job_rate_limit,
+            budgets=budgets,
             cache=cache,
             on_failure=on_failure,
             on_barrier=on_barrier,
@@ -265,7 +269,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return self._apply_async(func, options, output_type)
 
     def _apply_async(self, func: Any, options: AsyncOptions, output_type: Any = None) -> DataStream[Any]:
-        slots = 1 if options.job_rate_limit is None else self._env._runtime.task_slots
+        slots = self._env._runtime.task_slots if options.shared_budgets else 1
         return self._apply(options.method, func, AsyncWaitOperator.factory(func, options, slots=slots), output_type)
 
     def process(

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 
 from pillarbox._copies import Copier
 from pillarbox._elements import Records
+from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.ledger import BudgetScope
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.keyed_run import KeyedRun
-from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.functions.metric_group import UserMetrics
@@ -123,7 +124,7 @@ class OperatorContext:
         batch: whether it runs in batch mode.
         epoch_time: tells the processing time of the epoch (epoch ms), which is the same for all tasks, and when the
             epoch is run again; None: it is not known before a shuffle.
-        rate_scope: which rate limits the task shares with others.
+        budget_scope: where the task's budgets are kept.
         shared: what it shares with the other tasks of its vertex that live where it does.
         read_elsewhere: the tags of side outputs that are not in ``side_outputs``, as another query may read them.
         zone: the time zone of naive datetimes; None: they are no points in time.
@@ -152,7 +153,7 @@ class OperatorContext:
     operator_state: OperatorStateStore | None = None
     batch: bool = False
     epoch_time: Callable[[], int] | None = None
-    rate_scope: RateScope = field(default_factory=RateScope)
+    budget_scope: BudgetScope = field(default_factory=BudgetScope)
     shared: SharedResources = field(default_factory=SharedResources)
     read_elsewhere: Collection[str] = ()
     zone: tzinfo | None = None
@@ -335,6 +336,7 @@ class OperatorFactory:
             Stored with the state (``_state/keys/state_note.py``).
         keeps_records: whether it emits its input records unchanged, so that facts about their columns still hold.
         keeps_columns: whether columnar input stays columnar.
+        budgets: the budgets that its requests are charged to.
         sides_are_fixed: whether it keeps records of each input, so that inputs must not change places.
     """
 
@@ -348,6 +350,7 @@ class OperatorFactory:
     keeps_records: bool = False
     keeps_columns: bool = False
     sides_are_fixed: bool = False
+    budgets: tuple[Limits, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.make, Captured):
