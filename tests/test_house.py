@@ -58,7 +58,7 @@ TOOLS_LAYERS = [
 PACKAGES = {
     "_state": [("",), ("keys", "types"), ("chunks",), ("heap",), ("log",), ("inspect",), ("savepoint",)],
     "_operators": [
-        ("functions",),
+        ("functions", "budgets"),
         ("frame",),
         ("stateless", "dead_letters", "windowing/api", "async_io/api"),
         ("keyed", "windowing", "async_io/loop", ""),
@@ -68,7 +68,7 @@ PACKAGES = {
     "_runtime/spark": [
         ("",),
         ("session",),
-        ("rows", "tasks"),
+        ("rows", "tasks", "budgets"),
         ("homes", "checkpoint"),
         ("worker", "savepoint"),
         ("plan", "reading"),
@@ -91,6 +91,7 @@ PUBLIC = {
     "fallback", "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext",
     "OperatorStateStore", "DataStreamSink", "StateDescriptor", "TypeInformation", "BroadcastConnectedStream",
     "BroadcastProcessFunction", "BroadcastState", "BroadcastStream", "KeyedBroadcastProcessFunction",
+    "Budget", "BudgetExceededError", "CircuitBreaker", "CircuitOpenError",
     "ReadOnlyBroadcastState", "Partitioner", "CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams",
     "JoinedWindows", "CoGroupFunction", "FlatJoinFunction", "JoinFunction", "ProcessJoinFunction",
     "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AllWindowFunction", "AllWindowedStream",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox import OperatorReport, TaskReport
+from pillarbox._runtime.spark.budgets.server import PORT
 from pillarbox._runtime.spark.homes import settings
 from scripts import reference
 from tests.support.docs import HOME, PAGES, fragments
@@ -80,7 +81,7 @@ def test_generated_pages_are_up_to_date(page):
 
 def test_the_page_of_settings_has_all_of_pillarboxs():
     named = set(re.findall(r"`(spark\.pillarbox\.[a-z.]+)`", (HOME / "docs" / "settings.md").read_text()))
-    assert named == {settings.MODE, settings.MOST, settings.IDLE}
+    assert named == {settings.MODE, settings.MOST, settings.IDLE, PORT}
 
 
 @pytest.mark.parametrize("report", [TaskReport, OperatorReport])

@@ -114,11 +114,12 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
     ),
     "async": (
         "Asking services",
-        "Asynchronous functions, retries, caches and fallbacks.",
+        "Asynchronous functions, retries, caches, fallbacks and budgets.",
         [
             "AsyncDataStream", "AsyncFunction", "AsyncBatchFunction", "AsyncRetryStrategy", "AsyncRetryPredicate",
             "AsyncCache", "AsyncFallback", "AsyncFailure", "fallback", "async_retry_predicates.empty_result_predicate",
             "async_retry_predicates.exception_type_predicate", "async_retry_predicates.has_exception_predicate",
+            "Budget", "CircuitBreaker",
         ],
     ),
     "queries": (
@@ -137,7 +138,8 @@ PAGES: dict[str, tuple[str, str, list[str]]] = {
             "dashboard", "Dashboard", "serve_metrics", "MetricsServer", "QueryCollector", "export_otel", "metrics",
             "TaskReport", "OperatorReport", "MetricGroup", "Counter", "Meter", "Distribution", "DeadLetter",
             "PillarboxError", "ProgramError", "ConfigurationError", "CheckpointMismatchError", "SavepointError",
-            "OperatorError", "ExchangeError", "KeyTypeError", "TypeMismatchError",
+            "OperatorError", "ExchangeError", "KeyTypeError", "TypeMismatchError", "BudgetExceededError",
+            "CircuitOpenError",
         ],
     ),
     "testing": (

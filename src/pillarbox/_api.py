@@ -21,7 +21,9 @@ from pillarbox._datastream.windows.all_windowed_stream import AllWindowedStream
 from pillarbox._datastream.windows.windowed_stream import WindowedStream
 from pillarbox._elements import TaskReport
 from pillarbox._errors import (
+    BudgetExceededError,
     CheckpointMismatchError,
+    CircuitOpenError,
     ConfigurationError,
     ExchangeError,
     KeyTypeError,
@@ -36,6 +38,7 @@ from pillarbox._operators.async_io.api.cache import AsyncCache
 from pillarbox._operators.async_io.api.fallback import AsyncFallback, fallback
 from pillarbox._operators.async_io.api.function import AsyncBatchFunction, AsyncFailure, AsyncFunction
 from pillarbox._operators.async_io.api.retry import AsyncRetryPredicate, AsyncRetryStrategy
+from pillarbox._operators.budgets.budget import Budget, CircuitBreaker
 from pillarbox._operators.columnar.aggregates import (
     ArrowAggregateFunction,
     ColumnAggregate,
@@ -196,8 +199,12 @@ __all__ = [
     "BroadcastProcessFunction",
     "BroadcastState",
     "BroadcastStream",
+    "Budget",
+    "BudgetExceededError",
     "CheckpointMismatchError",
     "CheckpointedFunction",
+    "CircuitBreaker",
+    "CircuitOpenError",
     "CoFlatMapFunction",
     "CoGroupFunction",
     "CoGroupedStreams",

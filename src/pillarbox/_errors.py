@@ -89,6 +89,14 @@ class OperatorError(PillarboxError):
     """User code of an operator raised; the cause is chained."""
 
 
+class BudgetExceededError(PillarboxError):
+    """A request did not begin: the ceiling of a budget with ``when_exceeded="fail"`` is reached."""
+
+
+class CircuitOpenError(PillarboxError):
+    """A request did not begin: the circuit breaker of a budget with ``when_exceeded="fail"`` is open."""
+
+
 class TypeMismatchError(PillarboxError, TypeError):
     """A value does not fit the declared type of its column."""
 

@@ -15,6 +15,7 @@ from pillarbox._operators.async_io.api.function import CombiningFunction
 from pillarbox._operators.async_io.api.options import AsyncOptions, OnBarrier
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
 from pillarbox._operators.async_io.loop.host import is_coroutine_function, is_generator_function
+from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.functions.basic import Function
 from pillarbox._operators.functions.contexts import RuntimeContext
@@ -45,6 +46,7 @@ def async_map(
     batch_timeout: DurationLike | None = None,
     rate_limit: float | None = None,
     job_rate_limit: float | None = None,
+    budgets: Sequence[Budget] = (),
     cache: AsyncCache | None = None,
     on_failure: Literal["fail", "drop"] = "fail",
     on_barrier: OnBarrier = "drain",
@@ -123,6 +125,7 @@ def async_map(
         batch_timeout=batch_timeout,
         rate_limit=rate_limit,
         job_rate_limit=job_rate_limit,
+        budgets=budgets,
         cache=cache,
         on_failure=on_failure,
         on_barrier=on_barrier,

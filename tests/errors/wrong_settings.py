@@ -109,7 +109,7 @@ SETTINGS_BUILDS = [
     Build(
         "parallelism of a key_by",
         lambda env: rows(env).key_by("key").set_parallelism(2),
-        ("set_parallelism(2) belongs to an operator", "'key_by' is none"),
+        ("set_parallelism(2) is for operators", "'key_by' is not one"),
     ),
     Build(
         "parallelism above the max parallelism",
@@ -133,7 +133,7 @@ SETTINGS_BUILDS = [
         Build(
             f"{method} of a source",
             lambda env, method=method: getattr(rows(env), method)(),
-            (f"{method}() belongs to an operator", "'collection' is none"),
+            (f"{method}() is for operators", "'collection' is not one"),
         )
         for method in ("disable_chaining", "start_new_chain")
     ),

@@ -21,7 +21,9 @@ from pillarbox import (
     AsyncDataStream,
     AsyncFunction,
     AsyncRetryStrategy,
+    Budget,
     CheckpointedFunction,
+    CircuitBreaker,
     DataStream,
     Duration,
     FilterFunction,
@@ -486,7 +488,7 @@ def keyed(stream: DataStream, function: Any) -> DataStream:
 AT = ("operator 'op' failed at the record", RECORD, "subtask 0")
 KEYED = (*AT, "key 'k'")
 ONE_VALUE = ("the function returned", "which is one value, not the values to emit: yield it, or return a list")
-NOBODY_WAITS = ("the function returned <coroutine object", "nobody would wait for it", "map_async()")
+NOBODY_WAITS = ("the function returned <coroutine object", "which is not awaited", "map_async()")
 
 # fmt: off
 RUNS = [
@@ -581,8 +583,8 @@ RUNS = [
     Run("key function", lambda s: s.key_by(exploding).process(Keyed()), ("the key function failed at the record", RECORD, ZERO, "subtask 0"), "exploding", on="batch streaming"),
     Run("KeySelector", lambda s: s.key_by(Selects()).process(Keyed()), ("the key function failed at the record", RECORD, ZERO), "get_key"),
     Run("key function, exit", lambda s: s.key_by(exiting).process(Keyed()), ("the key function failed at the record", RECORD, "SystemExit: 4"), "exiting"),
-    Run("key, a list", lambda s: s.key_by(lambda r: [r.key]).process(Keyed()), ("has the key ['k'] of type list", "Row(id=0, key='k')", "let the key function give a string"), "", KeyTypeError, on="batch connect"),
-    Run("key, a dict", lambda s: s.key_by(lambda r: {}).process(Keyed()), ("has the key {} of type dict", "let the key function give"), "", KeyTypeError),
+    Run("key, a list", lambda s: s.key_by(lambda r: [r.key]).process(Keyed()), ("has the key ['k'] of type list", "Row(id=0, key='k')", "return a string"), "", KeyTypeError, on="batch connect"),
+    Run("key, a dict", lambda s: s.key_by(lambda r: {}).process(Keyed()), ("has the key {} of type dict", "return a string"), "", KeyTypeError),
     Run("key, a set", lambda s: s.key_by(lambda r: {1}).process(Keyed()), ("has the key {1} of type set",), "", KeyTypeError),
     Run("key, an object", lambda s: s.key_by(lambda r: Locked(1)).process(Keyed()), ("has the key Locked() of type Locked",), "", KeyTypeError),
     Run("key, a nested list", lambda s: s.key_by(lambda r: (1, [2])).process(Keyed()), ("has the key (1, [2])",), "", KeyTypeError),
@@ -666,6 +668,13 @@ def _same_uid(env: StreamExecutionEnvironment) -> Any:
     return rows(env).map(exploding).uid("one").map(exploding).uid("one").execute_and_collect()
 
 
+def _two_budgets(env):
+    stream = rows(env)
+    for rate in (5, 6):
+        stream = stream.map_async(asking, budgets=[Budget("model", requests=rate)])
+    return list(stream.execute_and_collect())
+
+
 def _carrying(env: StreamExecutionEnvironment) -> Any:
     return rows(env).map_async(asking, on_barrier="carry").execute_and_collect()
 
@@ -686,16 +695,16 @@ BUILDS = [
     # functions that are none
     *(Build(f"{method} {value!r}", lambda env, method=method, value=value: getattr(rows(env), method)(value), (f"{method}() got", repr(value), "give it")) for method in ("map", "flat_map", "filter", "process") for value in (42, None, "x")),
     *(Build(f"{method} of a class", lambda env, method=method, kind=kind: getattr(rows(env), method)(kind), (f"{method}() got", f"an instance: {kind.__name__}()")) for method, kind in (("map", Maps), ("flat_map", FlatMaps), ("filter", Filters), ("process", Processes))),
-    *(Build(f"{method} of an async def", lambda env, method=method, function=function: getattr(rows(env), method)(function), (f"{method}() got", "is an async def: nobody would wait for it", "use map_async()")) for method, function in (("map", asking), ("flat_map", asking), ("filter", asking), ("process", processing), ("process", Waits()))),
+    *(Build(f"{method} of an async def", lambda env, method=method, function=function: getattr(rows(env), method)(function), (f"{method}() got", "is an async def, which", "use map_async()")) for method, function in (("map", asking), ("flat_map", asking), ("filter", asking), ("process", processing), ("process", Waits()))),
     Build("map, two arguments", lambda env: rows(env).map(lambda a, b: 1), ("map() got <function", "which takes (a, b)", "called with (value)")),
-    Build("keyed process of an async def", lambda env: rows(env).key_by("key").process(processing), ("process() got", "processing is an async def: nobody would wait for it")),
+    Build("keyed process of an async def", lambda env: rows(env).key_by("key").process(processing), ("process() got", "processing is an async def, which")),
     Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() yields: let it return a list",)),
     Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
     Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so that nothing in it would be run")),
-    Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def: nobody would wait for it")),
+    Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def, which")),
     Build("onTimer", lambda env: rows(env).key_by("key").process(JavasTimer()), ("process() got", "whose onTimer() nobody calls: it is on_timer() here")),
-    Build("async on_timer", lambda env: rows(env).key_by("key").process(TimedWait()), ("process() got", "whose on_timer is an async def: nobody would wait for it")),
-    Build("reduce of an async def", lambda env: rows(env).key_by("key").reduce(folding), ("reduce() got", "folding is an async def: nobody would wait for it")),
+    Build("async on_timer", lambda env: rows(env).key_by("key").process(TimedWait()), ("process() got", "whose on_timer is an async def, which")),
+    Build("reduce of an async def", lambda env: rows(env).key_by("key").reduce(folding), ("reduce() got", "folding is an async def, which")),
     *(Build(f"{method} of a generator", lambda env, method=method: getattr(rows(env), method)(generating), (f"{method}() got", "whose generating yields", "return the result")) for method in ("map", "filter")),
     Build("reduce 42", lambda env: rows(env).key_by("key").reduce(42), ("reduce() got 42", "ReduceFunction")),
     Build("keyed process 42", lambda env: rows(env).key_by("key").process(42), ("process() got 42", "KeyedProcessFunction")),
@@ -713,7 +722,7 @@ BUILDS = [
     Build("side output of a source", lambda env: rows(env).get_side_output(OutputTag("late")), ("has no side outputs", "process(...)")),
     *(Build(f"tag {value!r}", lambda env, value=value: OutputTag(value), ("an OutputTag's id is a non-empty string", repr(value))) for value in ("", 5, None)),
     *(Build(f"uid {value!r}", lambda env, value=value: rows(env).map(exploding).uid(value), ("a uid is a non-empty string", repr(value))) for value in ("", 5, None)),
-    Build("uid of a source", lambda env: rows(env).uid("x"), ("uid('x') belongs to an operator",)),
+    Build("uid of a source", lambda env: rows(env).uid("x"), ("uid('x') is for operators",)),
     # event time
     Build("strategy 42", lambda env: rows(env).assign_timestamps_and_watermarks(42), ("takes a WatermarkStrategy, not 42",)),
     *(Build(f"late by {value!r}", _duration(_late_by, value), ("for_bounded_out_of_orderness()", repr(value), "'5 seconds'")) for value in ("5 parsecs", -5, None, 1.5, "", True)),
@@ -761,10 +770,19 @@ BUILDS = [
         Build(f"{option} {value!r}", lambda env, option=option, value=value: rows(env).map_async(asking, **{option: value}), ("map_async()", option, repr(value)))
         for option, value in (
             ("capacity", 0), ("capacity", "many"), ("timeout", "soon"), ("timeout", 0), ("ordered", "yes"), ("batch_size", 0),
-            ("batch_timeout", "1 second"), ("rate_limit", 0), ("rate_limit", "fast"), ("job_rate_limit", -1), ("cache", 5),
+            ("batch_timeout", "1 second"), ("rate_limit", 0), ("rate_limit", "fast"), ("job_rate_limit", -1), ("cache", 5), ("budgets", 5),
             ("on_failure", "explode"), ("on_barrier", "hope"),
         )
     ),
+    *(
+        Build(f"budget {options!r}", lambda env, options=options: Budget("model", **options), ("Budget", *words))
+        for options, words in (
+            ({}, ("'model'", "limits nothing")), ({"requests": "fast"}, ("'model'", "requests", "'fast'")), ({"ceiling": 5}, ("'model'", "ceiling", "5")),
+            ({"requests": 5, "when_exceeded": "drop"}, ("'model'", "when_exceeded", "'drop'")), ({"breaker": 3}, ("'model'", "a CircuitBreaker")),
+        )
+    ),
+    Build("a breaker that never opens", lambda env: CircuitBreaker(5, 3), ("CircuitBreaker", "never happen")),
+    Build("two budgets of one name", _two_budgets, ("two budgets have the name 'model'", "give all operators one Budget")),
     # dead letters
     *(
         Build(f"on_error {value!r}", lambda env, value=value: rows(env).map(exploding, on_error=value), ("map(): on_error is", "OutputTag", repr(value)))

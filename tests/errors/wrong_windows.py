@@ -258,7 +258,7 @@ WINDOW_BUILDS = [
     Build("aggregate with a lambda", lambda env: windows(env).aggregate(Counts(), max), ("aggregate(window_function=...) of WindowedStream takes a WindowFunction",)),
     Build("aggregate that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).aggregate(Counts()), ("makes windows that merge, and Counts cannot merge accumulators: define merge()",)),
     Build("reduce by 'sum'", lambda env: windows(env).reduce("sum"), ("reduce() got 'sum': give it a function or ReduceFunction",)),
-    Build("a window function that waits", lambda env: windows(env).process(Waits()), ("process() got", "whose process is an async def: nobody would wait for it")),
+    Build("a window function that waits", lambda env: windows(env).process(Waits()), ("process() got", "whose process is an async def, which")),
 ]
 
 

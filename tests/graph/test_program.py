@@ -322,7 +322,7 @@ def test_a_uid_is_unique(connected):
 
 def test_wrong_uids():
     source = environment().from_collection([1])
-    with pytest.raises(ProgramError, match="belongs to an operator"):
+    with pytest.raises(ProgramError, match="is for operators"):
         source.uid("x")
     for wrong in ("", 5, None):
         with pytest.raises(ProgramError, match="non-empty string"):

@@ -255,7 +255,7 @@ def test_a_key_function_that_gives_another_key_each_time_is_refused():
 @pytest.mark.parametrize("key", [math.nan, ("a", math.nan), np.float32("nan")], ids=repr)
 def test_nan_is_no_key(key):
     stream = StreamExecutionEnvironment.get_execution_environment().from_collection([1])
-    with pytest.raises(KeyTypeError, match=r"the record 1 has the key .* NaN equals nothing, .* give None for it"):
+    with pytest.raises(KeyTypeError, match=r"the record 1 has the key .* NaN equals nothing, .* return None for it"):
         stream.key_by(lambda value: key).reduce(max).execute_and_collect()
 
 

@@ -102,6 +102,7 @@ def are_numbered(rows: list[tuple[str, int]]) -> bool:
 # prints, where that is nothing; or a function that looks at the rows.
 RESULTS: dict[tuple[str, int], Any] = {
     ("docs/async.md", 0): [("ann", 0.05), ("ann", 0.07), ("bob", 1.5)],
+    ("docs/async.md", 1): [("ann", 420), ("ann", 420), ("bob", 420)],
     ("docs/errors.md", 1): [
         (f"Row(card='ann', at={at}, amount={amount})", "'ann'", None, "process: Spent", "KeyError: 'ann'", LETTER, None)
         for at, amount in ((1_000, 5.0), (62_000, 7.0))

@@ -332,7 +332,7 @@ def test_sequence_numbers_start_anew_in_an_epoch():
 @pytest.mark.parametrize("key", [[], object(), {}, float("nan")])
 def test_keys_that_cannot_be_routed_are_named(key):
     writer = writer_of(edge_by(lambda value: value[1]))
-    reason = "which is NaN or has it in it" if isinstance(key, float) else "which cannot be hashed"
+    reason = "which is or contains NaN" if isinstance(key, float) else "which cannot be hashed"
     with pytest.raises(KeyTypeError, match=rf"'key_by': the record \('guilty'.* {reason}"):
         writer.edges[0].process_records(Records([("innocent", 1), ("guilty", key)]))
 

@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, decode
 from pillarbox._errors import CheckpointMismatchError, ProgramError
+from pillarbox._graph.budgets import budgets_of
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import output_target
 from pillarbox._graph.transformations import CollectionSource
-from pillarbox._operators.frame.rates import RateScope
+from pillarbox._operators.budgets.ledger import BudgetScope, LocalLedger
 from pillarbox._runtime.failures import failures_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._state.chunks.head import META
@@ -130,7 +131,8 @@ class LocalJob:
                 " run the program that wrote it, with its parallelism, and set uid() of the operators to those in it"
             )
         # All tasks run in this process, one after another.
-        self._rate_scope = RateScope()
+        budgets_of(program.vertices)  # for its errors
+        self._budget_scope = BudgetScope(LocalLedger(clock), clock=clock)
         self._tasks: dict[tuple[int, ...], MultipleInputStreamTask] = {}
         self._sources: dict[tuple[int, ...], SourceStreamTask] = {}
 
@@ -298,7 +300,7 @@ class LocalJob:
 
     def _vertex(self, number: int) -> Vertex:
         vertex = self._shipped[number].load()
-        vertex.rate_scope = self._rate_scope
+        vertex.budget_scope = self._budget_scope
         return vertex
 
     def _source(self, number: int) -> SourceStreamTask:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pillarbox._errors import OperatorError, ProgramError, describe
-from pillarbox._operators.frame.captured import Announced, Pickled, load
+from pillarbox._operators.budgets.ledger import BudgetScope, Ledger
+from pillarbox._operators.frame.captured import BroadcastReferences, Pickled, load
 from pillarbox._runtime.unpicklable import can_be_pickled, culprit_in
 from pillarbox._task.vertex import Vertex
 
@@ -27,6 +28,7 @@ class ShippedVertex:
         digest: tells programs apart: a resident task is used again only for the same bytes.
         main_classes: the driver's ``__main__`` classes, pickled.
         broadcasts: the broadcast variables of Spark's in it.
+        ledger: keeps the budgets of its tasks, or None. It has a secret of the plan.
     """
 
     number: int
@@ -34,7 +36,8 @@ class ShippedVertex:
     digest: str
     payload: bytes
     main_classes: bytes
-    broadcasts: Announced = field(default_factory=Announced, compare=False)
+    broadcasts: BroadcastReferences = field(default_factory=BroadcastReferences, compare=False)
+    ledger: Ledger | None = field(default=None, compare=False)
 
     def load(self) -> Vertex:
         """Return a new copy of the vertex.
@@ -51,6 +54,7 @@ class ShippedVertex:
                 " they import must be installed there, or shipped with --py-files or, in a classic session,"
                 " spark.addArtifacts(..., pyfile=True)"
             ) from error
+        vertex.budget_scope = BudgetScope(self.ledger, vertex.partitions)
         return vertex
 
 
@@ -66,7 +70,7 @@ def ship(vertex: Vertex) -> ShippedVertex:
         raise ProgramError(f"{_whose(vertex)} cannot be sent to the workers: {_why(vertex, error)}") from error
     classes = main_classes()
     digest = hashlib.sha256(pickled.payload + classes.payload).hexdigest()
-    broadcasts = Announced({**pickled.broadcasts, **classes.broadcasts}.values())
+    broadcasts = BroadcastReferences({**pickled.broadcasts, **classes.broadcasts}.values())
     return ShippedVertex(vertex.number, vertex.name, digest, pickled.payload, classes.payload, broadcasts)
 
 

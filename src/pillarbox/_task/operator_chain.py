@@ -19,7 +19,6 @@ from pillarbox._operators.frame.operator import (
     RecordInput,
     StreamOperator,
 )
-from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.stateless.typed_results import typed
@@ -104,7 +103,7 @@ class OperatorChain:
                 operator_state=None if own_state is None else OperatorStateStore(own_state, node.uid),
                 batch=vertex.batch,
                 epoch_time=epoch_time,
-                rate_scope=vertex.rate_scope or RateScope(),
+                budget_scope=vertex.budget_scope,
                 shared=shared,
                 read_elsewhere=set(node.factory.asked_tags) - node.side_outputs.keys(),
                 zone=vertex.zone,

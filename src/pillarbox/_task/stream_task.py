@@ -20,7 +20,7 @@ from typing import Any
 from pillarbox._copies import COPY_MS
 from pillarbox._elements import Barrier, Buffer, EndOfData, TaskReport, channel_code
 from pillarbox._errors import PillarboxError, TaskCanceledError, place_of_task
-from pillarbox._operators.frame.rates import RATE_LIMITED
+from pillarbox._operators.budgets.gate import RATE_LIMITED
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._task.collector import rare_collections
 from pillarbox._task.lifecycle import TaskEvent, TaskLife, TaskState, suppress

@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import count, islice
 
 from pillarbox._elements import channel_code
+from pillarbox._operators.budgets.ledger import BudgetScope
 from pillarbox._operators.frame.operator import OperatorFactory
-from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._state.chunks.head import LogIdentity
 from pillarbox._state.keys.key_note import KeyNote
@@ -212,7 +212,7 @@ class Vertex:
         object_reuse: whether emitted values are not copied.
         immutable: classes declared as immutable.
         partitions: how many tasks of a vertex after a shuffle run at a time, by the program.
-        rate_scope: the tasks that share its rate limits, or None. Set by the runtime in the worker.
+        budget_scope: where its task's budgets are kept. Set by the runtime in the worker.
         shared: resources shared by the vertex's tasks in a process, or None. Set by the runtime in the worker.
     """
 
@@ -241,7 +241,7 @@ class Vertex:
     immutable: tuple[type, ...] = ()
     parallelisms: tuple[int | None, ...] = ()
     partitions: int = 1
-    rate_scope: RateScope | None = None
+    budget_scope: BudgetScope = field(default_factory=BudgetScope)
     shared: SharedResources | None = None
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pillarbox._copies import Copier
 from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.budgets.ledger import BudgetScope, LocalLedger
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag
@@ -169,6 +170,7 @@ class OneInputStreamOperatorTestHarness:
             copier=Copier(node.name),
             operator_state=OperatorStateStore(self._backend, node.uid),
             epoch_time=self.get_processing_time,
+            budget_scope=BudgetScope(LocalLedger(self.processing_time_service), clock=self.processing_time_service),
             zone=zone,
         )
         self.operator: StreamOperator = node.factory.make(context)

@@ -17,7 +17,7 @@ from pillarbox._elements import (
 )
 from pillarbox._errors import ConfigurationError, OperatorError, describe
 from pillarbox._graph.layout import lay_out
-from pillarbox._operators.frame.rates import RateScope
+from pillarbox._operators.budgets.ledger import BudgetScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._rows import batch_from_bytes
 from pillarbox._runtime.shipping import ShippedVertex
@@ -68,7 +68,7 @@ class Rerun:
         self._edges = {} if shipped is None else _edges(recording, self.vertex)
         # The place of each edge among the edges, by the code of a receiver and its own number.
         self._places = {(code, edge.id): place for place, edge in enumerate(self.vertex.edges) for code in edge.targets}
-        self.vertex.rate_scope, self.vertex.shared = RateScope(), SharedResources()
+        self.vertex.budget_scope, self.vertex.shared = BudgetScope(), SharedResources()
         self.store: MemoryChunkStore = MemoryChunkStore()
         self.store.chunks = dict(recording.state)
         log = ClockLog() if clock is not None or facts.clock is None else ClockLog.of_text(facts.clock)

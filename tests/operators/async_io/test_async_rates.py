@@ -1,191 +1,220 @@
-"""Rate limits: how many requests begin, whatever workers, epochs and subtasks they are in."""
+"""Rate limits and budgets of async operators: which requests begin, by a clock that tests set."""
 
 from __future__ import annotations
 
-import os
-import random
-import subprocess
-import sys
-import time
-from bisect import bisect_left
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from pillarbox._operators.async_io.loop.turns import Turns
-from pillarbox._operators.frame import rates
-from pillarbox._operators.frame.rates import CATCH_UP, RateScope, RatesInFiles, RatesInMemory
+from pillarbox import (
+    Budget,
+    BudgetExceededError,
+    CircuitBreaker,
+    CircuitOpenError,
+    OperatorError,
+    OutputTag,
+    ProgramError,
+)
+from pillarbox._operators.async_io.api.options import AsyncOptions
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness
+from tests.support.nodes import node
 
 
-class Clock:
-    """A monotonic clock that a test sets."""
+class Service:
+    """Notes when it is asked, by the harness's clock; fails if told to."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.clock: Any = None
+        self.asked: list[tuple[Any, int]] = []
+        self.error: BaseException | None = None
+        self.cost = 1.0
 
-    def __call__(self) -> float:
-        return self.now
+    async def __call__(self, value: Any) -> Any:
+        self.asked.append((value, self.clock.current_processing_time()))
+        if self.error is not None:
+            raise self.error
+        return value, self.cost
 
-
-@pytest.fixture
-def clock(monkeypatch):
-    found = Clock()
-    monkeypatch.setattr(rates, "monotonic", found)
-    return found
-
-
-@pytest.fixture(params=["in memory", "in files"])
-def buckets(request, tmp_path, clock):
-    return RatesInMemory() if request.param == "in memory" else RatesInFiles(str(tmp_path), "job")
+    @property
+    def times(self) -> list[int]:
+        return [at for _, at in self.asked]
 
 
-def taken(bucket: Any, clock: Clock, until: float) -> list[float]:
-    """Take requests as they come until a time; return when they began."""
-    times = []
-    while clock.now < until:
-        wait = bucket.take()
-        if not wait:
-            times.append(clock.now)
-        clock.now += min(wait, until - clock.now)
-    return times
+class TooManyRequests(Exception):
+    def __init__(self, retry_after: float | None = None) -> None:
+        super().__init__("too many requests")
+        self.status = 429
+        if retry_after is not None:
+            self.retry_after = retry_after
 
 
-def most(times: list[float], seconds: float) -> int:
-    return max(bisect_left(times, start + seconds) - place for place, start in enumerate(times))
+def harness(**options: Any) -> Any:
+    options = {"timeout": None, **options}
+    made: Any = Harness(node(AsyncWaitOperator, "ask", Service(), AsyncOptions("map_async", **options)))
+    made.operator.function.clock = made.processing_time_service
+    return made
 
 
-def test_a_bucket_gives_its_rate(buckets, clock):
-    times = taken(buckets.bucket("ask", 50), clock, 1060)
-    assert 0.97 * 50 * 60 <= len(times) <= 50 * 60
-    assert most(times, 1) <= 50
+@pytest.mark.parametrize("option", ["rate_limit", "job_rate_limit", "budgets"])
+def test_requests_begin_at_the_rate(option):
+    limit: Any = [Budget("model", requests=50)] if option == "budgets" else 50
+    with harness(**{option: limit}) as h:
+        h.push_all(range(8))
+        h.end_input(time_passes="1 second")
+        times = h.operator.function.times
+    assert times == [20 * number for number in range(8)]
 
 
-def test_a_pause_is_made_up_for_but_not_more_than_half_a_second(buckets, clock):
-    """As between epochs: what could have begun meanwhile begins at once."""
-    bucket = buckets.bucket("ask", 50)
-    times: list[float] = []
-    for _ in range(100):
-        times += taken(bucket, clock, clock.now + 2.0)
-        clock.now += 0.4
-    assert most(times, 30) <= 50 * 30
-    assert len(times) >= 0.97 * 50 * 240
-    assert most(times, 1) <= 50 * (1 + CATCH_UP)
-    clock.now += 3600
-    assert len(taken(bucket, clock, clock.now + 1e-6)) <= 50 * CATCH_UP
+def test_each_of_several_limits_holds():
+    slow, units = Budget("slow", requests="30 per minute"), Budget("units", units="1 per second", estimate=3)
+    with harness(rate_limit=100, budgets=[slow, units]) as h:
+        h.push_all(range(5))
+        h.end_input(time_passes="1 minute")
+        times = h.operator.function.times
+    assert all(after - before >= 3000 for before, after in pairwise(times))
+    assert times[-1] <= 12_100
 
 
-def test_workers_that_take_turns_share_a_bucket(tmp_path, clock):
-    """Each has an object of its own, as in a process of its own."""
-    workers = [RatesInFiles(str(tmp_path), "job").bucket("ask", 50) for _ in range(3)]
-    times: list[float] = []
-    choice = random.Random(1)
-    for _ in range(200):
-        times += taken(choice.choice(workers), clock, clock.now + choice.uniform(0.01, 0.6))
-        clock.now += choice.choice([0, 0.2])
-    assert most(times, 30) <= 50 * 30
-    assert most(times, 1) <= 50 * (1 + CATCH_UP)
-    assert RatesInFiles(str(tmp_path), "other job").bucket("ask", 50).take() == 0
+def test_waiting_for_one_budget_loses_no_slot_of_another():
+    with harness(budgets=[Budget("fast", requests=1), Budget("slow", requests=0.1)]) as h:
+        h.push_all(range(3))
+        h.end_input(time_passes="1 minute")
+        assert h.operator.function.times[-1] <= 21_000
 
 
-def test_a_bucket_that_was_kept_for_another_rate_or_by_another_clock_holds_nobody_up(tmp_path, clock):
-    slow = RatesInFiles(str(tmp_path), "job").bucket("ask", 0.001)
-    assert slow.take() == 0 and slow.take() > 900
-    assert RatesInFiles(str(tmp_path), "job").bucket("ask", 10).take() == 0
-    clock.now = 3.0  # the machine was started anew
-    assert RatesInFiles(str(tmp_path), "job").bucket("ask", 10).take() == 0
+def test_units_cost_what_the_result_says():
+    budget = Budget("model", units="10 per second", unit_cost=lambda result: result[1], estimate=1)
+    with harness(budgets=[budget]) as h:
+        h.operator.function.cost = 50.0
+        h.push_all(range(3))
+        h.end_input(time_passes="1 minute")
+        times = h.operator.function.times
+    # (Those that were let begin before the first cost was known are the overshoot that is allowed.)
+    assert (times[1] <= 100 and times[2] <= 200) or times[2] >= 5_000
 
 
-def test_processes_share_a_bucket(tmp_path):
-    program = (
-        "import sys, time\n"
-        "from pillarbox._operators.frame.rates import RatesInFiles\n"
-        "bucket = RatesInFiles(sys.argv[1], 'job').bucket('ask', 100)\n"
-        "begun = 0\n"
-        "while begun < 40:\n"
-        "    wait = bucket.take()\n"
-        "    if wait: time.sleep(wait)\n"
-        "    else: begun += 1; print(time.monotonic())\n"
-    )
-    workers = [
-        subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    times = sorted(float(line) for worker in workers for line in worker.communicate()[0].splitlines())
-    assert len(times) == 120
-    # Only what must not be is asserted: more than the rate.
-    assert times[-1] - times[0] >= (120 - 1) / 100 - CATCH_UP
+def test_an_estimate_may_depend_on_the_record():
+    budget = Budget("model", units="10 per second", estimate=lambda value: value)
+    with harness(budgets=[budget]) as h:
+        h.push_all([20, 5, 10])
+        h.end_input(time_passes="1 minute")
+        assert h.operator.function.times == [0, 2000, 2500]
 
 
-def test_places_before_a_shuffle_are_those_of_tasks_that_run_at_the_same_time(tmp_path):
-    places = [RatesInFiles(str(tmp_path), "job").take_place("ask", 2) for _ in range(2)]
-    assert sorted(place.number for place in places) == [0, 1]
-    # More tasks than were expected share what there is.
-    assert RatesInFiles(str(tmp_path), "job").take_place("ask", 2).number == os.getpid() % 2
-    places[0].release()
-    assert RatesInFiles(str(tmp_path), "job").take_place("ask", 2).number == 0
+def test_a_ceiling_holds_requests_until_the_next_period():
+    with harness(budgets=[Budget("model", ceiling=(2, "1 hour"))]) as h:
+        h.push_all(range(5))
+        h.end_input(time_passes="3 hours")
+        times = h.operator.function.times
+    assert times[:2] == [0, 0]
+    assert times[2] == times[3] == 3_600_000
+    assert times[4] >= 7_200_000
 
 
-def turns(scope: RateScope, parallelism: int, tasks: int = 1, **limits: float) -> Turns:
-    return Turns(scope, "ask", 0, parallelism, tasks, **{"rate": None, "job_rate": None, **limits})
+def test_a_ceiling_fails_requests_which_may_be_dead_letters():
+    bad = OutputTag("bad")
+    with harness(budgets=[Budget("model", ceiling=(2, "1 hour"), when_exceeded="fail")], on_failure=bad) as h:
+        h.push_all(range(4))
+        h.drain()
+        assert h.get_output() == [(0, 1.0), (1, 1.0)]
+        assert [failure.value for failure in h.get_side_output(bad)] == [2, 3]
+        assert "BudgetExceededError: budget 'model': the ceiling of 2 units is reached" in str(
+            h.get_side_output(bad)[0].error
+        )
 
 
-def rate_of(bucket: Any, clock: Clock) -> float:
-    return len(taken(bucket, clock, clock.now + 60)) / 60
+def test_a_ceiling_that_is_reached_fails_the_task():
+    with harness(budgets=[Budget("model", ceiling=(1, "1 hour"), when_exceeded="fail")]) as h:
+        h.push_all(range(2))
+        with pytest.raises(
+            OperatorError, match="'model': the ceiling of 1 units is reached, for 3600 s more"
+        ) as raised:
+            h.drain()
+    assert isinstance(raised.value.__cause__, BudgetExceededError)
 
 
-@pytest.mark.parametrize(
-    ("parallelism", "partitions", "tasks", "rate"), [(16, 2, 1, 50), (1, 2, 1, 100), (16, 1, 1, 100), (0, 1, 4, 25)]
-)
-def test_the_rate_of_a_job_is_shared_by_the_tasks_that_run_at_the_same_time(
-    clock, parallelism, partitions, tasks, rate
-):
-    found = turns(RateScope(RatesInMemory(), partitions, 0), parallelism, tasks, job_rate=100.0)
-    found.begin_epoch()
-    (bucket,) = found._buckets
-    assert rate_of(bucket, clock) == pytest.approx(rate, rel=0.03)
+@pytest.mark.parametrize(("retry_after", "stops"), [(2.0, 2000), (None, 1000)])
+def test_429_stops_all_requests(retry_after, stops):
+    budget = Budget("model", requests=100)
+    with harness(budgets=[budget], retry=1) as h:
+        service = h.operator.function
+        service.error = TooManyRequests(retry_after)
+        h.push(1)
+        for _ in range(3):
+            h.operator.in_flight.host.thread.call(lambda: None)
+        assert service.times == [0]
+        service.error = None
+        h.push_all(range(2, 4))
+        h.end_input(time_passes="1 minute")
+        assert service.times[1] >= stops
+        assert service.times[-1] - service.times[1] >= 2 * 15  # at about half the rate
 
 
-def test_subtasks_of_one_partition_share_its_bucket(tmp_path, clock):
-    def of(partition: int) -> Turns:
-        return turns(RateScope(RatesInFiles(str(tmp_path), "job"), 2, partition), 16, job_rate=1.0)
-
-    assert of(0)._buckets[0].take() == 0
-    assert of(0)._buckets[0].take() > 0
-    assert of(1)._buckets[0].take() == 0
-
-
-def test_a_place_is_released_between_epochs(tmp_path):
-    rates_ = [RateScope(RatesInFiles(str(tmp_path), "job")) for _ in range(2)]
-    first, second = (turns(scope, 0, 2, job_rate=1.0) for scope in rates_)
-    first.begin_epoch()
-    first.begin_epoch()
-    first.end_epoch()
-    second.begin_epoch()
-    assert second._buckets[0].take() == 0
-    first.begin_epoch()
-    # The other place is as new, and has a bucket of its own.
-    assert first._buckets[0].take() == 0
-    first.close()
-    second.close()
+def test_other_errors_stop_nothing():
+    with harness(budgets=[Budget("model", requests=100)], on_failure="drop") as h:
+        h.operator.function.error = ConnectionError("gone")
+        h.push_all(range(5))
+        h.end_input(time_passes="1 second")
+        assert h.operator.function.times == [10 * number for number in range(5)]
 
 
-def test_subtasks_that_run_one_after_another_have_the_whole_rate():
-    """A program of sixteen subtasks in one process: what one has used up, the next one waits for."""
+def test_a_breaker_opens_and_lets_one_through():
+    breaker = CircuitBreaker(failures=2, of=4, pause="5 seconds")
+    budget = Budget("model", breaker=breaker, when_exceeded="fail")
+    with harness(budgets=[budget], on_failure=(bad := OutputTag("bad")), capacity=1) as h:
+        service = h.operator.function
+        service.error = ConnectionError("gone")
+        h.push_all(range(5))
+        h.drain()
+        assert [value for value, _ in service.asked] == [0, 1]
+        errors = [failure.error for failure in h.get_side_output(bad)]
+        assert "gone" in str(errors[1]) and CircuitOpenError.__name__ in str(errors[2])
+        service.error = None
+        h.advance_processing_time(5_000)
+        h.push_all([5, 6])
+        h.drain()
+        assert h.get_output() == [(5, 1.0), (6, 1.0)]
 
-    async def ask(value):
-        return value, time.monotonic()
 
-    def build(env, numbers):
-        return numbers.key_by(lambda value: value).map_async(ask, job_rate_limit=200)
+def test_what_is_wrong_with_a_cost_says_so():
+    with harness(budgets=[Budget("model", units=5, unit_cost=lambda result: result["usage"])]) as h:
+        h.push(1)
+        with pytest.raises(ProgramError, match=r"Budget 'model': unit_cost raised for \(1, 1.0\): TypeError"):
+            h.drain()
 
-    with ProgramTestHarness(build, parallelism=16) as harness:
-        harness.push("numbers", *range(100))
-        answers = harness.run_epoch()["output"]
-        reports = harness._job.reports
-    times = sorted(at for _, at in answers)
-    assert len(times) == 100
-    assert times[-1] - times[0] >= 99 / 200 - CATCH_UP
+
+async def echo(value: Any) -> Any:
+    return value
+
+
+def test_subtasks_and_operators_share_a_budget_by_its_name():
+    """Sixteen subtasks and two operators in one process: what one has used up, the others wait for."""
+    budget = Budget("model", requests=100)
+
+    def build(env: Any, numbers: Any) -> Any:
+        asked = numbers.key_by(lambda value: value).map_async(echo, budgets=[budget])
+        return asked.map_async(echo, budgets=[Budget("model", requests="100 per second")])
+
+    with ProgramTestHarness(build, parallelism=16) as h:
+        h.push("numbers", *range(6))
+        # Twelve requests take eleven times 10 ms.
+        answers = h.run_epoch(time_passes="110 ms")["output"]
+        assert sorted(answers) == list(range(6))
+        reports = h._job.reports
     limited = [report.rate_limited_ms for report in reports if report.level]
     assert any(limited)
     assert all(report.rate_limited_ms is None for report in reports if not report.level)
+    granted = sum(
+        count for report in reports for name, count in report.counters.items() if name.endswith("budget.model.granted")
+    )
+    assert granted == 12
+
+
+def test_an_operator_is_closed_while_requests_wait():
+    h = harness(budgets=[Budget("model", ceiling=(1, "1 day"))])
+    h.push_all(["a", "b"])
+    h.close()
+    assert [value for value, _ in h.operator.function.asked] in ([], ["a"])

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pillarbox import AsyncCache, Function, StreamExecutionEnvironment
+from pillarbox import AsyncCache, Budget, Function, StreamExecutionEnvironment
 from pillarbox._errors import OperatorError
 from pillarbox._operators.async_io.api.options import AsyncOptions
 from pillarbox._operators.async_io.loop import event_loop, host, workers
 from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.ledger import BudgetScope
 from pillarbox._operators.frame.operator import OperatorContext
-from pillarbox._operators.frame.rates import RateScope, RatesInMemory
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import row
@@ -268,17 +269,22 @@ def test_a_blocked_loop_is_not_for_those_who_come_later(monkeypatch):
 
 
 def test_a_limit_is_that_of_all_in_a_partition():
-    rates = RatesInMemory()
+    """The subtasks of a partition share their event loop, and with it the slots of all limits."""
+    options: Any = {"rate_limit": 5, "budgets": [Budget("model", requests=5)]}
+    shared = SharedResources()
+    with task(shared, Service(), **options) as one, task(shared, Service(), **options) as two:
+        assert one.operator.in_flight.host.turns is two.operator.in_flight.host.turns is not None
+        with task(SharedResources(), Service(), **options) as other:
+            assert other.operator.in_flight.host.turns is not one.operator.in_flight.host.turns
 
-    def buckets(scope: RateScope) -> list[Any]:
-        turns = [Turns(scope, "uid", subtask, 4, 2, rate=5, job_rate=None) for subtask in (0, 1)]
-        return [each._own[0] for each in turns]
 
-    together = buckets(RateScope(rates, 2, 1, shares_all=True))
-    alone = buckets(RateScope(rates))
-    other = buckets(RateScope(rates, 2, 0, shares_all=True))
-    assert together[0] is together[1] and other[0] is not together[0]
-    assert alone[0] is not alone[1]
+@pytest.mark.parametrize(("parallelism", "partitions", "rate"), [(16, 2, 50), (1, 2, 100), (16, 1, 100), (0, 1, 25)])
+def test_without_a_ledger_the_tasks_that_run_at_the_same_time_have_equal_shares(parallelism, partitions, rate):
+    """As under Spark Connect."""
+    options = AsyncOptions("map_async", job_rate_limit=100)
+    turns = Turns(options, BudgetScope(None, partitions), "ask", parallelism, 4)
+    (gate,) = turns._gates
+    assert gate._limits == Limits("\0ask", rate)
 
 
 @pytest.mark.parametrize("stay", [True, False])

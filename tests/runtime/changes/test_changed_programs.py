@@ -523,7 +523,7 @@ async def ask(value):
         {"capacity": 5, "timeout": "1 hour", "retry": 3},
         {"ordered": False},
         {"on_barrier": "drain"},
-        {"rate_limit": 10_000.0, "on_failure": "drop"},
+        {"rate_limit": 1e7, "on_failure": "drop"},
     ],
     ids=repr,
 )

@@ -6,7 +6,10 @@ import asyncio
 import json
 import os
 import threading
+import time
+from bisect import bisect_left
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 import pillarbox
 import pillarbox.functions as PF
 from pillarbox import (
+    Budget,
     KeyedProcessFunction,
     MapStateDescriptor,
     OutputTag,
@@ -484,3 +488,23 @@ def test_a_wrong_use_in_a_query(connect, tmp_path):
     case = CASES["keyed"]
     for text in connect.run(failure_of_query, case.name, str(tmp_path / "checkpoint")):
         check_all(text, case)
+
+
+async def at(row):
+    return row.id, time.time()
+
+
+def limited(spark, **limits):
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    rows = env.from_dataframe(spark.range(60)).key_by("id")
+    made = rows.map_async(at, "id LONG, at DOUBLE", budgets=[Budget("service", requests=40, **limits)])
+    return sorted(row.at for row in made.to_dataframe().collect())
+
+
+def test_budgets_are_static_shares_and_ceilings_are_refused(connect):
+    times = connect.run(limited)
+    assert len(times) == 60
+    # Two tasks at a time, each with half of the limit, and one request more; some are late by 40 ms.
+    assert max(bisect_left(times, first + 1) - index for index, first in enumerate(times)) <= 40 * 1.04 + 2
+    with pytest.raises(RaisedInTheClient, match="budget 'service' has a ceiling, which the driver keeps"):
+        connect.run(partial(limited, ceiling=(5, "1 day")))

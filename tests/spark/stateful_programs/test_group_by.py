@@ -112,6 +112,7 @@ def test_operators_after_it_have_spark_s_watermark(spark: SparkSession, tmp_path
     assert rows[:2] == [(0, 1, 1), (1, 1, 2)] or rows[:1] == [(0, 1, 1)]
 
 
+@pytest.mark.slow("four short queries")
 def test_a_batch_dataframe_has_no_watermark_and_no_timers(spark: SparkSession) -> None:
     df = spark.sql("SELECT 'a' AS k, TIMESTAMP'2024-01-01 00:00:00Z' AS t")
     for key in ("k", "K", df.k, ["k"]):

@@ -19,6 +19,7 @@ import pillarbox
 from pillarbox import (
     AsyncFailure,
     CheckpointMismatchError,
+    CircuitOpenError,
     CountWindow,
     DeadLetter,
     Duration,
@@ -165,6 +166,8 @@ VALUES = [
 # Classes of records and of other plain values that say something of a program, and are not in its records.
 OF_PROGRAMS = {
     "AsyncCache",
+    "Budget",
+    "CircuitBreaker",
     "Program",
     "AsyncFallback",
     "RuntimeExecutionMode",
@@ -174,7 +177,7 @@ OF_PROGRAMS = {
     "TypeInformation",
     "WatermarkStrategy",
 }
-ERRORS = [OperatorError("it failed"), TypeMismatchError("no"), ExchangeError("gone")]
+ERRORS = [OperatorError("it failed"), TypeMismatchError("no"), ExchangeError("gone"), CircuitOpenError("open")]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)

@@ -105,13 +105,13 @@ def _reached_by_function(function: FunctionType) -> Iterator[Any]:
             pass  # it has no contents yet
     names = set(_names(function.__code__))
     for name in names & function.__globals__.keys():
-        found = function.__globals__[name]
-        if isinstance(found, ModuleType):
-            if found.__name__.partition(".")[0] not in _FOREIGN:
+        value = function.__globals__[name]
+        if isinstance(value, ModuleType):
+            if value.__name__.partition(".")[0] not in _FOREIGN:
                 # Of a module, what the code may mean by `module.name`.
-                yield from (vars(found)[member] for member in names & vars(found).keys())
+                yield from (vars(value)[member] for member in names & vars(value).keys())
         else:
-            yield found
+            yield value
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -101,7 +101,7 @@ def check_instance(func: Any, interface: type[Function], where: str, called: Seq
         check_plain(func, name, asked_by=where, many=many)
 
 
-def check_parameters(given: Any, interface: type, where: str) -> None:
+def check_parameters(function: Any, interface: type, where: str) -> None:
     """Refuse an object whose methods cannot be called with the parameters of the interface's methods.
 
     Java's have more: a collector, for one, where a function here returns or yields its results.
@@ -114,31 +114,31 @@ def check_parameters(given: Any, interface: type, where: str) -> None:
     Raises:
         ProgramError: there is such a method.
     """
-    of_all = [each for each in (Function, CheckpointedFunction) if isinstance(given, each)]
+    of_all = [base for base in (Function, CheckpointedFunction) if isinstance(function, base)]
     for name, _ in _methods(of_all):
-        _check_runs(given, name, where, may_wait=issubclass(interface, (AsyncFunction, AsyncBatchFunction)))
+        _check_runs(function, name, where, may_wait=issubclass(interface, (AsyncFunction, AsyncBatchFunction)))
     for name, method in _methods([interface, *of_all]):
         of_java = name.title().replace("_", "")
         of_java = of_java[0].lower() + of_java[1:]
-        if of_java != name and hasattr(type(given), of_java) and getattr(type(given), name) is method:
-            raise ProgramError(f"{where} got {shorten(given)}, whose {of_java}() nobody calls: it is {name}() here")
-        own = getattr(type(given), name)
+        if of_java != name and hasattr(type(function), of_java) and getattr(type(function), name) is method:
+            raise ProgramError(f"{where} got {shorten(function)}, whose {of_java}() nobody calls: it is {name}() here")
+        own = getattr(type(function), name)
         if own is not method and inspect.isfunction(own):
-            what = f"{where} got {shorten(given)}, whose {name}()"
-            _check_call(getattr(given, name), method, what)
+            what = f"{where} got {shorten(function)}, whose {name}()"
+            _check_call(getattr(function, name), method, what)
 
 
-def _check_runs(given: Any, name: str, where: str, *, may_wait: bool) -> None:
+def _check_runs(function: Any, name: str, where: str, *, may_wait: bool) -> None:
     """Refuse a method without results, such as ``open``, of which nothing would be run when it is called."""
-    called = getattr(given, name)
+    called = getattr(function, name)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise ProgramError(
-            f"{where} got {shorten(given)}, whose {name}() yields, so that nothing in it would be run: {name}() emits"
+            f"{where} got {shorten(function)}, whose {name}() yields, so that nothing in it would run: {name}() emits"
             " no results"
         )
     if inspect.iscoroutinefunction(called) and not may_wait:
         raise ProgramError(
-            f"{where} got {shorten(given)}, whose {name}() is an async def: nobody would wait for it; only functions of"
+            f"{where} got {shorten(function)}, whose {name}() is an async def, which is not awaited; only functions of"
             " map_async() and AsyncDataStream may have one"
         )
 
@@ -161,6 +161,6 @@ def _is_function_class(func: Any) -> bool:
     return isinstance(func, type) and issubclass(func, Function)
 
 
-def _not_an_instance(func: Any, where: str, wanted: str) -> ProgramError:
-    hint = f"an instance: {func.__name__}()" if _is_function_class(func) else wanted
+def _not_an_instance(func: Any, where: str, expected: str) -> ProgramError:
+    hint = f"an instance: {func.__name__}()" if _is_function_class(func) else expected
     return ProgramError(f"{where} got {shorten(func)}: give it {hint}")

@@ -40,8 +40,8 @@ def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
     if not isinstance(assigner, WindowAssigner):
         hint = "one"
         if isinstance(assigner, type):
-            made = next((f".{name}" for name in ("of", "with_gap", "create") if hasattr(assigner, name)), "")
-            hint = f"an instance: {assigner.__name__}{made}(...)"
+            constructor = next((f".{name}" for name in ("of", "with_gap", "create") if hasattr(assigner, name)), "")
+            hint = f"an instance: {assigner.__name__}{constructor}(...)"
         raise ProgramError(
             f"a window is made by a window assigner, such as TumblingEventTimeWindows.of('1 minute'), not by"
             f" {shorten(assigner)}: pass {hint}"
@@ -91,7 +91,7 @@ def event_time_of(assigner: WindowAssigner, trigger: Trigger) -> EventTimeUse:
     return event_time_use(asked)
 
 
-def check_window_function(func: Any, wanted: tuple[type, ...], asked_by: str, stream: str) -> None:
+def check_window_function(func: Any, expected: tuple[type, ...], asked_by: str, stream: str) -> None:
     """Refuse what is no window function of the wanted kinds.
 
     Args:
@@ -102,15 +102,15 @@ def check_window_function(func: Any, wanted: tuple[type, ...], asked_by: str, st
     Raises:
         ProgramError: it is none.
     """
-    for kind in wanted:
+    for kind in expected:
         if isinstance(func, kind):
             check_parameters(func, kind, asked_by)
             return
     if isinstance(func, type):
         raise ProgramError(f"{asked_by} got the class {func.__name__}: pass an instance: {func.__name__}()")
     kinds = [kind.__name__ for kind in _FUNCTIONS if isinstance(func, kind)]
-    given = f"{type(func).__name__}, which is {_a(kinds[0])}" if kinds else shorten(func)
-    raise ProgramError(f"{asked_by} of {stream} takes {_a(wanted[0].__name__)}, not {given}")
+    description = f"{type(func).__name__}, which is {_a(kinds[0])}" if kinds else shorten(func)
+    raise ProgramError(f"{asked_by} of {stream} takes {_a(expected[0].__name__)}, not {description}")
 
 
 def _a(name: str) -> str:

@@ -168,23 +168,23 @@ def missing(stream: object, name: str) -> AttributeError:
     from pillarbox._datastream.streams.keyed_stream import KeyedStream
     from pillarbox._datastream.windows.windowed_stream import WindowedStream
 
-    said: str | None = None
+    advice: str | None = None
     if name.startswith("_"):
         pass
     elif not isinstance(stream, DataStream):
         if hasattr(KeyedStream, name):
-            said = f"{name}() cannot be asked of windows, which have no results yet: put {_CLOSES_WINDOWS} before it"
+            advice = f"{name}() cannot be asked of windows, which have no results yet: put {_CLOSES_WINDOWS} before it"
     elif name in _OF_STREAMS:
-        said = f"{name}() is a method of Flink's streams, and not of pillarbox's: {_OF_STREAMS[name]}"
+        advice = f"{name}() is a method of Flink's streams, and not of pillarbox's: {_OF_STREAMS[name]}"
     elif name in ("window", "count_window"):
-        said = (
+        advice = (
             f"{name}() divides a stream by key: put key_by(...) before it, or use {name}_all(...) for all of the stream"
         )
     elif hasattr(KeyedStream, name):
-        said = f"{name}() works by key: put key_by(...) before it"
+        advice = f"{name}() works by key: put key_by(...) before it"
         if hasattr(WindowedStream, name):
-            said += ", or window_all(...) for windows over all of the stream"
+            advice += ", or window_all(...) for windows over all of the stream"
     elif hasattr(WindowedStream, name):
         before = "window(...)" if isinstance(stream, KeyedStream) else "key_by(...).window(...), or window_all(...),"
-        said = f"{name}() is a method of windows: put {before} before it"
-    return unknown(stream, name, said)
+        advice = f"{name}() is a method of windows: put {before} before it"
+    return unknown(stream, name, advice)

@@ -167,14 +167,14 @@ def check_key_type(keying: Keying, schema: StructType) -> None:
     columns = keying.columns
     if keying.key_type is None or columns is None:
         return
-    wanted = keying.key_type.data_type if len(columns) == 1 else keying.declared_types
+    declared = keying.key_type.data_type if len(columns) == 1 else keying.declared_types
     kinds = [schema[column].dataType for column in columns]
-    if wanted == (kinds[0] if len(kinds) == 1 else [kind.simpleString() for kind in kinds]):
+    if declared == (kinds[0] if len(kinds) == 1 else [kind.simpleString() for kind in kinds]):
         return
-    said = ", ".join(f"{column!r} {kind.simpleString().upper()}" for column, kind in zip(columns, kinds))
+    names_and_types = ", ".join(f"{column!r} {kind.simpleString().upper()}" for column, kind in zip(columns, kinds))
     raise ProgramError(
         f"key_by(): aggregates of columns take keys as they are, and the key_type {keying.key_type} is another type"
-        f" than that of the key's columns ({said}): leave out the key_type, or cast the columns to it before"
+        f" than that of the key's columns ({names_and_types}): leave out the key_type, or cast the columns to it before"
     )
 
 
@@ -186,7 +186,7 @@ def declared_type(step: Transformation) -> TypeInformation[Any] | None:
 
 def known_schema(step: Transformation) -> StructType | None:
     """Return the columns of a step's records: a DataFrame's, or those that are declared; None: they are not known."""
-    found: list[StructType | None] = []
+    schemas: list[StructType | None] = []
     pending, seen = [step], set[int]()
     while pending:
         step = _source_of(pending.pop())
@@ -194,12 +194,12 @@ def known_schema(step: Transformation) -> StructType | None:
             continue  # a union may have the same stream in many ways
         seen.add(id(step))
         if isinstance(step, DataFrameSource):
-            found.append(step.dataframe.schema)
+            schemas.append(step.dataframe.schema)
         elif isinstance(step, UnionTransformation):
             pending += reversed(step.inputs)
         else:
-            found.append(None if step.output_type is None else resolve_schema(step.output_type))
-    return found[0] if found.count(found[0]) == len(found) else None
+            schemas.append(None if step.output_type is None else resolve_schema(step.output_type))
+    return schemas[0] if schemas.count(schemas[0]) == len(schemas) else None
 
 
 def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str) -> RowEncoder | None:

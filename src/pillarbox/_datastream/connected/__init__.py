@@ -1,5 +1,5 @@
-"""Two streams in one operator: connected, broadcast and joined ones, with the names of PyFlink (joins: of Flink).
+"""Two streams in one operator: connected, broadcast and joined, with PyFlink's names (joins: Flink's).
 
 Imports `streams`, `windows`, `checks` and the layers below `_datastream`. Start with `connected_streams.py`. Weak spot:
-`joined_streams.py` has all kinds of joins, with a builder for each.
+`joined_streams.py` has a builder for each kind of join.
 """

@@ -1,4 +1,4 @@
-"""Broadcast streams, and streams that are connected with one. Names and meaning are PyFlink's."""
+"""Broadcast streams, and streams connected with them. Names and meaning are PyFlink's."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PROCESS = "process() of a stream and a broadcast one"
 
 
 class BroadcastStream(Generic[T1]):
-    """A stream of records of type ``T1`` of which each subtask gets every record, and the state that they fill.
+    """A stream that sends every record of type ``T1`` to each subtask, and the state that the records fill.
 
-    Made by ``DataStream.broadcast(descriptor, ...)``; ``DataStream.connect`` takes it.
+    Made by ``DataStream.broadcast(descriptor, ...)``, for ``DataStream.connect``.
     """
 
     def __init__(self, stream: DataStream[T1], descriptors: tuple[MapStateDescriptor[Any, Any], ...]) -> None:
@@ -39,15 +39,15 @@ class BroadcastStream(Generic[T1]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
-            said = (
+            advice = (
                 f"{name}() cannot be asked of a broadcast stream: give it to the other one, as in"
                 " stream.connect(broadcast).process(...)"
             )
-            raise unknown(self, name, said if not name.startswith("_") and hasattr(DataStream, name) else None)
+            raise unknown(self, name, advice if not name.startswith("_") and hasattr(DataStream, name) else None)
 
 
 class BroadcastConnectedStream(Generic[T1, T2]):
-    """A stream of records of type ``T1``, keyed or not, connected with a broadcast stream of records of type ``T2``.
+    """A stream of type ``T1``, keyed or not, connected with a broadcast stream of type ``T2``.
 
     Made by ``DataStream.connect``.
     """
@@ -64,20 +64,20 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         processing_time: bool | None = None,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Handle the records of both streams: one fills the broadcast state, the other reads it.
+        """Process both streams: one fills the broadcast state, the other reads it.
 
-        Event time is the minimum of both streams'; one without watermarks holds it back. A stream that is not
-        partitioned, by key or otherwise, is rebalanced: see ``DataStream.rebalance``.
+        Event time is the minimum of both streams'; a stream without watermarks holds it back. A stream without
+        partitioning is rebalanced: see ``DataStream.rebalance``.
 
         Args:
-            func: on a keyed stream a ``KeyedBroadcastProcessFunction``, else a ``BroadcastProcessFunction``.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            func: on a keyed stream a ``KeyedBroadcastProcessFunction``, otherwise a ``BroadcastProcessFunction``.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
             processing_time: as in ``KeyedStream.process``.
-            on_error: the same. A record of the broadcast stream is processed in each subtask, so each has a letter of
-                its own.
+            on_error: as in ``KeyedStream.process``. Each subtask processes a broadcast record and has its own dead
+                letter.
 
         Raises:
-            ProgramError: ``func`` is no such function.
+            ProgramError: ``func`` is not such a function.
 
         Example:
             >>> WORDS = MapStateDescriptor[str, bool]("words")
@@ -94,18 +94,18 @@ class BroadcastConnectedStream(Generic[T1, T2]):
             ['be is listed']
         """
         keyed = isinstance(self._stream, KeyedStream)
-        wanted: type[Function] = KeyedBroadcastProcessFunction if keyed else BroadcastProcessFunction
+        expected: type[Function] = KeyedBroadcastProcessFunction if keyed else BroadcastProcessFunction
         other: type[Function] = BroadcastProcessFunction if keyed else KeyedBroadcastProcessFunction
         if isinstance(func, other):
-            said = "has a key" if keyed else "has no key: put key_by(...) before connect()"
-            raise ProgramError(f"{_PROCESS} got {shorten(func)}: the stream {said}, so give it a {wanted.__name__}")
+            reason = "has a key" if keyed else "has no key: put key_by(...) before connect()"
+            raise ProgramError(f"{_PROCESS} got {shorten(func)}: the stream {reason}, so give it a {expected.__name__}")
         if isinstance(func, (CoProcessFunction, KeyedCoProcessFunction)):
             raise ProgramError(
                 f"{_PROCESS} got {type(func).__name__}, whose second stream is no broadcast one: give it a"
-                f" {wanted.__name__}, or leave broadcast(...) out"
+                f" {expected.__name__}, or leave broadcast(...) out"
             )
         methods = ("process_element", "process_broadcast_element", *(("on_timer",) if keyed else ()))
-        check_instance(func, wanted, _PROCESS, methods, many=True)
+        check_instance(func, expected, _PROCESS, methods, many=True)
         stream = self._stream
         descriptors = self._broadcast._descriptors
         if isinstance(stream, KeyedStream):

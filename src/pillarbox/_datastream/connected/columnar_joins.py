@@ -1,4 +1,4 @@
-"""Interval joins of columns: the checks, and the operator that they become."""
+"""Columnar interval joins: their checks, and the operator."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def join_columns(
     suffixes: Any,
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
 ) -> DataStream[Any]:
-    """Return the join of two keyed streams' columns.
+    """Join the columns of two keyed streams.
 
     Raises:
-        ProgramError: ``how`` is none of the two; columns are not known; a key is no column, or of another type than
-            than the key of the other side; both sides have a column of the same name.
+        ProgramError: ``how`` is neither value; unknown columns; a key is not a column, or differs in type from the
+            other side's key; both sides have a column of the same name.
     """
     if how not in ("inner", "left"):
         raise ProgramError(f'interval_join(): how is "inner" or "left", not {shorten(how)}')
-    one, other = _sides(left, right, late_tags, joins_nulls=False)
-    shared = {key for key, same in zip(one.keys, other.keys) if key == same}
-    names = _names(one, other, shared, suffixes)
-    join = ColumnarJoin(one, other, interval, how == "left", tuple(sorted(shared)), names)
+    left_side, right_side = _sides(left, right, late_tags, joins_nulls=False)
+    shared = {key for key, same in zip(left_side.keys, right_side.keys) if key == same}
+    names = _names(left_side, right_side, shared, suffixes)
+    join = ColumnarJoin(left_side, right_side, interval, how == "left", tuple(sorted(shared)), names)
     left, right = (_with_nan_as_key(stream) for stream in (left, right))
     make = partial(ColumnarJoinOperator, keying=left._keying, join=join)
     factory = OperatorFactory(make, keyed=True, sides_are_fixed=True)
@@ -69,7 +69,7 @@ def join_columns(
 
 
 def _with_nan_as_key(stream: KeyedStream[Any, Any]) -> KeyedStream[Any, Any]:
-    """Return the stream as one that takes NaN for a key; the other one may be used otherwise, too."""
+    """Return a copy of the stream that accepts NaN as a key; the original may have other uses."""
     keying = stream._keying.with_nan()
     assert isinstance(stream._step, KeyByTransformation)
     return type(stream)(stream._env, replace(stream._step, partitioner=KeyGroupPartitioner(keying)), keying)
@@ -80,7 +80,7 @@ def sides_of_rows(
     right: KeyedStream[Any, Any],
     late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
 ) -> tuple[JoinSide, JoinSide] | None:
-    """Return two streams of rows that no function has touched, as columns that can be joined; None: they cannot."""
+    """Return both sides of streams of unchanged rows, to be joined by columns, or None for other streams."""
     if not all(_is_untouched(stream._plain_step()) for stream in (left, right)):
         return None
     try:
@@ -91,7 +91,7 @@ def sides_of_rows(
 
 
 def _is_untouched(step: Transformation) -> bool:
-    """Return whether rows are as they are in a DataFrame, and columns as a rule: a filter makes rows of them."""
+    """Return whether rows are unchanged since the DataFrame, and usually still columns: a filter makes rows of them."""
     while isinstance(step, PartitionTransformation) or (
         isinstance(step, OperatorTransformation) and step.factory.keeps_columns
     ):
@@ -111,9 +111,9 @@ def _sides(
         schema = _schema(stream, which)
         encoder = encoder_of(stream, schema, stream._plain_step().name)
         sides.append(JoinSide(schema, _keys(stream, schema, which), encoder, tag, joins_nulls))
-    one, other = sides
-    _check_keys(one, other)
-    return one, other
+    left_side, right_side = sides
+    _check_keys(left_side, right_side)
+    return left_side, right_side
 
 
 def _schema(stream: KeyedStream[Any, Any], which: str) -> spark.StructType:
@@ -158,25 +158,25 @@ def _can_be_compared(kind: spark.DataType) -> bool:
 
 
 def _check_keys(left: JoinSide, right: JoinSide) -> None:
-    """Check that the keys of both sides are of the same types: of integers, any will do."""
+    """Check that both sides' keys have the same types. Integers of any size match."""
     if len(left.keys) != len(right.keys):
         raise ProgramError(
             f"interval_join(): the left side is keyed by {', '.join(left.keys)}, the right one by"
             f" {', '.join(right.keys)}: key both by as many columns"
         )
-    for one, other in zip(left.keys, right.keys):
-        kinds = [left.columns[one].dataType, right.columns[other].dataType]
+    for left_key, right_key in zip(left.keys, right.keys):
+        kinds = [left.columns[left_key].dataType, right.columns[right_key].dataType]
         if not all(isinstance(kind, spark.IntegralType) for kind in kinds) and _compared_as(kinds[0]) != _compared_as(
             kinds[1]
         ):
             raise ProgramError(
-                f"interval_join(): the key {one!r} of the left side is {kinds[0].simpleString()}, and {other!r} of the"
-                f" right side {kinds[1].simpleString()}: cast one of them"
+                f"interval_join(): the key {left_key!r} of the left side is {kinds[0].simpleString()}, and"
+                f" {right_key!r} of the right side {kinds[1].simpleString()}: cast one of them"
             )
 
 
 def _compared_as(kind: spark.DataType) -> Any:
-    """Return what has to be the same of two types: not whether a field may be null, nor the units of an interval."""
+    """Return the part of a type that must match: not nullability, nor an interval's units."""
     if isinstance(kind, spark.StructType):
         return [(field.name, _compared_as(field.dataType)) for field in kind.fields]
     return type(kind) if isinstance(kind, spark.DayTimeIntervalType) else kind

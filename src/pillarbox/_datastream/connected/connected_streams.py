@@ -1,4 +1,4 @@
-"""Two streams that share the state of one operator."""
+"""Two streams that share an operator and its state."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _PROCESS = "process() of connected streams"
 
 
 class ConnectedStreams(Generic[T1, T2]):
-    """Two streams, of records of types ``T1`` and ``T2``, for an operator that handles both.
+    """Two streams, of types ``T1`` and ``T2``, for an operator that processes both.
 
-    PyFlink's class of this name, made by ``DataStream.connect``. Where both streams are keyed, before they are
-    connected or by :meth:`key_by`, records with the same key meet in the same subtask, and in the same state.
+    PyFlink's class of this name, made by ``DataStream.connect``. If both streams are keyed, before ``connect`` or by
+    :meth:`key_by`, records with the same key share a subtask and state.
     """
 
     def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
@@ -55,12 +55,12 @@ class ConnectedStreams(Generic[T1, T2]):
         key_selector2: Callable[[T2], Any] | KeySelector[T2, Any] | str | Sequence[str],
         key_type: TypeInformation[Any] | None = None,
     ) -> ConnectedStreams[T1, T2]:
-        """Partition both streams by key: each by a function, a ``KeySelector``, or the names of columns.
+        """Partition both streams by key: each by a function, a ``KeySelector``, or column names.
 
         Args:
-            key_selector1: the key of the records of the first stream.
-            key_selector2: the key of the records of the second stream; equal keys of both share their state.
-            key_type: one of ``Types``: keys of both are converted to it, and refused if they do not fit.
+            key_selector1: the key of the first stream's records.
+            key_selector2: the key of the second stream's records. Equal keys share state.
+            key_type: a type from ``Types`` that both streams' keys are converted to. Keys that do not fit are refused.
 
         Raises:
             ProgramError: a column does not exist, or its values cannot be keys.
@@ -89,19 +89,20 @@ class ConnectedStreams(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Turn each record of both streams into at most one other: None is not emitted, as in PyFlink.
+        """Map each record of both streams to at most one result: None is not emitted, as in PyFlink.
 
-        Streams that are not partitioned, by key or otherwise, are rebalanced: see ``DataStream.rebalance``.
+        Streams without partitioning are rebalanced: see ``DataStream.rebalance``.
 
         Args:
-            func: ``map1`` gets the records of the first stream, ``map2`` the records of the second. Where both streams
-                have keys, it has keyed state, which both share.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
-            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+            func: ``map1`` gets the first stream's records, ``map2`` the second stream's. If both streams are keyed,
+                they share keyed state.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
+                a
                 :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: ``func`` is no such function; the keys are of different types.
+            ProgramError: ``func`` is not such a function, or the keys' types differ.
 
         Example:
             >>> class AsText(CoMapFunction[int, str, str]):
@@ -124,19 +125,20 @@ class ConnectedStreams(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Turn each record of both streams into any number of others.
+        """Map each record of both streams to any number of results.
 
-        Streams that are not partitioned, by key or otherwise, are rebalanced: see ``DataStream.rebalance``.
+        Streams without partitioning are rebalanced: see ``DataStream.rebalance``.
 
         Args:
-            func: ``flat_map1`` gets the first stream's records, ``flat_map2`` the second stream's. Where both
-                streams have keys, it has keyed state, which both share.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
-            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+            func: ``flat_map1`` gets the first stream's records, ``flat_map2`` the second stream's. If both streams are
+                keyed, they share keyed state.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
+                a
                 :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: ``func`` is no such function; the keys are of different types.
+            ProgramError: ``func`` is not such a function, or the keys' types differ.
 
         Example:
             >>> class Words(CoFlatMapFunction[str, int, str]):
@@ -161,20 +163,20 @@ class ConnectedStreams(Generic[T1, T2]):
         processing_time: bool | None = None,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Handle the records of both streams, with side outputs and, where both have keys, keyed state and timers.
+        """Process both streams, with side outputs and, if both are keyed, keyed state and timers.
 
-        Event time is the minimum of both streams': timers wait for the slower one. Streams that are not partitioned, by
-        key or otherwise, are rebalanced: see ``DataStream.rebalance``.
+        Event time is the minimum of both streams': timers wait for the slower one. Streams without partitioning are
+        rebalanced: see ``DataStream.rebalance``.
 
         Args:
-            func: ``process_element1`` gets the records of the first stream, ``process_element2`` the records of the
-                second. A ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` runs without state or timers.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            func: ``process_element1`` gets the first stream's records, ``process_element2`` the second stream's. A
+                ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` runs without state or timers.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
             processing_time: as in ``KeyedStream.process``.
-            on_error: the same.
+            on_error: as in ``KeyedStream.process``.
 
         Raises:
-            ProgramError: ``func`` is no such function, a stream has no key, or the keys are of different types.
+            ProgramError: ``func`` is not such a function, a stream has no key, or the keys' types differ.
 
         Example:
             >>> class Balance(KeyedCoProcessFunction[str, int, int, int]):
@@ -231,7 +233,7 @@ class ConnectedStreams(Generic[T1, T2]):
         return self._apply(kind, func, factory, output_type)
 
     def _keyings(self, method: str) -> Keyings:
-        """Return how both streams get their keys; None for both where one has none."""
+        """Return both streams' keyings; None for both if one stream is not keyed."""
         first, second = self._first, self._second
         if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
             return None, None
@@ -257,11 +259,11 @@ class ConnectedStreams(Generic[T1, T2]):
 
 
 def check_key_types(first: KeyedStream[Any, Any], second: KeyedStream[Any, Any], method: str) -> None:
-    """Refuse keys that can never be equal, as far as their types are known."""
+    """Refuse keys whose known types can never be equal."""
     steps = [stream._step for stream in (first, second)]
-    one, other = (step.key_types if isinstance(step, KeyByTransformation) else None for step in steps)
-    if one is not None and other is not None and (len(one) != len(other) or are_other_types(one, other)):
+    types1, types2 = (step.key_types if isinstance(step, KeyByTransformation) else None for step in steps)
+    if types1 is not None and types2 is not None and (len(types1) != len(types2) or are_other_types(types1, types2)):
         raise ProgramError(
-            f"{method}: the keys of the first are {', '.join(one).upper()}, those of the second"
-            f" {', '.join(other).upper()}: they are never equal, so no records would meet; key both by the same type"
+            f"{method}: the keys of the first are {', '.join(types1).upper()}, those of the second"
+            f" {', '.join(types2).upper()}: they are never equal, so no records would meet; key both by the same type"
         )

@@ -1,4 +1,4 @@
-"""Joins of two streams. Names and meanings are Flink's Java API's, in Python's spelling; PyFlink has none."""
+"""Joins of two streams. Names and meanings are those of Flink's Java API, spelled as in Python; PyFlink has none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _Pair(Generic[T1, T2]):
-    """Two streams whose keys are being told."""
+    """Two streams that receive their keys."""
 
     _method: str
 
@@ -50,11 +50,11 @@ class _Pair(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> Self:
-        """Set the key of the first stream: a function, a ``KeySelector``, or the name or names of columns.
+        """Set the first stream's key: a function, a ``KeySelector``, or one or several column names.
 
         Args:
             key_selector: as in ``DataStream.key_by``.
-            on_error: the fate of a record that has no key, as in ``DataStream.key_by``: ``"fail"`` fails the task; an
+            on_error: the fate of a record without a key, as in ``DataStream.key_by``: ``"fail"`` fails the task; an
                 ``OutputTag`` sends a :class:`DeadLetter` to that side output (:meth:`get_side_output`), and the record
                 joins nothing.
 
@@ -72,7 +72,7 @@ class _Pair(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> Self:
-        """Set the key of the second stream, likewise: records with equal keys belong together.
+        """Set the second stream's key. Records with equal keys are joined.
 
         Args:
             key_selector: as in ``DataStream.key_by``.
@@ -87,13 +87,13 @@ class _Pair(Generic[T1, T2]):
         return changed
 
     def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
-        """Return the dead letters of records that have no key, of both streams.
+        """Return the dead letters of both streams' records without a key.
 
         Args:
             tag: the ``on_error`` of :meth:`where`, of :meth:`equal_to`, or of both.
 
         Raises:
-            ProgramError: it is no ``OutputTag``, or neither of them has one.
+            ProgramError: not an ``OutputTag``, or neither method has one.
 
         Example:
             >>> BAD = OutputTag[DeadLetter]("bad")
@@ -128,7 +128,7 @@ class _Pair(Generic[T1, T2]):
 
 
 class JoinedStreams(_Pair[T1, T2], Generic[T1, T2]):
-    """Two streams, of records of types ``T1`` and ``T2``, of which pairs with equal keys and windows are made.
+    """Two streams, of types ``T1`` and ``T2``, whose records are joined by key and window.
 
     Made by ``DataStream.join``.
     """
@@ -136,19 +136,19 @@ class JoinedStreams(_Pair[T1, T2], Generic[T1, T2]):
     _method = "join"
 
     def window(self, assigner: WindowAssigner) -> JoinedWindows[T1, T2]:
-        """Divide both streams into windows.
+        """Window both streams.
 
         Args:
-            assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+            assigner: assigns windows to records, such as ``TumblingEventTimeWindows.of("1 minute")``.
 
         Raises:
-            ProgramError: it is no ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
+            ProgramError: not a ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
         """
         return JoinedWindows(*self._keyed(), assigner)
 
 
 class CoGroupedStreams(_Pair[T1, T2], Generic[T1, T2]):
-    """Two streams, of records of types ``T1`` and ``T2``; those with equal keys and windows are handled together.
+    """Two streams, of types ``T1`` and ``T2``, whose records are grouped by key and window.
 
     Made by ``DataStream.co_group``.
     """
@@ -156,13 +156,13 @@ class CoGroupedStreams(_Pair[T1, T2], Generic[T1, T2]):
     _method = "co_group"
 
     def window(self, assigner: WindowAssigner) -> CoGroupedWindows[T1, T2]:
-        """Divide both streams into windows.
+        """Window both streams.
 
         Args:
-            assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+            assigner: assigns windows to records, such as ``TumblingEventTimeWindows.of("1 minute")``.
 
         Raises:
-            ProgramError: it is no ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
+            ProgramError: not a ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
         """
         return CoGroupedWindows(*self._keyed(), assigner)
 
@@ -187,7 +187,7 @@ class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
 
 
 class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
-    """The windows of two streams, of whose records pairs are made. Made by ``JoinedStreams.window``."""
+    """The windows of two joined streams. Made by ``JoinedStreams.window``."""
 
     _method = "join"
 
@@ -196,14 +196,14 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
         func: Callable[[T1, T2], U] | JoinFunction[T1, T2, U] | FlatJoinFunction[T1, T2, U],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U]:
-        """Call a function with each pair of records that have the same key and window, when the window ends.
+        """Call a function with each pair of records of the same key and window, when the window ends.
 
         Args:
             func: ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` any number.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
 
         Raises:
-            ProgramError: ``func`` is no such function.
+            ProgramError: ``func`` is not such a function.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
@@ -221,7 +221,7 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
 
 class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
-    """The windows of two streams, whose records are handled together. Made by ``CoGroupedStreams.window``."""
+    """The windows of two grouped streams. Made by ``CoGroupedStreams.window``."""
 
     _method = "co_group"
 
@@ -230,14 +230,14 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
         func: Callable[[Sequence[T1], Sequence[T2]], Iterable[U] | None] | CoGroupFunction[T1, T2, U],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U]:
-        """Call a function with the records of a key in a window, when the window ends; one stream may have none.
+        """Call a function with all records of a key and window, when the window ends; one stream may have none.
 
         Args:
             func: ``f(firsts, seconds)`` returns or yields the results; or a ``CoGroupFunction``.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
 
         Raises:
-            ProgramError: ``func`` is no such function.
+            ProgramError: ``func`` is not such a function.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
@@ -254,7 +254,7 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
 
 class IntervalJoin(Generic[T1, T2]):
-    """Two keyed streams, of records of types ``T1`` and ``T2``, of which pairs with near event times are made.
+    """Two keyed streams, of types ``T1`` and ``T2``, whose records are joined by close event times.
 
     Made by ``KeyedStream.interval_join``.
     """
@@ -266,15 +266,15 @@ class IntervalJoin(Generic[T1, T2]):
         self._late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None] = (None, None)
 
     def between(self, lower: DurationLike, upper: DurationLike) -> IntervalJoin[T1, T2]:
-        """Set how far apart the event times of a pair may be: ``left + lower <= right <= left + upper``.
+        """Set the interval of a pair's event times: ``left + lower <= right <= left + upper``.
 
         Args:
-            lower: how much later than the left record the right one is at least, as ``"-5 seconds"``; an int:
+            lower: the right record's minimum distance from the left one, such as ``"-5 seconds"``; an int is
                 milliseconds.
-            upper: how much later at most.
+            upper: the maximum distance.
 
         Raises:
-            ProgramError: one is no duration, or ``lower`` is more than ``upper``.
+            ProgramError: not a duration, or ``lower`` is more than ``upper``.
         """
         bounds = tuple(
             to_millis(bound, f"between(): {name}", allow_negative=True)
@@ -288,15 +288,15 @@ class IntervalJoin(Generic[T1, T2]):
         return self._changed(_bounds=bounds)
 
     def lower_bound_exclusive(self) -> IntervalJoin[T1, T2]:
-        """Leave out pairs that are exactly as far apart as the lower bound."""
+        """Exclude pairs at exactly the lower bound."""
         return self._changed(_exclusive=(1, self._exclusive[1]))
 
     def upper_bound_exclusive(self) -> IntervalJoin[T1, T2]:
-        """Leave out pairs that are exactly as far apart as the upper bound."""
+        """Exclude pairs at exactly the upper bound."""
         return self._changed(_exclusive=(self._exclusive[0], 1))
 
     def side_output_left_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
-        """Emit late records of the left stream to a side output; else they are dropped and counted.
+        """Emit the left stream's late records to a side output, instead of dropping and counting them.
 
         Raises:
             ProgramError: ``tag`` is not an ``OutputTag``.
@@ -305,7 +305,7 @@ class IntervalJoin(Generic[T1, T2]):
         return self._changed(_late_tags=(tag, self._late_tags[1]))
 
     def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
-        """Emit late records of the right stream to a side output; else they are dropped and counted.
+        """Emit the right stream's late records to a side output, instead of dropping and counting them.
 
         Raises:
             ProgramError: ``tag`` is not an ``OutputTag``.
@@ -326,24 +326,24 @@ class IntervalJoin(Generic[T1, T2]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Call a function with each pair, when its second record comes.
+        """Call a function with each pair, when its second record arrives.
 
-        Of two streams of DataFrames' rows that are keyed by columns, pairs are found by columns, when event time moves
-        on or the micro-batch ends: only rows with a partner become Python objects.
+        For two streams of DataFrame rows keyed by columns, pairs are found by columns, when event time advances or the
+        micro-batch ends: only rows with a partner become Python objects.
 
-        Each side keeps a record until event time, the minimum of both streams, has passed the time of its last
-        possible partner. A record that comes after event time has passed it is late: it is dropped, and counted
-        (``late_records_dropped``), or goes to a side output.
+        Each side keeps a record until event time, the minimum of both streams, has passed its last possible partner. A
+        record that arrives after event time has passed it is late: it is dropped and counted
+        (``late_records_dropped``), or emitted to a side output.
 
         Args:
             func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
-            on_error: the fate of a record at which ``func`` raises, for any of its pairs: ``"fail"`` fails the task; an
-                ``OutputTag`` sends a :class:`DeadLetter` to that side output, instead of all pairs of the record
-                that came last, which is not kept.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+            on_error: the fate of a record if ``func`` raises for any of its pairs: ``"fail"`` fails the task; an
+                ``OutputTag`` sends a :class:`DeadLetter` to that side output, instead of all pairs of the later record,
+                which is dropped.
 
         Raises:
-            ProgramError: ``func`` is no such function, or there are no bounds.
+            ProgramError: ``func`` is not such a function, or there are no bounds.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
@@ -359,7 +359,7 @@ class IntervalJoin(Generic[T1, T2]):
         interval = self._interval("process")
         sides = sides_of_rows(left, right, self._late_tags)
         make: Callable[[OperatorContext], StreamOperator]
-        # An operator that continues when its function raises gets single records, for which columns are no help.
+        # An operator with dead letters gets single records, for which columns are no help.
         if sides is None or on_error != "fail":
             keyings = (left._keying, right._keying)
             make = partial(
@@ -369,7 +369,7 @@ class IntervalJoin(Generic[T1, T2]):
             make = partial(
                 ColumnarProcessJoinOperator, keying=left._keying, sides=sides, interval=interval, function=func
             )
-        # A record is kept when its pairs have been handled: the join itself has nothing to undo.
+        # A record is kept after its pairs are processed: the join itself has nothing to undo.
         factory = OperatorFactory(make, keyed=True, sides_are_fixed=True)
         factory = guarded(factory, on_error, "interval_join().process()", unchanged=IntervalJoinOperator.own_states)
         return left._apply(
@@ -379,26 +379,25 @@ class IntervalJoin(Generic[T1, T2]):
     def columns(
         self, how: Literal["inner", "left"] = "inner", *, suffixes: tuple[str, str] | None = None
     ) -> DataStream[Any]:
-        """Join the columns of both streams, by Arrow: no row becomes a Python object.
+        """Join the columns of both streams with Arrow: no row becomes a Python object.
 
-        Both streams are of DataFrames, or of functions that declare their ``output_type``, with keys that are named
-        columns. A row whose key is null, or has a null in one of its columns, joins nothing, as in Spark; NaN equals
-        NaN, as there. Late rows are handled as in :meth:`process`. A pair has the later of its two event times; a row
-        without a partner has the event time of the last partner that it might have had.
+        Both streams come from DataFrames, or from functions that declare their ``output_type``, and are keyed by named
+        columns. A null in a key joins nothing, and NaN equals NaN, as in Spark. For late rows see :meth:`process`. A
+        pair has the later of its two event times; a row without a partner has the event time of its last possible
+        partner.
 
         Args:
-            how: ``"inner"``: pairs; ``"left"``: also rows of the left stream without a partner, with nulls for the
-                partner's columns, as soon as event time has passed the last one that might have come.
-            suffixes: the endings for the names of columns that both sides have: of the left side's, and of the right
-                one's, such as ``("", "_right")``. By default such columns are refused. Key columns that are called the
-                same on both sides occur once.
+            how: ``"inner"``: pairs; ``"left"``: also left rows without a partner, with nulls in the right columns, once
+                event time has passed their last possible partner.
+            suffixes: suffixes for the names of columns that both sides have: the left side's and the right side's, such
+                as ``("", "_right")``. By default such columns are refused. Key columns with the same name occur once.
 
         Returns:
-            the columns of the left stream, then the columns of the right stream.
+            The left stream's columns, then the right stream's.
 
         Raises:
-            ProgramError: there are no bounds; the columns are not known; a key is no column, or of another type than
-                than the key of the other side; both sides have a column of the same name.
+            ProgramError: there are no bounds; unknown columns; a key is not a column, or differs in type from the other
+                side's key; both sides have a column of the same name.
 
         Example:
             >>> event = Types.ROW_NAMED(["id", "at"], [Types.STRING(), Types.LONG()])

@@ -1,4 +1,4 @@
-"""Where a program starts: its sources, and running it."""
+"""The environment of a program: its sources, and how it runs."""
 
 from __future__ import annotations
 
@@ -35,18 +35,12 @@ if TYPE_CHECKING:
 
 
 class StreamExecutionEnvironment(ProgramSettings):
-    """Builds programs and runs them: on Spark where they read DataFrames, in this process otherwise.
+    """Builds programs and runs them: on Spark if they read DataFrames, otherwise in this process.
 
     Example:
         >>> env = StreamExecutionEnvironment.get_execution_environment()
         >>> env.from_collection(["to", "be"]).map(str.upper).execute_and_collect()
         ['TO', 'BE']
-
-    With a DataFrame on both sides::
-
-        env = StreamExecutionEnvironment.get_execution_environment(spark)
-        counts = env.from_dataframe(events).key_by("card").process(CountPerCard())
-        counts.to_dataframe("card STRING, n LONG").writeStream.format("console").start()
     """
 
     def __init__(self, spark: SparkSession | None = None) -> None:
@@ -54,9 +48,9 @@ class StreamExecutionEnvironment(ProgramSettings):
         self._spark = spark
         self._steps: list[Transformation] = []
         self._sinks: list[SinkTransformation] = []
-        # Ends that became DataFrames, by name: the plan shows them.
+        # Sinks that became DataFrames, by name, for the plan.
         self._outputs: dict[str, SinkTransformation] = {}
-        # All ends, of any program.
+        # All sinks of all programs.
         self._ends: list[SinkTransformation] = []
 
     if not TYPE_CHECKING:
@@ -72,7 +66,7 @@ class StreamExecutionEnvironment(ProgramSettings):
             spark: the session to run on; by default the session of the DataFrames that the program reads.
 
         Raises:
-            ProgramError: it is no session: the settings that Flink's method takes are the session's.
+            ProgramError: not a session. (The session has the settings that Flink's method takes.)
 
         Example:
             >>> StreamExecutionEnvironment.get_execution_environment().from_collection([1]).execute_and_collect()
@@ -84,7 +78,7 @@ class StreamExecutionEnvironment(ProgramSettings):
 
     @property
     def _runtime(self) -> Runtime:
-        """Where the program runs: in the session that it was given, or in the session of a DataFrame that it reads."""
+        """The program's runtime: of the given session, or of the session of a DataFrame that it reads."""
         frames = (step.dataframe for step in self._steps if isinstance(step, DataFrameSource))
         spark = self._spark or next((frame.sparkSession for frame in frames), None)
         if spark is None:
@@ -100,16 +94,15 @@ class StreamExecutionEnvironment(ProgramSettings):
     # -- sources --
 
     def from_dataframe(self, df: DataFrame, name: str = "dataframe") -> DataStream[Row]:
-        """Read a DataFrame; its rows reach functions as light named tuples.
+        """Read a DataFrame. Functions receive its rows as light named tuples.
 
         Args:
             df: a streaming or batch DataFrame.
-            name: the source's name: in plans, metrics and errors; and by it a start from a savepoint knows the source,
-                as it does operators by their uid (:meth:`from_savepoint`).
+            name: the source's name in plans, metrics and errors. A start from a savepoint matches sources by name, as
+                it matches operators by uid (:meth:`from_savepoint`).
 
         Raises:
-            ProgramError: it is no Spark DataFrame, two of its columns have the same name, or one is of a type that
-                Python cannot read.
+            ProgramError: not a Spark DataFrame, two columns have the same name, or Python cannot read a column's type.
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
@@ -135,13 +128,13 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Read a Python collection, in its order.
 
         Args:
-            collection: the elements; any iterable that ends, but not a string.
-            type_info: one of ``Types``. Elements are converted to it, as in PyFlink: values of a ROW become named rows,
-                FLOAT is rounded to 32 bits. By default they stay as they are.
+            collection: the elements: any finite iterable except a string.
+            type_info: a type from ``Types`` that elements are converted to, as in PyFlink: values of a ROW become named
+                rows, FLOAT is rounded to 32 bits. By default they stay unchanged.
 
         Raises:
-            ProgramError: ``collection`` is no iterable, or a string.
-            TypeMismatchError: an element does not fit its type; the message names the element and the field.
+            ProgramError: ``collection`` is not iterable, or a string.
+            TypeMismatchError: an element does not fit the type; the message names the element and the field.
 
         Example:
             >>> env.from_collection(range(3)).execute_and_collect()
@@ -175,22 +168,22 @@ class StreamExecutionEnvironment(ProgramSettings):
         if self._sinks:
             sinks += self._branches(_is_bounded)
         if not sinks:
-            # Show what there is so far: every stream that nothing takes yet.
-            taken = {upstream for step in self._steps for upstream in step.inputs}
+            # Show all streams without a consumer.
+            upstream_steps = {upstream for step in self._steps for upstream in step.inputs}
             sinks = [
                 SinkTransformation(self._next() + i, "sink", [step], output=f"stream {i}")
-                for i, step in enumerate(s for s in self._steps if s not in taken)
+                for i, step in enumerate(s for s in self._steps if s not in upstream_steps)
             ]
         return self._compile("program", sinks)
 
     def execute(self, job_name: str = "pillarbox") -> None:
-        """Run the program's own sinks, such as ``print()``, to the end of its bounded sources.
+        """Run the program's sinks, such as ``print()``, to the end of its bounded sources.
 
         As in Flink, a branch that ends in an operator runs as well: ``stream.map(write)`` needs no sink. Each sink and
-        branch runs once: a second call runs those that were added since.
+        branch runs once: a second call runs sinks and branches added since the first.
 
         Args:
-            job_name: the program's name, for people.
+            job_name: the program's display name.
 
         Raises:
             ProgramError: there is neither a sink nor a branch to run.
@@ -204,7 +197,7 @@ class StreamExecutionEnvironment(ProgramSettings):
         """
         branches = self._branches(_is_bounded)
         program = self._compile(job_name, [*self._sinks, *branches])
-        # As in Flink: the next execute() runs the sinks that are added from here on.
+        # As in Flink: the next execute() runs later sinks.
         self._sinks = []
         self._ends += branches
         for _ in self._runtime.collect(program):
@@ -217,11 +210,11 @@ class StreamExecutionEnvironment(ProgramSettings):
         savepoint: Savepoint | None = None,
         **outputs: DataStream[Any],
     ) -> LocalJob:
-        """Return the program that leads to ``outputs`` as a job of the local runtime, to be run epoch by epoch.
+        """Return a job of the local runtime that runs the program of ``outputs`` epoch by epoch.
 
         Args:
-            clock: processing time; the system's by default.
-            savepoint: state to start from, as :meth:`LocalJob.savepoint` returned it; it takes precedence over
+            clock: processing time; by default the system's.
+            savepoint: initial state, as returned by :meth:`LocalJob.savepoint`; takes precedence over
                 :meth:`from_savepoint`.
             outputs: the streams whose records each epoch returns, by name.
 
@@ -243,15 +236,16 @@ class StreamExecutionEnvironment(ProgramSettings):
         """Return the writer of one streaming query with several outputs.
 
         Args:
-            function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id;
-                to be exactly-once, its writes must replace what it wrote for the same batch id. The outputs are
-                computed once before the call, and kept until it returns, so each may be read several times. Branches of
+            function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id.
+                For exactly-once results, its writes must replace earlier writes of the same batch id. The outputs are
+                computed once before the call and kept until it returns, so each may be read several times. Branches of
                 the same sources that end in an operator run as well, as in :meth:`execute`.
-            outputs: the stream of each output, by name, or stream and columns, as in :meth:`DataStream.to_dataframe`.
+            outputs: the streams by output name; each a stream, or a stream and columns, as in
+                :meth:`DataStream.to_dataframe`.
 
         Raises:
-            ProgramError: there is no output, the name of one is empty, or its columns are not declared.
-            OperatorError: (while it runs) the function raised.
+            ProgramError: no output, an empty name, or an output without declared columns.
+            OperatorError: (at run time) the function raised.
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
@@ -271,12 +265,12 @@ class StreamExecutionEnvironment(ProgramSettings):
         if not outputs:
             raise ProgramError("for_each_batch() takes at least one output")
         schemas, sinks = {}, []
-        for name, given in outputs.items():
+        for name, value in outputs.items():
             check_text(name, "for_each_batch(): the name of an output")
-            output = (given, None) if isinstance(given, DataStream) else given
+            output = (value, None) if isinstance(value, DataStream) else value
             if not isinstance(output, tuple) or len(output) != 2 or not isinstance(output[0], DataStream):
-                said = f"for_each_batch(): output {name!r} is a stream or (stream, columns), not {shorten(given)}"
-                raise ProgramError(said)
+                message = f"for_each_batch(): output {name!r} is a stream or (stream, columns), not {shorten(value)}"
+                raise ProgramError(message)
             stream, columns = output
             sink, schemas[name] = stream._columns_sink(name, columns, f"for_each_batch(): output {name!r}")
             sinks.append(sink)
@@ -287,21 +281,21 @@ class StreamExecutionEnvironment(ProgramSettings):
         return self._runtime.for_each_batch(program, schemas, function)
 
     def _branches(self, takes: Callable[[SourceTransformation], bool]) -> list[SinkTransformation]:
-        """Return ends for the operators whose results nothing takes, and which no other operator follows.
+        """Return sinks for the operators that have neither a consumer nor a successor.
 
         Args:
             takes: whether the program may read a source.
         """
-        taken = set(steps_leading_to(self._ends))
+        steps_with_ends = set(steps_leading_to(self._ends))
         operators = [
             step
             for step in self._steps
-            if isinstance(step, OperatorTransformation) and step not in taken and step.strategy is None
+            if isinstance(step, OperatorTransformation) and step not in steps_with_ends and step.strategy is None
         ]
         followed = {step for operator in operators for step in steps_leading_to(operator.inputs)}
         sinks: list[SinkTransformation] = []
         for step in operators:
-            sources = [each for each in steps_leading_to([step]) if isinstance(each, SourceTransformation)]
+            sources = [source for source in steps_leading_to([step]) if isinstance(source, SourceTransformation)]
             if step not in followed and all(map(takes, sources)):
                 uid = f"discard-{step.effective_uid}"
                 sinks.append(SinkTransformation(self._next() + len(sinks), "discard", [step], uid=uid))

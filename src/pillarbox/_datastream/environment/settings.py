@@ -310,9 +310,9 @@ class ProgramSettings:
         check_takes(cls, type, f"add_class_alias({former!r}, ...)", "the class itself")
         if (module, name) == (cls.__module__, cls.__qualname__):
             raise ProgramError(f"add_class_alias({former!r}, ...): that is the name that the class has")
-        known = self._moved.get((module, name), cls)
+        previous = self._moved.get((module, name), cls)
         # By name: a notebook's cell that runs again makes another class of the same name.
-        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        if (previous.__module__, previous.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ProgramError(f"add_class_alias({former!r}, ...) was called before, with another class")
         self._moved[module, name] = cls
         return self

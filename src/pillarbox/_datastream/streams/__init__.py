@@ -1,5 +1,5 @@
-"""Streams, as users transform them, with PyFlink's names; and the ends of a program.
+"""Streams and sinks, with PyFlink's names.
 
-Imports `checks` and the layers below `_datastream`; the other packages for their types, and in methods that return
-their streams. Start with `stream.py`, then `data_stream.py`. Weak spot: streams name each other, as the API does.
+Imports `checks` and the layers below `_datastream`; the other packages for types, and inside methods that return their
+streams. Start with `stream.py`, then `data_stream.py`. Weak spot: the modules refer to each other, as the API does.
 """

@@ -46,8 +46,8 @@ class AsyncDataStream:
             timeout: for each record, retries included.
             capacity: of each subtask.
             output_type: the columns of the results.
-            options: ``rate_limit``, ``job_rate_limit``, ``cache``, ``on_failure`` and ``on_barrier``, as of
-                ``DataStream.map_async``.
+            options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
+                of ``DataStream.map_async``.
 
         Raises:
             ProgramError: an argument is of another kind, or an option is invalid.
@@ -79,8 +79,8 @@ class AsyncDataStream:
             timeout: for each record, retries included.
             capacity: of each subtask.
             output_type: the columns of the results.
-            options: ``rate_limit``, ``job_rate_limit``, ``cache``, ``on_failure`` and ``on_barrier``, as of
-                ``DataStream.map_async``.
+            options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
+                of ``DataStream.map_async``.
 
         Raises:
             ProgramError: an argument is of another kind, or an option is invalid.
@@ -114,8 +114,8 @@ class AsyncDataStream:
             async_retry_strategy: when to ask again, and how long to wait before.
             capacity: of each subtask.
             output_type: the columns of the results.
-            options: ``rate_limit``, ``job_rate_limit``, ``cache``, ``on_failure`` and ``on_barrier``, as of
-                ``DataStream.map_async``.
+            options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
+                of ``DataStream.map_async``.
 
         Raises:
             ProgramError: an argument is of another kind, or an option is invalid.
@@ -153,8 +153,8 @@ class AsyncDataStream:
             async_retry_strategy: when to ask again, and how long to wait before.
             capacity: of each subtask.
             output_type: the columns of the results.
-            options: ``rate_limit``, ``job_rate_limit``, ``cache``, ``on_failure`` and ``on_barrier``, as of
-                ``DataStream.map_async``.
+            options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
+                of ``DataStream.map_async``.
 
         Raises:
             ProgramError: an argument is of another kind, or an option is invalid.
@@ -194,8 +194,8 @@ class AsyncDataStream:
             batch_timeout: how long a smaller batch waits for more; None: until the epoch ends or event time advances.
             capacity: the maximum number of batches under way in a partition.
             output_type: the columns of the results.
-            options: ``retry``, ``rate_limit``, ``job_rate_limit``, ``on_failure`` and ``on_barrier``, as of
-                ``DataStream.map_async``; retries, failures and timeouts are of whole batches.
+            options: ``retry``, ``rate_limit``, ``job_rate_limit``, ``budgets``, ``on_failure`` and ``on_barrier``, as
+                of ``DataStream.map_async``; retries, failures and timeouts are of whole batches.
 
         Raises:
             ProgramError: an argument is of another kind, or an option is invalid.

@@ -21,6 +21,7 @@ from pillarbox._operators.async_io.api.cache import AsyncCache
 from pillarbox._operators.async_io.api.options import AsyncKeywords, AsyncOptions, OnBarrier, OnFailure
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.budgets.budget import Budget
 from pillarbox._operators.dead_letters.dead_letter import OnError, check_on_error
 from pillarbox._operators.dead_letters.guarded import guarded
 from pillarbox._operators.dead_letters.key_guard import KeyGuardOperator
@@ -75,16 +76,17 @@ class DataStream(Stream[T1], Generic[T1]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Turn each record into one other.
+        """Map each record to one result.
 
         Args:
-            func: a function of the record, or a ``MapFunction``; on a keyed stream that has keyed state.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
-            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+            func: a function of the record, or a ``MapFunction``, which has keyed state on a keyed stream.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
+                a
                 :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: ``func`` is no such function, is a generator, or is an ``async def``.
+            ProgramError: ``func`` is not such a function, is a generator, or is an ``async def``.
 
         Example:
             >>> env.from_collection([1, 2, 3]).map(lambda n: n * n).execute_and_collect()
@@ -100,17 +102,18 @@ class DataStream(Stream[T1], Generic[T1]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Turn each record into any number of others.
+        """Map each record to any number of results.
 
         Args:
-            func: a function of the record that returns or yields the results, or a ``FlatMapFunction``; on a keyed
-                stream that has keyed state. None stands for no results.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
-            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+            func: a function of the record that returns or yields the results, or a ``FlatMapFunction``, which has keyed
+                state on a keyed stream. None stands for no results.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
+                a
                 :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: ``func`` is no such function, or is an ``async def``.
+            ProgramError: ``func`` is not such a function, or is an ``async def``.
 
         Example:
             >>> env.from_collection(["to be", "or not"]).flat_map(str.split).execute_and_collect()
@@ -123,13 +126,14 @@ class DataStream(Stream[T1], Generic[T1]):
         """Keep the records for which ``func`` returns True.
 
         Args:
-            func: a function of the record, or a ``FilterFunction``; on a keyed stream that has keyed state. While the
-                program runs, a result that is not a bool is an ``OperatorError``.
-            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+            func: a function of the record, or a ``FilterFunction``, which has keyed state on a keyed stream. At run
+                time, a result other than a bool raises an ``OperatorError``.
+            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
+                a
                 :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: ``func`` is no such function, is a generator, or is an ``async def``.
+            ProgramError: ``func`` is not such a function, is a generator, or is an ``async def``.
 
         Example:
             >>> env.from_collection([5, 500, 50]).filter(lambda amount: amount > 10).execute_and_collect()
@@ -146,7 +150,7 @@ class DataStream(Stream[T1], Generic[T1]):
         output_type: Any = None,
         on_error: OnError = "fail",
     ) -> DataStream[Any]:
-        # Only what is opened can have state; other functions need no key, and no look for it.
+        # Only a ``Function`` is opened and can have state; plain functions need no key.
         keying = self._keying if isinstance(func, Function) else None
         make = partial(operator, function=func, keying=keying)
         factory = OperatorFactory(make, keyed=keying is not None, keeps_records=operator is FilterOperator)
@@ -201,6 +205,7 @@ class DataStream(Stream[T1], Generic[T1]):
         batch_timeout: DurationLike | None = None,
         rate_limit: float | None = None,
         job_rate_limit: float | None = None,
+        budgets: Sequence[Budget] = (),
         cache: AsyncCache | None = None,
         on_failure: OnFailure = "fail",
         on_barrier: OnBarrier = "drain",
@@ -223,8 +228,9 @@ class DataStream(Stream[T1], Generic[T1]):
             batch_size: ``func`` gets a list of up to this many records, and returns a list with one result for each.
             batch_timeout: how long a smaller batch waits for more; by default until the epoch or event time moves on.
             rate_limit: the maximum number of requests per second of a partition.
-            job_rate_limit: the maximum number of requests per second of all subtasks together: each task that runs at
-                the same time has an equal share.
+            job_rate_limit: the maximum number of requests per second of all subtasks together: a :class:`Budget` of
+                this operator alone.
+            budgets: what requests need before they begin; operators and queries share them by name.
             cache: keeps results, by a key of the record.
             on_failure: the fate of a record whose last attempt failed: ``"fail"`` fails the task, ``"drop"`` drops it
                 (the task's metrics count it), the tag of a side output sends an :class:`AsyncFailure` there, and
@@ -255,6 +261,7 @@ class DataStream(Stream[T1], Generic[T1]):
             batch_timeout=batch_timeout,
             rate_limit=rate_limit,
             job_rate_limit=job_rate_limit,
+            budgets=budgets,
             cache=cache,
             on_failure=on_failure,
             on_barrier=on_barrier,
@@ -262,7 +269,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return self._apply_async(func, options, output_type)
 
     def _apply_async(self, func: Any, options: AsyncOptions, output_type: Any = None) -> DataStream[Any]:
-        slots = 1 if options.job_rate_limit is None else self._env._runtime.task_slots
+        slots = self._env._runtime.task_slots if options.shared_budgets else 1
         return self._apply(options.method, func, AsyncWaitOperator.factory(func, options, slots=slots), output_type)
 
     def process(
@@ -272,16 +279,17 @@ class DataStream(Stream[T1], Generic[T1]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Turn each record into any number of others, also of side outputs.
+        """Map each record to any number of results and side outputs.
 
         Args:
             func: a ``ProcessFunction``, or a function ``f(value, ctx)`` that returns or yields the results.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
-            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
+                a
                 :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: ``func`` is no such function; a ``KeyedProcessFunction`` needs ``key_by()`` before it.
+            ProgramError: ``func`` is not such a function; a ``KeyedProcessFunction`` needs ``key_by()`` before it.
 
         Example:
             >>> def positive(amount, ctx):
@@ -305,13 +313,13 @@ class DataStream(Stream[T1], Generic[T1]):
         """Assign event time to records, and emit watermarks.
 
         Args:
-            watermark_strategy: where timestamps come from, how late records may be, when a silent partition is idle.
-            on_error: the fate of a record whose timestamp cannot be told, because the timestamp assigner raises or its
-                result is no timestamp: ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that
-                side output, and the stream continues without the record.
+            watermark_strategy: the source of timestamps, the lateness of records, and when a silent partition is idle.
+            on_error: the fate of a record without a timestamp, because the timestamp assigner raises or does not return
+                a timestamp: ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side
+                output, and the stream continues without the record.
 
         Raises:
-            ProgramError: it is no ``WatermarkStrategy``, or its column does not exist or holds no timestamps.
+            ProgramError: not a ``WatermarkStrategy``, or its column does not exist or holds no timestamps.
 
         Example:
             >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
@@ -360,18 +368,17 @@ class DataStream(Stream[T1], Generic[T1]):
         key_type: TypeInformation[Any] | None = None,
         on_error: OnError = "fail",
     ) -> KeyedStream[Any, T1]:
-        """Partition the stream by key: records with the same key meet in the same subtask and the same state.
+        """Partition the stream by key: records with the same key share a subtask and keyed state.
 
         Args:
-            key_selector: a function of the record, a ``KeySelector``, or the name or names of columns. A key is a
-                string, a number, bytes, a date or time, a tuple of these, or None. A time of a time zone is told by its
-                instant: all machines, now and later, must agree on the zone's offsets (``tzdata``).
-            more: names of more columns; a type in the second place is the ``key_type``, as in PyFlink.
-            key_type: one of ``Types``: keys are converted to it, and refused if they do not fit.
-            on_error: the fate of a record that has no key, because the function raises or its result cannot be one:
-                ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, to be had
-                from the keyed stream, and the stream continues without the record. The function is called for it once
-                more.
+            key_selector: a function of the record, a ``KeySelector``, or one or several column names. A key is a
+                string, a number, bytes, a date or time, a tuple of these, or None. Times with a time zone are compared
+                as instants, so all machines, now and later, need the same time zone data (``tzdata``).
+            more: further column names. A type here is the ``key_type``, as in PyFlink.
+            key_type: a type from ``Types`` that keys are converted to. Keys that do not fit are refused.
+            on_error: the fate of a record without a key, because the function raises or does not return a key:
+                ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output of the keyed
+                stream, and the stream continues without the record. The function is called once more for it.
 
         Raises:
             ProgramError: a column does not exist, or its values cannot be keys.
@@ -407,13 +414,13 @@ class DataStream(Stream[T1], Generic[T1]):
         return KeyedStream(self._env, keyed, keying)
 
     def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream[T1, Any]:
-        """Divide the whole stream into windows, in one subtask at any parallelism.
+        """Window the whole stream, in one subtask at any parallelism.
 
         Args:
-            window_assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+            window_assigner: assigns windows to records, such as ``TumblingEventTimeWindows.of("1 minute")``.
 
         Raises:
-            ProgramError: it is no ``WindowAssigner``.
+            ProgramError: not a ``WindowAssigner``.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
@@ -426,11 +433,11 @@ class DataStream(Stream[T1], Generic[T1]):
         return AllWindowedStream(self.key_by(_one_key), window_assigner)
 
     def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream[T1, CountWindow]:
-        """Divide the whole stream into windows of a number of records, in one subtask. Only full windows fire.
+        """Window the whole stream by number of records, in one subtask. Only full windows fire.
 
         Args:
-            size: how many records there are in a window.
-            slide: how many records after one window the next one begins; by default, or 0: ``size``.
+            size: number of records in a window.
+            slide: number of records from one window's beginning to the next; 0 stands for ``size``.
 
         Raises:
             ProgramError: a number below 1.
@@ -448,7 +455,7 @@ class DataStream(Stream[T1], Generic[T1]):
             output_tag: the tag that the operator's function emits to.
 
         Raises:
-            ProgramError: it is no ``OutputTag``, or no operator makes this stream.
+            ProgramError: not an ``OutputTag``, or no operator makes this stream.
 
         Example:
             >>> REFUND = OutputTag[int]("refund")
@@ -460,21 +467,21 @@ class DataStream(Stream[T1], Generic[T1]):
         """
         tag = output_tag
         check_takes(tag, OutputTag, "get_side_output()", "an OutputTag")
-        made = self._step_with_sides()
-        if not isinstance(made, OperatorTransformation):
+        source = self._step_with_sides()
+        if not isinstance(source, OperatorTransformation):
             raise ProgramError(
-                f"{made.name!r} has no side outputs: ask the stream that process(...) returned, or key_by(on_error=...)"
+                f"{source.name!r} has no side outputs: ask the result of process(...) or key_by(on_error=...)"
             )
-        made.factory = made.factory.with_side_output(tag.tag_id, tag.type_info)
+        source.factory = source.factory.with_side_output(tag.tag_id, tag.type_info)
         name = f"side output {tag.tag_id}"
-        step = SideOutputTransformation(self._env._next(), name, [made], tag.type_info, tag_id=tag.tag_id)
+        step = SideOutputTransformation(self._env._next(), name, [source], tag.type_info, tag_id=tag.tag_id)
         return self._after(step)
 
     def _step_with_sides(self) -> Transformation:
-        """Return the step whose side outputs may be asked for."""
+        """Return the step with this stream's side outputs."""
         return self._step
 
 
 def _one_key(value: object) -> int:
-    """Return the key that all records of a stream share where windows are over all of it."""
+    """Return the common key of a stream's records, for windows over the whole stream."""
     return 0

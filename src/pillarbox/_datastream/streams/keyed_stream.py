@@ -1,4 +1,4 @@
-"""Keyed streams, as a user transforms them. Names and meaning are PyFlink's."""
+"""Keyed streams. Names and meaning are PyFlink's."""
 
 from __future__ import annotations
 
@@ -63,22 +63,22 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         processing_time: bool | None = None,
         on_error: OnError = "fail",
     ) -> DataStream[U]:
-        """Turn each record into any number of others, with keyed state and timers.
+        """Map each record to any number of results, with keyed state and timers.
 
         Args:
-            func: a ``KeyedProcessFunction``, or a function ``f(value, ctx)``, which can set no timers; a
+            func: a ``KeyedProcessFunction``, or a function ``f(value, ctx)``, which cannot set timers; a
                 ``ProcessFunction`` runs without state or timers.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
-            processing_time: whether ``func`` sets processing-time timers, so that Spark must run epochs also when there
-                is no data; by default it is what the function declares (:attr:`Function.uses_processing_time`), or
-                else pillarbox looks it up in its code and in the helpers that it reaches. A streaming query that is
-                not known to do so fails where one is set.
-            on_error: the fate of a record or timer at which ``func`` raises: ``"fail"`` fails the task; an
-                ``OutputTag`` sends a :class:`DeadLetter` to that side output, undoes what ``func`` has changed in state
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+            processing_time: whether ``func`` sets processing-time timers, so that Spark must run epochs without new
+                data, too. By default, the function's declaration (:attr:`Function.uses_processing_time`), or else
+                pillarbox searches its code and the helpers that it calls. If that says no, setting such a timer fails
+                the streaming query.
+            on_error: the fate of a record or timer for which ``func`` raises: ``"fail"`` fails the task; an
+                ``OutputTag`` sends a :class:`DeadLetter` to that side output, undoes the changes of ``func`` in state
                 and timers, and the stream continues.
 
         Raises:
-            ProgramError: ``func`` is no such function; it declares something that is no bool.
+            ProgramError: ``func`` is not such a function, or its declaration is not a bool.
 
         Example:
             >>> class Count(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -114,17 +114,18 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         *,
         on_error: OnError = "fail",
     ) -> DataStream[T1]:
-        """Fold the records of each key; the new result is emitted after every record.
+        """Reduce the records of each key; emits the new result after every record.
 
         Args:
-            func: ``f(result_so_far, record)``, or a ``ReduceFunction``. The first record of a key is emitted as it is.
-            output_type: the columns of the results, for ``to_dataframe()``; by default the type that the records are
-                declared to have, if it is one of ``Types``.
-            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+            func: ``f(result_so_far, record)``, or a ``ReduceFunction``. A key's first record is emitted unchanged.
+            output_type: the results' columns, for ``to_dataframe()``; by default the records' declared type, if it is
+                from ``Types``.
+            on_error: the fate of a record for which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends
+                a
                 :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: ``func`` is no such function.
+            ProgramError: ``func`` is not such a function.
 
         Example:
             >>> amounts = env.from_collection([3, 4, 10, 20]).key_by(lambda amount: amount < 10)
@@ -138,18 +139,18 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._apply("reduce", func, factory, declared if output_type is None else output_type)
 
     def sum(self, position_to_sum: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Add up a field of the records of each key; the new sum is emitted after every record.
+        """Sum a field of each key's records; emits the new sum after every record.
 
-        It is in the first record of the key: the other fields keep the values of that record, as in Flink.
+        The result is the key's first record with the sum in the field: its other fields stay, as in Flink.
 
         Args:
-            position_to_sum: the field to add up: a position, in tuples and rows, or a name, in rows, dictionaries and
-                objects. Position 0 of a number is the number itself.
-            on_error: the fate of a record without the field, or with one that cannot be added: ``"fail"`` fails the
+            position_to_sum: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
+                Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with a field that cannot be added: ``"fail"`` fails the
                 task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: it is neither a position nor a name, or there is no such column.
+            ProgramError: neither a position nor a name, or the column does not exist.
 
         Example:
             >>> amounts = env.from_collection([("a", 3), ("b", 5), ("a", 4)]).key_by(lambda pair: pair[0])
@@ -159,19 +160,19 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("sum", position_to_sum, on_error)
 
     def min(self, position_to_min: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep the minimum of a field of the records of each key; it is emitted after every record.
+        """Keep the minimum of a field of each key's records; emits it after every record.
 
-        It is in the first record of the key: the other fields keep the values of that record, as in Flink.
+        The result is the key's first record with the minimum in the field: its other fields stay, as in Flink.
         :meth:`min_by` keeps the whole record. NaN is greater than all numbers.
 
         Args:
-            position_to_min: the field whose minimum is kept: a position, in tuples and rows, or a name, in rows,
-                dictionaries and objects. Position 0 of a number is the number itself.
-            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
-                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
+            position_to_min: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
+                Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with a field that cannot be compared: ``"fail"`` fails
+                the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: it is neither a position nor a name, or there is no such column.
+            ProgramError: neither a position nor a name, or the column does not exist.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -181,19 +182,19 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("min", position_to_min, on_error)
 
     def max(self, position_to_max: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep the maximum of a field of the records of each key; it is emitted after every record.
+        """Keep the maximum of a field of each key's records; emits it after every record.
 
-        It is in the first record of the key: the other fields keep the values of that record, as in Flink.
+        The result is the key's first record with the maximum in the field: its other fields stay, as in Flink.
         :meth:`max_by` keeps the whole record. NaN is greater than all numbers.
 
         Args:
-            position_to_max: the field whose maximum is kept: a position, in tuples and rows, or a name, in rows,
-                dictionaries and objects. Position 0 of a number is the number itself.
-            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
-                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
+            position_to_max: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
+                Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with a field that cannot be compared: ``"fail"`` fails
+                the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: it is neither a position nor a name, or there is no such column.
+            ProgramError: neither a position nor a name, or the column does not exist.
 
         Example:
             >>> env.from_collection([3, 8, 5]).key_by(lambda n: "all").max().execute_and_collect()
@@ -202,18 +203,18 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("max", position_to_max, on_error)
 
     def min_by(self, position_to_min_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep the record of each key with the smallest field; it is emitted after every record.
+        """Keep each key's record with the smallest field; emits it after every record.
 
-        Of records with equal fields it is the earliest. NaN is greater than all numbers.
+        Of records with equal fields, keeps the earliest. NaN is greater than all numbers.
 
         Args:
-            position_to_min_by: the field that is compared: a position, in tuples and rows, or a name, in rows,
-                dictionaries and objects. Position 0 of a number is the number itself.
-            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
-                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
+            position_to_min_by: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
+                Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with a field that cannot be compared: ``"fail"`` fails
+                the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: it is neither a position nor a name, or there is no such column.
+            ProgramError: neither a position nor a name, or the column does not exist.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -223,18 +224,18 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._fold_field("min_by", position_to_min_by, on_error)
 
     def max_by(self, position_to_max_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
-        """Keep the record of each key with the largest field; it is emitted after every record.
+        """Keep each key's record with the largest field; emits it after every record.
 
-        Of records with equal fields it is the earliest. NaN is greater than all numbers.
+        Of records with equal fields, keeps the earliest. NaN is greater than all numbers.
 
         Args:
-            position_to_max_by: the field that is compared: a position, in tuples and rows, or a name, in rows,
-                dictionaries and objects. Position 0 of a number is the number itself.
-            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
-                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
+            position_to_max_by: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
+                Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with a field that cannot be compared: ``"fail"`` fails
+                the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream continues.
 
         Raises:
-            ProgramError: it is neither a position nor a name, or there is no such column.
+            ProgramError: neither a position nor a name, or the column does not exist.
 
         Example:
             >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}]).key_by(lambda w: "all")
@@ -253,15 +254,14 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:
         """Drop records whose key was seen before.
 
-        The first record of a key to arrive passes. Its key is remembered until event time has passed the record's
-        timestamp by ``within``; after that, the next record of the key counts as the first again. Columnar runs stay
-        columnar.
+        A key's first record passes. The key is remembered until event time has passed that record's timestamp by
+        ``within``; then the key's next record counts as the first again. Columnar runs stay columnar.
 
         Args:
-            within: how long, in event time, a key is remembered; as an int, milliseconds.
+            within: how long a key is remembered, in event time; an int is milliseconds.
 
         Raises:
-            ProgramError: ``within`` is no duration of a millisecond or more.
+            ProgramError: ``within`` is not a duration of at least a millisecond.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
@@ -276,12 +276,11 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._apply("deduplicate", None, factory, event_time=EventTimeUse.TIMESTAMPS)
 
     def in_event_time_order(self) -> DataStream[T1]:
-        """Hand on the records of each key by their timestamps.
+        """Sort the records of each key by their timestamps.
 
-        A record waits in state until the watermark has reached its timestamp: all records of the key before it have
-        come out by then. Records that come after the watermark has reached their timestamps are dropped, and counted in
-        the metrics (``late_records_dropped``). Records with equal timestamps keep their order of arrival. A ``key_by``
-        after it keeps the order of each key, if it is by the same key.
+        A record waits in state until the watermark reaches its timestamp: all earlier records of its key are then out.
+        Later records are dropped and counted in the metrics (``late_records_dropped``). Records with equal timestamps
+        keep their order of arrival. A following ``key_by`` with the same key keeps the order.
 
         Example:
             >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("1 minute")
@@ -297,13 +296,13 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._apply("in_event_time_order", None, factory, event_time=EventTimeUse.TIMESTAMPS)
 
     def interval_join(self, other: KeyedStream[Any, T2]) -> IntervalJoin[T1, T2]:
-        """Make pairs of records of this stream and of another that have equal keys and near event times.
+        """Join records of two keyed streams that have equal keys and close event times.
 
         Args:
             other: a keyed stream of the same environment.
 
         Raises:
-            ProgramError: it is no keyed stream of the same environment, or its keys are of another type.
+            ProgramError: not a keyed stream of the same environment, or its keys have another type.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
@@ -327,13 +326,13 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return IntervalJoin(self, other)
 
     def window(self, window_assigner: WindowAssigner) -> WindowedStream[T1, KeyOut, Any]:
-        """Divide the stream into windows.
+        """Window the stream.
 
         Args:
-            window_assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+            window_assigner: assigns windows to records, such as ``TumblingEventTimeWindows.of("1 minute")``.
 
         Raises:
-            ProgramError: it is no ``WindowAssigner``.
+            ProgramError: not a ``WindowAssigner``.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
@@ -348,11 +347,11 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return WindowedStream(self, window_assigner)
 
     def count_window(self, size: int, slide: int = 0) -> WindowedStream[T1, KeyOut, CountWindow]:
-        """Divide the stream into windows of a number of records of a key. Only full windows fire.
+        """Window the stream by number of records per key. Only full windows fire.
 
         Args:
-            size: how many records there are in a window.
-            slide: how many records after one window the next one begins; by default, or 0: ``size``.
+            size: number of records in a window.
+            slide: number of records from one window's beginning to the next; 0 stands for ``size``.
 
         Raises:
             ProgramError: a number below 1.
@@ -369,7 +368,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
 
     @property
     def _has_sides(self) -> bool:
-        """Whether it was made by ``key_by(..., on_error=...)``, which has a side output."""
+        """Whether ``key_by(..., on_error=...)`` made this stream, which then has a side output."""
         before = self._plain_step()
         return isinstance(before, OperatorTransformation) and before.kind == "keys"
 

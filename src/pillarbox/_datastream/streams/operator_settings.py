@@ -1,4 +1,4 @@
-"""The settings of one operator: its name and uid, its parallelism, and whether it is chained."""
+"""The settings of one operator: name, uid, parallelism and chaining."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 class OperatorSettings:
-    """The settings of a step of the program, as streams and sinks share them: most apply to operators alone.
+    """The settings of a step of the program, common to streams and sinks. Most apply to operators only.
 
     Args:
-        step: what makes the records of the stream, or takes them.
+        step: the step that makes the stream's records, or consumes them.
     """
 
     def __init__(self, step: Transformation) -> None:
         self._step = step
 
     def name(self, name: str) -> Self:
-        """Name the sink, or the operator that makes this stream, for people: in plans, metrics and errors.
+        """Set the display name of the sink, or of this stream's operator: for plans, metrics and errors.
 
         Raises:
-            ProgramError: it is not a non-empty string; the stream is keyed, and no operator makes it.
+            ProgramError: not a non-empty string; or the stream is keyed, so it has no operator.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).name("as text").print()
@@ -40,21 +40,21 @@ class OperatorSettings:
             True
         """
         if isinstance(self._step, KeyByTransformation):
-            raise ProgramError(f"name({name!r}) belongs to an operator, and key_by() is none: call it before or behind")
+            raise ProgramError(f"name({name!r}) is for operators, not for key_by(): call it before or after")
         check_text(name, "a name")
         self._step.name = name
         return self
 
     def uid(self, uid: str) -> Self:
-        """Set the uid that the state of the sink, or of the operator that makes this stream, is stored under.
+        """Set the uid that the state of the sink, or of this stream's operator, is stored under.
 
-        Without one it is derived from the operator's place in the program. A uid lets the program change around it.
+        By default it is derived from the operator's position in the program. A uid allows changes around the operator.
 
         Args:
             uid: unique in the program, and kept when the program changes.
 
         Raises:
-            ProgramError: it is not a non-empty string, or no operator makes this stream.
+            ProgramError: not a non-empty string, or no operator makes this stream.
 
         Example:
             >>> totals = env.from_collection([3, 4]).key_by(lambda n: "all").reduce(lambda a, b: a + b).uid("totals")
@@ -63,25 +63,25 @@ class OperatorSettings:
         """
         step = self._step
         if not isinstance(step, OperatorTransformation):
-            raise ProgramError(f"uid({uid!r}) belongs to an operator; {step.name!r} is none")
+            raise ProgramError(f"uid({uid!r}) is for operators; {step.name!r} is not one")
         check_text(uid, "a uid")
         step.uid = uid
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Set the number of subtasks of the sink, or of the operator that makes this stream.
+        """Set the number of subtasks of the sink, or of this stream's operator.
 
-        Where it differs from the previous operator's, and no method partitions the stream between, that is rebalanced;
-        so is the stream after this operator, whose successors have the program's. (Sinks stay with the operator
-        before them.) Between a source and the first shuffle operators run in the partitions of the source,
-        unless they have a parallelism of their own. A checkpoint keeps the number.
+        If it differs from the previous operator's and no method partitions the stream between them, the stream is
+        rebalanced; so is the stream after this operator, whose successors have the program's parallelism. (Sinks stay
+        with the operator before them.) Between a source and the first shuffle, operators run in the source's partitions
+        unless they have their own parallelism. A checkpoint keeps the number.
 
         Args:
             parallelism: the number, from 1 to the max parallelism (``env.set_max_parallelism``).
 
         Raises:
-            ProgramError: it is not a whole number from 1, or no operator makes this stream; (when the program is run)
-                it is above the max parallelism.
+            ProgramError: not a whole number from 1, or no operator makes this stream; at the program's start, also a
+                number above the max parallelism.
 
         Example:
             >>> _ = env.set_parallelism(4)
@@ -92,7 +92,7 @@ class OperatorSettings:
         check_count(parallelism, "parallelism")
         step = self._step
         if isinstance(step, CollectionSource) and parallelism == 1:
-            return self  # it always has one
+            return self  # always 1
         if isinstance(step, SourceTransformation):
             raise ProgramError(
                 f"set_parallelism({parallelism}): the parallelism of the source {step.name!r} is the number of"
@@ -102,10 +102,10 @@ class OperatorSettings:
         return self
 
     def disable_chaining(self) -> Self:
-        """Let the sink, or the operator that makes this stream, run in tasks of its own, apart from those around it.
+        """Run the sink, or this stream's operator, in its own tasks.
 
-        That costs a level of the Spark plan on each side: its records are sent through a shuffle, each to the subtask
-        with the same index. It separates their busy times in the metrics, for one.
+        That adds a level to the Spark plan on each side: records pass a shuffle to the subtask with the same index. The
+        metrics then have busy times of its own.
 
         Raises:
             ProgramError: no operator makes this stream.
@@ -129,6 +129,6 @@ class OperatorSettings:
     def _operator(self, setting: str) -> OperatorTransformation:
         if not isinstance(self._step, OperatorTransformation):
             raise ProgramError(
-                f"{setting} belongs to an operator; {self._step.name!r} is none: call it after map(...) or the like"
+                f"{setting} is for operators; {self._step.name!r} is not one: call it after map(...), for example"
             )
         return self._step

@@ -1,4 +1,4 @@
-"""The ends of streams within a program: sinks, and records that were collected."""
+"""Sinks, and collected results."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pillarbox._datastream.checks.missing import missing_in_sink
 from pillarbox._datastream.streams.operator_settings import OperatorSettings
 from pillarbox._generics import Generic, T
 
-# The program runs ahead of whoever reads its results until this many are waiting.
+# The program pauses when this many results are unread.
 _AHEAD = 10_000
 
 
 class CollectedResults(Generic[T]):
-    """The records that a program emits: the program runs as they are read. PyFlink's iterator.
+    """The records that a program emits; the program runs while they are read. PyFlink's iterator.
 
-    The program runs ahead, until some thousand records wait to be read; so a small program has ended, its
-    functions are closed, and its errors are raised, before the results are returned.
+    The program runs ahead until some thousand records are unread: a small program has ended, closed its functions and
+    raised its errors before the results are returned.
 
-    ``next()`` takes a record; all that is left can be iterated again and again, and be compared, measured, indexed and
-    shown, as a list: records are kept. In a ``with`` statement it is an iterator that keeps nothing, for results that
-    are more than the memory holds, and that ends the program where the statement is left.
+    ``next()`` takes a record. The rest acts as a list: it can be iterated repeatedly, compared, measured, indexed and
+    printed, because records are kept. In a ``with`` statement it is an iterator that keeps nothing, for results larger
+    than memory, and leaving the statement ends the program.
 
     Args:
-        portions: the records, as they come.
+        portions: the records, as they arrive.
 
     Example:
         >>> results = env.from_collection([1, 2, 3]).map(str).execute_and_collect()
@@ -37,14 +37,14 @@ class CollectedResults(Generic[T]):
 
     def __init__(self, portions: Generator[list[T], None, None]) -> None:
         self._portions: Generator[list[T], None, None] | None = portions
-        # Records that have come; those before `_next` were taken.
+        # Received records; those before `_next` are taken.
         self._records: list[T] = []
         self._next = 0
         self._keeps = True
         self._run_ahead(0)
 
     def _run_ahead(self, position: int) -> bool:
-        """Run the program until enough records after a position are available; return whether there is any."""
+        """Run the program until enough records after a position are available; return whether there are any."""
         while self._portions is not None and len(self._records) - position < _AHEAD:
             portion = next(self._portions, None)
             if portion is None:
@@ -72,7 +72,7 @@ class CollectedResults(Generic[T]):
             position += 1
 
     def _all_left(self) -> list[T]:
-        """Run the program to its end; return all that was not taken."""
+        """Run the program to its end; return all remaining records."""
         while self._portions is not None:
             self._run_ahead(len(self._records))
         return self._records[self._next :] if self._next else self._records
@@ -99,7 +99,7 @@ class CollectedResults(Generic[T]):
         return repr(self._all_left())
 
     def close(self) -> None:
-        """End the program, if it has not ended, and close its functions: no more records come."""
+        """End the program if it still runs, and close its functions. No more records arrive."""
         portions, self._portions = self._portions, None
         if portions is not None:
             portions.close()
@@ -113,7 +113,7 @@ class CollectedResults(Generic[T]):
 
 
 class DataStreamSink(OperatorSettings):
-    """The end of a stream within the program; it works where its records are made, unless its parallelism is set."""
+    """A sink. It is chained to its input unless it has a parallelism of its own."""
 
     if not TYPE_CHECKING:
 

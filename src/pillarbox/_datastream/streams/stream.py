@@ -1,4 +1,4 @@
-"""The common part of streams: how they are spread over subtasks, how they meet, and how they end."""
+"""The common part of streams: partitioning, combination and sinks."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 
 class Stream(OperatorSettings, Generic[T1]):
-    """A step of the program whose records are of type ``T1``; :class:`DataStream` has its transformations.
+    """A stream of records of type ``T1``; :class:`DataStream` has its transformations.
 
     Args:
-        env: the environment of the program.
+        env: the program's environment.
         step: the step that makes the records.
     """
 
@@ -64,7 +64,7 @@ class Stream(OperatorSettings, Generic[T1]):
             raise missing(self, name)
 
     def get_execution_environment(self) -> StreamExecutionEnvironment:
-        """Return the environment of the program.
+        """Return the program's environment.
 
         Example:
             >>> env.from_collection([1]).get_execution_environment() is env
@@ -73,7 +73,7 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._env
 
     def get_name(self) -> str:
-        """Return the name of the operator that makes this stream.
+        """Return the name of this stream's operator.
 
         Example:
             >>> env.from_collection([1]).map(str).name("as text").get_name()
@@ -82,9 +82,9 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._step.name
 
     def start_new_chain(self) -> Self:
-        """Let the operator that makes this stream begin new tasks, which the operators after it may join.
+        """Start new tasks with this stream's operator, which the operators after it may join.
 
-        That costs a level of the Spark plan, as :meth:`disable_chaining` does.
+        That adds a level to the Spark plan, as :meth:`disable_chaining` does.
 
         Raises:
             ProgramError: no operator makes this stream.
@@ -100,14 +100,14 @@ class Stream(OperatorSettings, Generic[T1]):
     # -- partitions --
 
     def rebalance(self) -> DataStream[T1]:
-        """Spread the stream evenly over the subtasks of the next operators, regardless of its records.
+        """Spread the records evenly over the next operators' subtasks.
 
-        They run with the program's parallelism, after a shuffle. Use it before slow operators where the source has few
-        partitions, or partitions of different sizes. The order of records is kept between each pair of subtasks.
+        These have the program's parallelism, after a shuffle. Use it before slow operators if the source has few
+        partitions, or partitions of different sizes. Records keep their order between each pair of subtasks.
 
-        A failed task that Spark runs again must deal out its records as before: so their order within a partition of
-        the source must be the same each time it is read, as it is in files and in Kafka. After a shuffle or join of
-        Spark's own it need not be; there, ``key_by`` is the safe way to spread.
+        When Spark repeats a failed task, it must distribute the records as before: the order within a source's
+        partition must be the same at each reading, as in files and in Kafka. Spark's own shuffles and joins do not
+        guarantee it; after them, ``key_by`` is safe.
 
         Example:
             >>> _ = env.set_parallelism(2)
@@ -117,11 +117,11 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._partition("rebalance", partitioners.RebalancePartitioner())
 
     def rescale(self) -> DataStream[T1]:
-        """Send the records of each subtask to few subtasks of the next operators: to one, if there are as many.
+        """Send each subtask's records to few subtasks of the next operators: to one, if their numbers are equal.
 
-        Where there are fewer sending subtasks than receiving ones, each sends to some of these, in turn; where there
-        are more, several send to one, as in Flink. A partition of a source sends to one subtask: where there are fewer
-        partitions, some subtasks get nothing, and ``rebalance`` is the better choice.
+        With fewer sending than receiving subtasks, each sends to several in turn; with more, several send to one, as in
+        Flink. A source's partition sends to one subtask: with fewer partitions than subtasks, some subtasks get
+        nothing, and ``rebalance`` is better.
 
         Example:
             >>> _ = env.set_parallelism(2)
@@ -131,9 +131,9 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._partition("rescale", partitioners.RescalePartitioner())
 
     def shuffle(self) -> DataStream[T1]:
-        """Spread the stream at random over the subtasks of the next operators.
+        """Spread the records at random over the next operators' subtasks.
 
-        An epoch that is run again draws the same numbers; as to the order of records, see :meth:`rebalance`.
+        A repeated epoch draws the same numbers. For the order of records, see :meth:`rebalance`.
 
         Example:
             >>> _ = env.set_parallelism(2)
@@ -143,10 +143,10 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._partition("shuffle", partitioners.ShufflePartitioner())
 
     def forward(self) -> DataStream[T1]:
-        """Keep each record in its subtask, as streams do that are not partitioned: it takes back what came before it.
+        """Keep each record in its subtask, the default; undoes a previous partitioning.
 
-        If the next operator has another parallelism, the program is refused when it is run; without ``forward()``, the
-        stream would be rebalanced there.
+        The next operator must have the same parallelism, or the program is refused at its start. Without ``forward()``,
+        the stream would be rebalanced there.
 
         Example:
             >>> env.from_collection([1, 2]).forward().map(str).execute_and_collect()
@@ -169,15 +169,15 @@ class Stream(OperatorSettings, Generic[T1]):
         partitioner: Callable[[K, int], int] | Partitioner[K],
         key_selector: Callable[[T1], K] | KeySelector[T1, K] | str | Sequence[str],
     ) -> DataStream[T1]:
-        """Spread the stream as a function says; the next operators have no keyed state.
+        """Partition the stream with a function. The next operators have no keyed state.
 
         Args:
-            partitioner: ``f(key, n)`` returns the index of one of the ``n`` subtasks of the next operators, or a
-                ``Partitioner``. For the same key it must return the same number each time.
-            key_selector: the key of a record: a function, a ``KeySelector``, or the name or names of columns.
+            partitioner: ``f(key, n)`` returns the index of one of the next operators' ``n`` subtasks; or a
+                ``Partitioner``. It must always return the same index for a key.
+            key_selector: the record's key: a function, a ``KeySelector``, or one or several column names.
 
         Raises:
-            ProgramError: ``partitioner`` is no such function, or a column does not exist.
+            ProgramError: ``partitioner`` is not such a function, or a column does not exist.
 
         Example:
             >>> _ = env.set_parallelism(2)
@@ -201,11 +201,11 @@ class Stream(OperatorSettings, Generic[T1]):
         """Send each record to all subtasks of the next operators.
 
         Args:
-            descriptors: the broadcast state that the records fill: then the result is for ``connect``. Without any, the
-                next operator handles each record once in each of its subtasks.
+            descriptors: the broadcast state that the records fill; the result is then for ``connect``. Without
+                descriptors, each subtask of the next operator processes each record.
 
         Raises:
-            ProgramError: one is no ``MapStateDescriptor``, or two have the same name.
+            ProgramError: not a ``MapStateDescriptor``, or two with the same name.
 
         Example:
             >>> _ = env.set_parallelism(2)
@@ -234,13 +234,13 @@ class Stream(OperatorSettings, Generic[T1]):
     # -- other streams --
 
     def union(self, *streams: DataStream[U]) -> DataStream[T1 | U]:
-        """Merge this stream with others into one.
+        """Merge this stream with others.
 
         Args:
-            streams: streams of the same environment, at least one. Their order is not kept.
+            streams: at least one stream of the same environment. Their order is not kept.
 
         Raises:
-            ProgramError: there is none, or one is not a stream of the same environment.
+            ProgramError: no stream, or not a stream of the same environment.
 
         Example:
             >>> odd, even = env.from_collection([1, 3]), env.from_collection([2, 4])
@@ -263,17 +263,17 @@ class Stream(OperatorSettings, Generic[T1]):
     def connect(
         self, ds: DataStream[T2] | BroadcastStream[T2]
     ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
-        """Connect this stream with another one: one operator handles the records of both, with state that they share.
+        """Connect this stream with another: one operator processes both, with shared state.
 
         Key both, before or after: ``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``; or
         neither.
 
         Args:
-            ds: a stream of the same environment, with records of any type; or a broadcast one,
-                ``b.broadcast(descriptor)``, whose records each subtask gets.
+            ds: a stream of the same environment, with records of any type; or a broadcast stream,
+                ``b.broadcast(descriptor)``, whose records reach every subtask.
 
         Raises:
-            ProgramError: it is not.
+            ProgramError: not such a stream.
 
         Example:
             >>> class Tagged(KeyedCoProcessFunction):
@@ -297,16 +297,16 @@ class Stream(OperatorSettings, Generic[T1]):
         return ConnectedStreams(cast("DataStream[T1]", self), ds)
 
     def join(self, other: DataStream[T2]) -> JoinedStreams[T1, T2]:
-        """Make pairs of records of this stream and of another that have equal keys and lie in the same window.
+        """Join records of two streams that have equal keys and the same window.
 
-        ``one.join(two).where(key).equal_to(key).window(assigner).apply(function)``. For pairs that are near each other
-        in time, whatever the window, there is ``KeyedStream.interval_join``.
+        ``one.join(two).where(key).equal_to(key).window(assigner).apply(function)``. To join by closeness in time
+        instead, use ``KeyedStream.interval_join``.
 
         Args:
             other: a stream of the same environment.
 
         Raises:
-            ProgramError: it is not.
+            ProgramError: not such a stream.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
@@ -323,16 +323,16 @@ class Stream(OperatorSettings, Generic[T1]):
         return JoinedStreams(cast("DataStream[T1]", self), other)
 
     def co_group(self, other: DataStream[T2]) -> CoGroupedStreams[T1, T2]:
-        """Handle the records of this stream and of another that have equal keys and lie in the same window together.
+        """Process the records of two streams with equal keys and the same window together.
 
-        ``one.co_group(two).where(key).equal_to(key).window(assigner).apply(function)``; unlike a join, the function is
-        called also where one stream has none: that is what outer joins are made of.
+        ``one.co_group(two).where(key).equal_to(key).window(assigner).apply(function)``. Unlike a join, it also calls
+        the function if one stream has no record, as outer joins need.
 
         Args:
             other: a stream of the same environment.
 
         Raises:
-            ProgramError: it is not.
+            ProgramError: not such a stream.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word: 0)
@@ -348,13 +348,13 @@ class Stream(OperatorSettings, Generic[T1]):
         self._check_other(other, "co_group")
         return CoGroupedStreams(cast("DataStream[T1]", self), other)
 
-    # -- ends --
+    # -- sinks --
 
     def print(self, sink_identifier: str = "") -> DataStreamSink:
-        """Print each record where it is processed; ``env.execute()`` runs it.
+        """Print each record in its task; ``env.execute()`` runs the program.
 
         Args:
-            sink_identifier: printed before each record; so is the number of the subtask where there are several.
+            sink_identifier: prefix of each line. With several subtasks, the subtask's number follows.
 
         Example:
             >>> _ = env.from_collection([1, 2]).print("numbers")
@@ -378,17 +378,16 @@ class Stream(OperatorSettings, Generic[T1]):
     def execute_and_collect(
         self, job_execution_name: str | None = None, limit: int | None = None
     ) -> CollectedResults[T1] | list[T1]:
-        """Run the program that leads to this stream on its bounded sources, and return the records.
+        """Run the program on its bounded sources and return this stream's records.
 
         Args:
-            job_execution_name: accepted as in PyFlink, and not used.
-            limit: the maximum number of records to return, as a list: the program ends when it has these, and its
-                functions are closed. Without a limit the program runs while the results are read: see
-                :class:`CollectedResults`.
+            job_execution_name: ignored; PyFlink has it.
+            limit: maximum number of records, returned as a list: the program ends when it has them, and closes its
+                functions. Without a limit the program runs while the results are read: see :class:`CollectedResults`.
 
         Raises:
-            ProgramError: ``limit`` is no whole number from 1.
-            OperatorError: a function raised; of large results, also while they are read.
+            ProgramError: ``limit`` is not a whole number from 1.
+            OperatorError: a function raised; with many results, possibly while they are read.
 
         Example:
             >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect(limit=2)
@@ -407,15 +406,15 @@ class Stream(OperatorSettings, Generic[T1]):
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
         """Return the stream as a DataFrame, streaming if a source is: for any Spark sink, trigger or SQL.
 
-        A record becomes columns as a value of ``Types.ROW_NAMED`` does, or is the bare value of the one column.
+        Records become columns like values of ``Types.ROW_NAMED``, or are the values of a single column.
 
         Args:
             schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the
-                ``output_type`` of the operator before.
+                previous operator's ``output_type``.
 
         Raises:
-            ProgramError: the columns are not declared, or there is no Spark session.
-            TypeMismatchError: (while it runs) a record does not fit the columns.
+            ProgramError: no columns are declared, or there is no Spark session.
+            TypeMismatchError: (at run time) a record does not fit the columns.
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
@@ -429,18 +428,18 @@ class Stream(OperatorSettings, Generic[T1]):
     def _columns_sink(
         self, output: str, schema: SchemaLike | None, asked_by: str
     ) -> tuple[SinkTransformation, StructType]:
-        """Return an end of the stream that makes columns, and these."""
+        """Return a sink that makes columns, and the columns."""
         encoder = encoder_of_output(self, schema, output, asked_by)
         factory = OperatorFactory(partial(ColumnsOperator, encoder=encoder))
         sink = self._env._outputs[output] = self._sink(output, "columns", factory=factory)
         return sink, encoder.schema
 
     def _sink(self, name: str, kind: str | None = None, **attributes: Any) -> SinkTransformation:
-        """Return an end of the stream; it is in the programs that are compiled with it.
+        """Return a sink. Programs compiled with it include it.
 
         Args:
-            kind: what its uid begins with, where its records are an output of the program, of the same name.
-            attributes: of the step.
+            kind: its uid's prefix, if its records are a program output of the same name.
+            attributes: the step's attributes.
         """
         if kind is not None:
             attributes = {"uid": f"{kind}-{name}", "output": name, **attributes}
@@ -460,7 +459,7 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._after(step)
 
     def _plain_step(self) -> Transformation:
-        """Return the step that makes this stream's records, however they are partitioned."""
+        """Return the step that makes this stream's records, before any partitioning."""
         return self._step
 
     def _apply(
@@ -489,7 +488,7 @@ class Stream(OperatorSettings, Generic[T1]):
         return self._after(step)
 
     def _after(self, step: Transformation) -> DataStream[Any]:
-        """Add a step to the program; return the stream of its records."""
+        """Add a step to the program; return its stream."""
         from pillarbox._datastream.streams.data_stream import DataStream
 
         self._env._add(step)

@@ -69,7 +69,7 @@ def aggregate_columns(windows: WindowsOfOneStream[Any, Any], aggregates: Mapping
     keys = [spark.StructField(ALL, spark.LongType(), nullable=False)]
     if by_key:
         keys = [schema[name] for name in _key_columns(stream, schema)]
-    wanted = dict.fromkeys(column for aggregate in aggregates.values() for column in aggregate.columns)
+    column_names = dict.fromkeys(column for aggregate in aggregates.values() for column in aggregate.columns)
     for name, aggregate in aggregates.items():
         for column in aggregate.columns:
             if column not in schema.names:
@@ -79,8 +79,8 @@ def aggregate_columns(windows: WindowsOfOneStream[Any, Any], aggregates: Mapping
                 )
     grouped = [field.name for field in grouped_fields(keys)]
     named = {key.name for key in keys}
-    check_column_names([*grouped, *(name for name in wanted if name not in named)], "key_by() and aggregate()")
-    inputs = [schema[name] for name in wanted if name not in grouped]
+    check_column_names([*grouped, *(name for name in column_names if name not in named)], "key_by() and aggregate()")
+    inputs = [schema[name] for name in column_names if name not in grouped]
     sessions = isinstance(assigner, EventTimeSessionWindows)
     columns = Columns(spark.StructType(keys), spark.StructType(inputs), dict(aggregates), sessions)
     results = columns.result_type()

@@ -28,7 +28,7 @@ from pillarbox._graph.transformations import Transformation
 from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag, ReduceFunction, check_plain
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
-from pillarbox._operators.stateless.typed_results import OfOneType
+from pillarbox._operators.stateless.typed_results import TypedReduce
 from pillarbox._operators.windowing.api.assigner import (
     MergingWindowAssigner,
     TimedAssigner,
@@ -194,7 +194,7 @@ class Windowed(Generic[T1, WindowOut]):
             self._trigger,
             contents,
             function,
-            tuple(each for each in opened if each is not None),
+            tuple(function for function in opened if function is not None),
             self._lateness,
             self._late_tag,
         )
@@ -343,7 +343,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         call = func.reduce if isinstance(func, ReduceFunction) else func
         declared = declared_type(self._stream._step)
         if declared is not None:
-            call = OfOneType(call, declared, "window.reduce: a result")
+            call = TypedReduce(call, declared, "window.reduce: a result")
         if window_function is None and output_type is None:
             output_type = declared
         return self._fold("reduce", func, reducing(call), window_function, output_type)
@@ -387,8 +387,8 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         contents = FoldedContents(fold) if self._evictor is None else ListContents(fold, self._evictor)
         return self._run(method, func, contents, window_function, output_type, (func, window_function))
 
-    def _whole(self, method: str, wanted: type, func: Any, output_type: Any) -> DataStream[Any]:
-        check_window_function(func, (wanted,), f"{method}()", type(self).__name__)
+    def _whole(self, method: str, expected: type, func: Any, output_type: Any) -> DataStream[Any]:
+        check_window_function(func, (expected,), f"{method}()", type(self).__name__)
         return self._run(method, func, ListContents(evictor=self._evictor), func, output_type, (func,))
 
 
@@ -414,5 +414,5 @@ def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
 
 def _given(window_function: Any, accumulator_type: Any, output_type: Any) -> dict[str, Any]:
     """Return what is given for parameters of the other form, which may as well be names of results."""
-    given = {"window_function": window_function, "accumulator_type": accumulator_type, "output_type": output_type}
-    return {name: value for name, value in given.items() if value is not None}
+    arguments = {"window_function": window_function, "accumulator_type": accumulator_type, "output_type": output_type}
+    return {name: value for name, value in arguments.items() if value is not None}

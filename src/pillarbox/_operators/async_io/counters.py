@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pillarbox._operators.async_io.api.request import Request
-from pillarbox._operators.frame.rates import RATE_LIMITED
+from pillarbox._operators.budgets.gate import RATE_LIMITED
 
 # Latency percentiles cover the last requests of an epoch, up to this number.
 _SAMPLES = 4096

@@ -26,7 +26,6 @@ from pillarbox._operators.async_io.batches import Batches
 from pillarbox._operators.async_io.counters import Counters
 from pillarbox._operators.async_io.deadlines import Deadlines
 from pillarbox._operators.async_io.loop.host import FunctionHost
-from pillarbox._operators.async_io.loop.turns import Turns
 from pillarbox._operators.async_io.queue import OrderedQueue, UnorderedQueue
 from pillarbox._operators.async_io.results import Results
 from pillarbox._operators.frame.operator import OperatorContext
@@ -87,23 +86,13 @@ class InFlight:
         # Requests of a snapshot whose time had run out before they could be asked here. It begins again, and the epoch
         # waits for them: so there is an end, also where processes die again and again.
         self._last_chances: set[Request] = set()
-        self._turns: Turns | None = None
-        if options.has_rate_limit:
-            self._turns = Turns(
-                context.rate_scope,
-                context.uid,
-                context.subtask,
-                context.parallelism,
-                tasks,
-                rate=options.rate_limit,
-                job_rate=options.job_rate_limit,
-            )
         try:
-            self.host: FunctionHost = FunctionHost(function, options, context, turns=self._turns, notify=self._notify)
+            self.host: FunctionHost = FunctionHost(function, options, context, tasks=tasks, notify=self._notify)
         except BaseException:
             self._release()
             raise
         self._workers = self.host.workers
+        self._turns = self.host.turns
 
     def close(self) -> None:
         """Abandon the requests under way, and close the function."""
@@ -116,8 +105,6 @@ class InFlight:
             self._release()
 
     def _release(self) -> None:
-        if self._turns is not None:
-            self._turns.close()
         if self._cache is not None:
             self._cache.close()
 
@@ -132,8 +119,6 @@ class InFlight:
 
     def process_records(self, records: Records) -> None:
         """Ask about a run, as fast as there is room."""
-        if self._turns is not None:
-            self._turns.begin_epoch()
         values, stamps = records.values, records.timestamps
         keys = None if self._cache is None else self._cache.keys_of(records)
         size = self._options.batch_size or 1
@@ -388,8 +373,6 @@ class InFlight:
                 self._wait()
         else:
             self.drain()
-        if self._turns is not None:
-            self._turns.end_epoch()
         self._count()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
@@ -446,5 +429,7 @@ class InFlight:
             in_flight_max=self._workers.take_most_active(),
             rate_limited=None if self._turns is None else self._turns.take_waited(),
         )
+        if self._turns is not None:
+            figures.update(self._turns.take_counts())
         self._context.counters.update(figures)
         self._counters = Counters()

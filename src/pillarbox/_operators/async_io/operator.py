@@ -38,7 +38,8 @@ class AsyncWaitOperator(StreamOperator):
     def factory(function: Any, options: AsyncOptions, *, slots: int = 1) -> OperatorFactory:
         """Return what makes such an operator."""
         make = partial(AsyncWaitOperator, function=function, options=options, slots=slots)
-        return OperatorFactory(make, wakes_up=True, stateful=options.carries)
+        budgets = tuple(budget.limits for budget in options.shared_budgets)
+        return OperatorFactory(make, wakes_up=True, stateful=options.carries, budgets=budgets)
 
     @property
     def in_flight(self) -> InFlight:

@@ -1,6 +1,5 @@
-"""What operators are made of: the operator, its output, keys, calls of user code, and what tasks of a process share.
+"""Parts of operators: base classes, output, keys, calls of user code, and resources that a process's tasks share.
 
 Imports `functions` and the layers below `_operators`. Start with `operator.py`, then `function_operator.py` and
-`keyed_operator.py`, of which most operators are subclasses. Weak spot: `collector.py` copies what functions may
-change later, by a list of types.
+`keyed_operator.py`, the bases of most operators. Weak spot: `collector.py` decides by a list of types what to copy.
 """

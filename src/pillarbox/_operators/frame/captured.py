@@ -1,4 +1,4 @@
-"""A function of the program, as it was when the program was given it, and how functions are pickled."""
+"""User functions, captured when the program is built, and their pickles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Also notes what Spark has to send in addition to the bytes."""
+    """Collects Spark's broadcast variables, which Spark sends next to the bytes."""
 
     broadcasts: dict[int, Any]
 
@@ -36,15 +36,15 @@ class _Pickler(cloudpickle.Pickler):
 
 
 class Pickled:
-    """Something of the user's as bytes, with the classes and functions that cannot be imported elsewhere.
+    """A pickled object of the user's, including classes and functions that workers cannot import.
 
     Attributes:
         payload: the bytes.
-        broadcasts: the broadcast variables of Spark's that it refers to, by identity: Spark sends a worker those that
-            it finds when it pickles a function by itself.
+        broadcasts: Spark's broadcast variables that the object refers to, by identity. Spark sends a worker only the
+            variables that Spark itself meets when pickling a function.
 
     Raises:
-        Exception: of any kind: something in it cannot be pickled.
+        Exception: any, from an object that cannot be pickled.
     """
 
     __slots__ = ("broadcasts", "payload")
@@ -59,27 +59,27 @@ class Pickled:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Leaves the classes of this process as they are: a pickle of them would give their methods copied globals."""
+    """Keeps this process's classes: loading a pickle of a class would give its methods copied globals."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what a pickle names."""
-        found = super().find_class(module, name)
+        """Return the object that a pickle names."""
+        named = super().find_class(module, name)
         if module != _PICKLING.__name__:
-            return found
+            return named
         if name in ("_make_skeleton_class", "_make_skeleton_enum"):
-            return partial(_make_class, found)
-        return _set_class_state if name == "_class_setstate" else found
+            return partial(_make_class, named)
+        return _set_class_state if name == "_class_setstate" else named
 
 
 _PICKLING: Any = cloudpickle.cloudpickle
-# Classes that were made from pickles.
+# Classes made from pickles.
 _made: WeakSet[type] = WeakSet()
 
 
 def _make_class(make: Callable[..., type], *args: Any) -> type:
-    known = set(_PICKLING._DYNAMIC_CLASS_TRACKER_BY_ID)
+    tracked_classes = set(_PICKLING._DYNAMIC_CLASS_TRACKER_BY_ID)
     kind = make(*args)
-    if _PICKLING._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(kind) not in known:
+    if _PICKLING._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(kind) not in tracked_classes:
         _made.add(kind)
     return kind
 
@@ -89,14 +89,14 @@ def _set_class_state(kind: type, state: Any) -> Any:
 
 
 def load(payload: bytes) -> Any:
-    """Return something of the user's from its bytes."""
+    """Load a pickled object of the user's."""
     return _Unpickler(BytesIO(payload)).load()
 
 
-class Announced:
-    """Broadcast variables of Spark's, to be put where Spark pickles: it sends a worker those that it comes by then.
+class BroadcastReferences:
+    """References to Spark's broadcast variables. Pickled by Spark, they make Spark send the variables to a worker.
 
-    Nothing of it arrives, nor has pillarbox to be there: what refers to them finds them by their numbers.
+    They arrive as nothing and need no pillarbox there: the user's objects find the variables by number.
     """
 
     def __init__(self, broadcasts: Iterable[Any] = ()) -> None:
@@ -104,21 +104,21 @@ class Announced:
 
     def __reduce__(self) -> Any:
         for broadcast in self.broadcasts:
-            broadcast.__reduce__()  # notes it for the function that is being pickled
+            broadcast.__reduce__()  # registers it with the function being pickled
         return tuple, ()
 
 
 class Captured(Generic[P, R]):
-    """A function that travels as it is now, whatever becomes of it until the program runs.
+    """A function as it was when the program received it.
 
-    It may name a variable of a loop, or be an object that several operators are given: so it is pickled at once, by
-    itself, as PyFlink and PySpark do. Each operator calls a copy of its own.
+    It may use a loop variable, or be an object that several operators share: so it is pickled at once, as PyFlink and
+    PySpark do, and each operator calls its own copy.
 
-    Objects that cannot be pickled are left to the runtime, which knows in which operators they are.
+    Objects that cannot be pickled are left to the runtime, which knows their operators.
 
     Attributes:
-        function: the user's, or what is made of it.
-        pickled: as it was at first; None: it could not be pickled, or has travelled.
+        function: the user's function, or a wrapper of it.
+        pickled: its pickle, or None if it cannot be pickled or has been unpickled.
     """
 
     __slots__ = ("function", "pickled")

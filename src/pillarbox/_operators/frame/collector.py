@@ -15,64 +15,62 @@ from pillarbox._operators.frame.operator import Input, OperatorContext
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._state.types.sizes import size_of
 
-# A collector hands on what it holds at this size, so that one run's fan-out never gathers in memory.
+# A collector emits its run at this size, so that a record with many results does not fill memory.
 RUN_LIMIT = 8192
-# Large results are handed on earlier, at about this many bytes: as seen at the first look, after so many results, or
-# when there are four times as many as at the look before.
+# A run of large results is emitted at about this many bytes. Its size is measured at this many results, and then
+# whenever their number has grown fourfold.
 _RUN_BYTES = 8 * 1024 * 1024
 FIRST_LOOK = 64
-# A look is at so many of the results.
+# Results in a size sample.
 _SAMPLE = 4
 
 
-def hand_on(output: Input, values: list[Any], timestamps: Sequence[int | None] | None) -> None:
-    """Hand on a run of results. An error that comes out of this is not the function's that has emitted them."""
+def emit_run(output: Input, values: list[Any], timestamps: Sequence[int | None] | None) -> None:
+    """Emit a run of results. Errors from below this frame are not the emitting function's."""
     output.process_records(Records(values, timestamps))
 
 
-def hand_on_columns(output: Input, batch: Any) -> None:
-    """Hand on a run of results that are an Arrow batch, as :func:`hand_on`."""
+def emit_columns(output: Input, batch: Any) -> None:
+    """Emit a run of results that is an Arrow batch, as :func:`emit_run`."""
     output.process_records(ArrowRecords(batch))
 
 
-def is_from_further_on(error: BaseException) -> bool:
-    """Return whether an error comes from where results were handed on to."""
-    return any(
-        frame.f_code in (hand_on.__code__, hand_on_columns.__code__) for frame, _ in walk_tb(error.__traceback__)
-    )
+def is_from_downstream(error: BaseException) -> bool:
+    """Return whether an error comes from a downstream operator."""
+    emitting = (emit_run.__code__, emit_columns.__code__)
+    return any(frame.f_code in emitting for frame, _ in walk_tb(error.__traceback__))
 
 
 def next_look(values: list[Any], limit: int = 2**63) -> int:
-    """Return how many results there have to be when a run's size is looked at again; 0: it is to be handed on.
+    """Return the number of results at which to measure the run's size next; 0: emit it now.
 
     Args:
-        limit: how many results are handed on, however small they are.
+        limit: number of results to emit in any case.
     """
     if len(values) >= limit:
         return 0
     sample = values[:: len(values) // _SAMPLE]
     try:
         is_large = sum(map(size_of, sample)) * len(values) >= _RUN_BYTES * len(sample)
-    except Exception:  # of a class of the user's, such as a kind of dict: nothing depends on it
+    except Exception:  # a user's class, such as a dict; its size is not needed
         is_large = False
     return 0 if is_large else min(4 * len(values), limit)
 
 
-# The usual results of functions that emit any number of values.
+# Usual results of functions with any number of results.
 USUAL_RESULTS = frozenset({GeneratorType, list, tuple})
 
 
 def check_results(results: Any) -> None:
-    """Refuse what is one value and not the values to emit.
+    """Refuse a single value instead of a collection of results.
 
     Raises:
-        TypeError: it is a string, bytes, a mapping, a row, a coroutine, or nothing that can be iterated over.
+        TypeError: a string, bytes, mapping, row, coroutine or non-iterable.
     """
     if inspect.iscoroutine(results):
-        results.close()  # it would complain that nobody waited for it
+        results.close()  # else Python warns that it was never awaited
         raise TypeError(
-            f"the function returned {shorten(results)}: nobody would wait for it; use map_async() or AsyncDataStream"
-            " for what has to wait"
+            f"the function returned {shorten(results)}, which is not awaited: use map_async() or AsyncDataStream"
         )
     kind = type(results)
     if isinstance(results, (str, bytes, bytearray, Mapping)) or hasattr(kind, "_fields") or not _can_be_iterated(kind):
@@ -97,7 +95,7 @@ _TO_SIDE = object()
 
 
 class _SideRun:
-    """What has been emitted to a side output, and how much of it there is when its size is looked at."""
+    """The run of a side output, and the number of results at which to measure its size."""
 
     __slots__ = ("look", "timestamps", "values")
 
@@ -108,9 +106,9 @@ class _SideRun:
 
 
 class Collector:
-    """Gathers the results of an operator's function into runs, for the main output and the side outputs.
+    """Gathers a function's results into runs, for the main output and the side outputs.
 
-    The records belong to the consumers: they are copied here, before the function can change them.
+    Consumers own the records: they are copied here, before the function can change them.
     """
 
     __slots__ = ("_context", "_copied", "_emitted", "_look", "_side", "timestamps", "values")
@@ -121,16 +119,16 @@ class Collector:
         self._copied = context.copier.copied
         self.values: list[Any] = []
         self.timestamps: list[int | None] = []
-        # How many results there are when their size is looked at.
+        # Number of results at which to measure their size.
         self._look = FIRST_LOOK
         self._side: dict[str, _SideRun] = {}
 
     def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
-        """Take the results of one call, all with one timestamp; ``(OutputTag, value)`` goes to a side output.
+        """Collect the results of one call, with one timestamp. ``(OutputTag, value)`` goes to a side output.
 
         Raises:
-            TypeError: it is one value, such as a string, and not the values to emit: see :func:`check_results`; a tag
-                comes without a value, or with several.
+            TypeError: a single value instead of results (see :func:`check_results`), or a tag without exactly one
+                value.
             ProgramError: a value cannot be copied.
         """
         values = self.values
@@ -141,7 +139,7 @@ class Collector:
         for result in results:
             kind = type(result)
             if kind in TUPLES:
-                # In line, as in map.py: most records are tuples of values that cannot change.
+                # Inline, as in map.py: most records are tuples of immutable values.
                 for field in result:
                     if type(field) not in FIXED:
                         result = self._unfixed_tuple(result, timestamp)  # noqa: PLW2901
@@ -163,7 +161,7 @@ class Collector:
                 left = self._look - len(values)
 
     def _unfixed_tuple(self, result: tuple[Any, ...], timestamp: int | None) -> Any:
-        """Return the record to emit, or ``_TO_SIDE`` if it was one for a side output."""
+        """Return the record to emit, or ``_TO_SIDE`` after collecting it for a side output."""
         if type(result[0]) is not OutputTag or type(result) is not tuple:
             return self._emitted(result)
         if len(result) != 2:
@@ -172,10 +170,10 @@ class Collector:
         return _TO_SIDE
 
     def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
-        """Take one value for a side output; without consumers it is dropped.
+        """Collect one value for a side output. Drops it if the output has no consumer.
 
         Raises:
-            ProgramError: the tag is none.
+            ProgramError: ``tag`` is not an ``OutputTag``.
         """
         if type(tag) is not OutputTag and not isinstance(tag, OutputTag):
             raise ProgramError(
@@ -193,16 +191,16 @@ class Collector:
             run.look = next_look(run.values, RUN_LIMIT)
             if not run.look:
                 del self._side[tag.tag_id]
-                hand_on(self._context.side_outputs[tag.tag_id], run.values, run.timestamps)
+                emit_run(self._context.side_outputs[tag.tag_id], run.values, run.timestamps)
 
     def flush(self) -> None:
-        """Hand everything on."""
+        """Emit all runs."""
         if self.values:
             values, timestamps = self.values, self.timestamps
             self.values, self.timestamps = [], []
             self._look = FIRST_LOOK
-            hand_on(self._context.output, values, timestamps)
+            emit_run(self._context.output, values, timestamps)
         if self._side:
             side, self._side = self._side, {}
             for tag_id, run in side.items():
-                hand_on(self._context.side_outputs[tag_id], run.values, run.timestamps)
+                emit_run(self._context.side_outputs[tag_id], run.values, run.timestamps)

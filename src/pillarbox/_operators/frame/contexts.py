@@ -1,7 +1,7 @@
-"""What functions are told about the record, pair or timer at hand: one object for all of them.
+"""The context of functions: the current record, pair or timer, in one reused object.
 
-The operator sets what changes from one to the next. A kind of function sees these parts under the names of its own
-``Context``, which the classes here, or those of the operators, implement.
+The operator updates its fields. Each kind of function has its own ``Context`` names; the classes here, or those of the
+operators, implement them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 
 class Clocks(TimerService):
-    """The clocks of a stream without key: timers are refused."""
+    """The clocks of a non-keyed stream. Refuses timers."""
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
@@ -45,11 +45,11 @@ class Clocks(TimerService):
 
 
 class EmittingContext:
-    """The part of all contexts: an event time, and side outputs.
+    """The common part of contexts: an event time and side outputs.
 
     Attributes:
-        current: the event time of what is at hand.
-        domain: the clock that a timer follows; what a timer of processing time emits has no timestamp.
+        current: the current event time.
+        domain: the clock of the current timer. Results of processing-time timers have no timestamp.
     """
 
     def __init__(self, collector: Collector) -> None:
@@ -58,7 +58,7 @@ class EmittingContext:
         self.domain = TimeDomain.EVENT_TIME
 
     def timestamp(self) -> Any:
-        """Return the event time of the record or pair at hand, or the time of the timer."""
+        """Return the event time of the current record or pair, or the timer's time."""
         return self.current
 
     def output(self, tag: OutputTag, value: Any) -> None:
@@ -68,10 +68,10 @@ class EmittingContext:
 
 
 class TimedContext(EmittingContext, ProcessFunction.Context):
-    """The context of a stream without key, whose clocks can be read.
+    """The context of a non-keyed stream.
 
     Args:
-        timers: the clocks, and the timers of the current key where there is one.
+        timers: the clocks, and the current key's timers if the stream is keyed.
     """
 
     def __init__(self, collector: Collector, timers: TimerService) -> None:
@@ -91,9 +91,9 @@ class KeyedTimedContext(TimedContext, KeyedProcessFunction.OnTimerContext):
         self._backend = backend
 
     def get_current_key(self) -> Any:
-        """Return the key of the record or timer at hand."""
+        """Return the key of the current record or timer."""
         return self._backend.key
 
     def time_domain(self) -> TimeDomain:
-        """Return the clock that the timer followed."""
+        """Return the timer's clock."""
         return self.domain

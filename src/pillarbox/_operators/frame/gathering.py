@@ -1,4 +1,4 @@
-"""Operators that keep records for a while, because many at once cost less."""
+"""Operators that buffer records, because many at once cost less."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from pillarbox._operators.frame.operator import StreamOperator
 
 
 class GatheringOperator(StreamOperator):
-    """An operator whose records wait: until there are many, or until something other than records comes.
+    """An operator that buffers records until it has many, or until a watermark, status change or barrier.
 
-    It is named before the class whose methods hand on what is no record.
+    List it before the class that forwards watermarks and status changes.
     """
 
     def work_off(self) -> None:
-        """Handle the records that wait."""
+        """Process the buffered records."""
         raise NotImplementedError
 
     def process_watermark(self, timestamp: int) -> None:
-        """Handle the records that wait, and then a watermark."""
+        """Process the buffered records, then the watermark."""
         self.work_off()
         super().process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Handle the records that wait, and then a change between idle and active."""
+        """Process the buffered records, then the status change."""
         self.work_off()
         super().process_status(idle)
 
     def end_input(self) -> None:
-        """Handle what waits: the input has ended."""
+        """Process the buffered records: the input has ended."""
         self.work_off()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Handle what waits: the epoch ends."""
+        """Process the buffered records: the epoch ends."""
         self.work_off()

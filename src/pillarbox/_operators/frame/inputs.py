@@ -1,4 +1,4 @@
-"""The inputs of operators that read two streams."""
+"""Inputs of operators with two input streams."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pillarbox._operators.frame.operator import StreamOperator
 
 
 class StreamInput:
-    """The input for the records of one stream.
+    """The input for one stream's records.
 
     Args:
-        process: handles a run of them.
-        keying: how they get their keys; None: they have none.
+        process: processes a run.
+        keying: the records' keys, or None.
     """
 
     def __init__(self, process: Callable[[Records], None], keying: Keying | None = None) -> None:
@@ -23,8 +23,8 @@ class StreamInput:
 
 
 class TwoInputs(StreamOperator):
-    """The part of an operator that has the inputs; another class of the operator has the loop over a run."""
+    """Mix-in for operators with two inputs; the operator's other base class has the loop over a run."""
 
     def process_records(self, records: Records) -> None:
-        """Refuse records that do not say of which stream they are."""
+        """Refuse records without an input."""
         raise AssertionError("an operator with two inputs takes records at its inputs")

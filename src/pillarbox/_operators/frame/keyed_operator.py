@@ -1,4 +1,4 @@
-"""The common part of operators of keyed streams: keyed state, and timers that event time fires."""
+"""The base of keyed operators: keyed state and event-time timers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pillarbox._time.batch_timer_service import BatchTimeServiceManager
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 
 LATE_RECORDS_DROPPED = "late_records_dropped"
-"""The counter of the epoch's records that came too late, and went nowhere."""
+"""The counter of late records that the epoch dropped."""
 
 
 class KeyedOperator(FunctionOperator):
-    """An operator that has keyed state, and may have timers.
+    """An operator with keyed state and possibly timers.
 
     Args:
-        function: the user's; None where the operator has none.
-        method: the method of a :class:`Function` that handles a record.
-        keying: how a record gets its key.
+        function: the user's function, or None.
+        method: the method of a :class:`Function` that processes a record.
+        keying: the records' keys.
 
     Attributes:
         backend: its keyed state.
         time_services: its timer services, by name.
-        drops_late: whether it drops late records: then the epoch's metrics say how many.
+        drops_late: whether it drops late records and counts them in the epoch's metrics.
 
     Raises:
         ProgramError: the task has no keyed state.
@@ -46,7 +46,7 @@ class KeyedOperator(FunctionOperator):
         self._dropped = 0
 
     def process_watermark(self, timestamp: int) -> None:
-        """Fire the timers that are due, then hand the watermark on (T5)."""
+        """Fire due timers, then emit the watermark (T5)."""
         self.time_services.advance_watermark(timestamp)
         self.flush()
         super().process_watermark(timestamp)
@@ -57,40 +57,40 @@ class KeyedOperator(FunctionOperator):
         self.flush()
 
     def fire_at_the_end(self) -> None:
-        """Fire the timers of the key that has ended; what they emit stays in the collector."""
+        """Fire the timers of the key that has ended. Their results stay in the collector."""
         assert isinstance(self.time_services, BatchTimeServiceManager)
         self.time_services.end_key()
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Handle a timer of event time."""
+        """Process an event-time timer."""
         raise AssertionError(f"operator {self.name!r} sets no timers of event time")
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Handle a timer of processing time."""
+        """Process a processing-time timer."""
         raise AssertionError(f"operator {self.name!r} sets no timers of processing time")
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """Note in the metrics how many records of the epoch were dropped; keyed state is all that there is."""
+        """Count the dropped records of the epoch; there is no state besides keyed state."""
         if self.drops_late:
             self.context.counters[LATE_RECORDS_DROPPED] = self._dropped
             self._dropped = 0
 
     def no_timestamp(self, value: Any, unknown: str) -> OperatorError:
-        """Return the error of a record without a timestamp: ``unknown`` tells what is therefore not known."""
+        """Return the error for a record without a timestamp. ``unknown`` names what depends on the timestamp."""
         return OperatorError(
             f"operator {self.name!r}: the record {shorten_record(value)} has no timestamp, so it is not known"
             f" {unknown}: put assign_timestamps_and_watermarks(...) before key_by(...)"
         )
 
     def take_late(self, value: Any, timestamp: int, tag: OutputTag[Any] | None) -> None:
-        """Emit a late record to a side output; None: it is dropped, and counted."""
+        """Emit a late record to a side output. Without a tag, drop and count it."""
         if tag is None:
             self._dropped += 1
         else:
             self._collector.collect_side(tag, value, timestamp)
 
     def take_late_run(self, records: Records, tag: OutputTag[Any] | None) -> None:
-        """Emit late records to a side output, as they are; None: they are dropped, and counted."""
+        """Emit late records unchanged to a side output. Without a tag, drop and count them."""
         if tag is None:
             self._dropped += len(records)
         elif tag.tag_id in self.side_outputs:

@@ -1,4 +1,4 @@
-"""Records that come key by key, in batch mode."""
+"""Records grouped by key, in batch mode."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pillarbox._elements import Records
 
 
 class KeyedRun(NamedTuple):
-    """A run of one input whose records come key by key, and by time within a key.
+    """A run of one input, grouped by key, and by time within a key.
 
-    The last key may have more records in the next run, and the first one may have had some in the run before.
+    The last key may continue in the next run; the first one may continue the previous run's.
 
     Attributes:
-        way_in: the number of the input that they are for.
+        way_in: the number of the input.
         records: the records.
-        keys: the keys, in their order; empty where the stream has none.
-        ends: for each key that ends in this run, how many of the records come before its end. If the first of them is
-            0, a key of the run before ends.
+        keys: the keys, in order; empty for a non-keyed stream.
+        ends: for each key that ends in this run, the number of records before its end. If the first is 0, the key of
+            the previous run ends.
     """
 
     way_in: int
@@ -27,9 +27,9 @@ class KeyedRun(NamedTuple):
     ends: Sequence[int] = ()
 
     def stretches(self) -> Iterator[tuple[Any, int, int, bool]]:
-        """Return the records of each key: the key, the position of the first, and after the last; whether the key ends.
+        """Return each key's records: key, first position, end position, and whether the key ends.
 
-        A key that ends without a record in this run is None.
+        The key is None if it ends without a record in this run.
         """
         keys = iter(self.keys)
         start = 0

@@ -1,4 +1,4 @@
-"""Key selectors: how a record gets its key, and its subtask, for whole runs at once."""
+"""Key selectors: the keys and subtasks of whole runs of records."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from pillarbox._types.conversion import value_converter
 from pillarbox._types.schema import resolve_schema
 from pillarbox._types.type_information import TypeInformation
 
-# Routes of keys are remembered up to this many: beyond it, remembering costs more memory than it saves time.
+# Cached routes of keys, at most. A larger cache costs more memory than it saves time.
 _REMEMBERED = 1 << 17
-# The names of methods of records that are dictionaries or rows.
+# Names of methods of dictionaries and rows.
 _METHODS = frozenset({*dir(dict), *dir(Row)})
 
 
 class Keying:
-    """Extracts the keys of a run: by a function, or by the names of columns (one: its value; several: a tuple)."""
+    """Extracts the keys of a run: with a function, or by column names (one: its value; several: a tuple)."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Keying:
     ) -> None:
         self.operator = operator
         self.key_type = key_type
-        # Whether NaN is a key like others, as in SQL: where no state is looked up by a key that is a Python object.
+        # Whether NaN is a key like any other, as in SQL: if no state is looked up by a Python object.
         self.nan_is_key = False
         self._convert = None if key_type is None else value_converter(key_type, f"operator {operator!r}: a key")
         self.columns: tuple[str, ...] | None = None
@@ -64,13 +64,13 @@ class Keying:
             raise ProgramError(f"key_by() takes a function or column names, not {shorten(key)}")
 
     def with_nan(self) -> Keying:
-        """Return the same with NaN as a key."""
+        """Return a copy with NaN as a key."""
         changed = copy.copy(self)
         changed.nan_is_key = True
         return changed
 
     def note(self) -> KeyNote:
-        """Return the description of the keys that a checkpoint holds."""
+        """Return the description of the keys for checkpoints."""
         if self.columns is not None:
             note = KeyNote(columns=list(self.columns))
         else:
@@ -82,20 +82,20 @@ class Keying:
 
     @property
     def declared_types(self) -> list[str] | None:
-        """The key's Spark types, as far as they are declared: of a tuple one for each part."""
+        """The key's declared Spark types, one per part of a tuple, or None."""
         if self.key_type is None or self.key_type.data_type is None:
             return None
         return [field.dataType.simpleString() for field in resolve_schema(self.key_type).fields]
 
     def keeps_keys(self, records: Records) -> bool:
-        """Tell whether the keys of a run are the values of its columns, so the same now as when it was routed."""
+        """Return whether a run's keys are column values, so that they cannot have changed since it was routed."""
         return self.columns is not None and isinstance(records, ArrowRecords)
 
     def keys_of(self, records: Records) -> list[Any]:
-        """Return the key of each record, converted to the declared type.
+        """Return each record's key, converted to the declared type.
 
         Raises:
-            OperatorError: the key function raised, or a record has no such column.
+            OperatorError: the key function raised, or a record lacks the column.
             TypeMismatchError: a key does not fit the declared type.
         """
         keys = self._keys_of(records)
@@ -114,18 +114,18 @@ class Keying:
         parts = [self._column_of_records(values, name) for name in self.columns]
         return parts[0] if len(parts) == 1 else list(zip(*parts))
 
-    def hashes_of_columns(self, records: Records, known: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
-        """Return the hash of the key of each row of a columnar run; None if each key has to be hashed by itself.
+    def hashes_of_columns(self, records: Records, hashes: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
+        """Return the key hash of each row of a columnar run, or None if keys must be hashed one by one.
 
         Args:
-            known: the hashes of values so far. The hashes of the columns' values are added.
+            hashes: cached hashes of values; extended by the columns' values.
         """
         if self.key_type is not None or self.columns is None or not isinstance(records, ArrowRecords):
             return None
         columns = (self.column_of(records.batch, name) for name in self.columns)
-        found = [hashes_of_column(column, known, nan_is_key=self.nan_is_key) for column in columns]
-        parts = [part for part in found if part is not None]
-        if len(parts) < len(found):
+        hashes_by_column = [hashes_of_column(column, hashes, nan_is_key=self.nan_is_key) for column in columns]
+        parts = [part for part in hashes_by_column if part is not None]
+        if len(parts) < len(hashes_by_column):
             return None
         return parts[0] if len(parts) == 1 else hashes_of_tuples(parts)
 
@@ -140,8 +140,8 @@ class Keying:
         return batch.column(position)
 
     def _column_of_records(self, values: list[Any], name: str) -> list[Any]:
-        """Return a column of a run of records: rows, dictionaries, objects, or several of these kinds."""
-        # Mostly they are of one kind. Where another kind has a method of that name, that has to be known.
+        """Return a column of a run of records: rows, dictionaries, objects, or a mixture."""
+        # Usually all have one kind. In a mixture, one kind may have a method with the column's name.
         if name not in _METHODS or len(set(map(type, values))) == 1:
             try:
                 keys = list(map(self._getter(values[0], name), values))
@@ -153,7 +153,7 @@ class Keying:
 
     def _getter(self, value: Any, name: str) -> Callable[[Any], Any]:
         if isinstance(value, Row):
-            # By attribute is faster; but a row has attributes, such as `count`, that are no columns.
+            # Attributes are faster; but rows have attributes, such as `count`, that are not columns.
             return attrgetter(name) if name in value._fields and hasattr(type(value), name) else itemgetter(name)
         if isinstance(value, dict):
             return itemgetter(name)
@@ -164,7 +164,7 @@ class Keying:
         try:
             keys = list(map(function, pending))
             if len(keys) < len(values):
-                raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
+                raise RuntimeError("the function raised StopIteration")  # which silently ends a map()
             return keys
         except BaseException as error:
             where = f"operator {self.operator!r}: the key function"
@@ -172,7 +172,7 @@ class Keying:
 
 
 class Router:
-    """Finds the subtask of each record of a run, by key group."""
+    """Routes the records of a run to subtasks, by key group."""
 
     def __init__(self, keying: Keying, parallelism: int, max_parallelism: int) -> None:
         self._keying = keying
@@ -180,11 +180,11 @@ class Router:
         self._owners = owners(max_parallelism, parallelism)
         self._owner_array = np.array(self._owners, dtype=np.int64)
         self._routes: dict[Any, int] = {}
-        # Hashes of values of keys that are several columns.
+        # Hashes of the parts of keys with several columns.
         self._hashes: dict[Any, int] = {}
 
     def subtasks_of(self, records: Records) -> npt.NDArray[np.int64] | list[int]:
-        """Return the subtask of each record."""
+        """Return each record's subtask."""
         if len(self._hashes) >= _REMEMBERED:
             self._hashes.clear()
         hashes = self._keying.hashes_of_columns(records, self._hashes)
@@ -205,14 +205,10 @@ class Router:
                     hash(key)
                 except TypeError as cause:
                     reason = "which cannot be hashed the same way in every process"
-                    advice = (
-                        "let the key function give a string, a number, a date, a tuple or a frozen dataclass of them"
-                    )
+                    advice = "return a string, a number, a date, a tuple or a frozen dataclass of them"
                     if "NaN" in str(cause):
-                        reason = (
-                            "which is NaN or has it in it: NaN equals nothing, so no two records would share its state"
-                        )
-                        advice = "let the key function give None for it, or filter such records out"
+                        reason = "which is or contains NaN: NaN equals nothing, so no two records would share its state"
+                        advice = "return None for it, or filter such records out"
                     raise KeyTypeError(
                         f"operator {self._keying.operator!r}: the record {shorten_record(record)} has the"
                         f" key {shorten(key)} of type {type(key).__qualname__}, {reason}: {advice}"
@@ -228,7 +224,7 @@ class Router:
 
 
 def _nan_as_null(key: Any) -> Any:
-    """Return a key with None instead of NaN: both have the same hash in a column."""
+    """Replace NaN by None in a key: both have the same hash in a column."""
     if isinstance(key, tuple):
         return tuple(map(_nan_as_null, key))
     return None if isinstance(key, float) and key != key else key

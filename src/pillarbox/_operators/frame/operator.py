@@ -1,11 +1,10 @@
 """The operator: an input for records, watermarks and status, with an output of the same shape.
 
-Operators of a chain call each other directly (P6). A chain handles records in *runs*: an operator works off a
-whole run and hands the outcome on as a run, so a record costs no call per operator beyond the user's function.
-Within a run, an operator has therefore seen all records before the next operator sees the first.
+Operators of a chain call each other directly (P6). A chain processes records in *runs*: an operator processes a whole
+run and emits the results as a run, so a record costs no call per operator beyond the user's function. Within a run, an
+operator has therefore seen all records before the next operator sees the first.
 
-A program holds factories: an operator is made where it runs, from its context. Everything of it belongs to the mailbox
-thread.
+A program holds factories: an operator is made where it runs, from its context. It belongs to the mailbox thread.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from typing import Any, NamedTuple, Protocol
 
 from pillarbox._copies import Copier
 from pillarbox._elements import Records
+from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.ledger import BudgetScope
 from pillarbox._operators.frame.captured import Captured
 from pillarbox._operators.frame.keyed_run import KeyedRun
-from pillarbox._operators.frame.rates import RateScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._operators.functions.checkpointed import OperatorStateStore
 from pillarbox._operators.functions.metric_group import UserMetrics
@@ -35,17 +35,17 @@ from pillarbox.mailbox import MailboxExecutor
 
 
 class RecordInput(Protocol):
-    """Takes the records of one stream."""
+    """Receives the records of one stream."""
 
     def process_records(self, records: Records) -> None: ...
 
 
 class Input(RecordInput, WatermarkSink, Protocol):
-    """Where an operator sends to: the next operator, several, or the record writer."""
+    """The receiver of an operator's output: the next operator, several, or the record writer."""
 
 
 class Discard:
-    """The output of an operator whose results nobody takes."""
+    """The output of an operator without consumers."""
 
     def process_records(self, records: Records) -> None:
         """Drop it."""
@@ -62,7 +62,7 @@ class Fanout:
 
     Args:
         inputs: the consumers.
-        owners: how many of them, from the first on, get records of their own. The others share the given ones.
+        owners: the first so many consumers get copies. The others share the original records.
     """
 
     def __init__(self, inputs: Sequence[Input], copier: Copier, owners: int) -> None:
@@ -71,19 +71,19 @@ class Fanout:
         self._owners, self._sharers = self._inputs[:owners], self._inputs[owners:]
 
     def process_records(self, records: Records) -> None:
-        """Hand on a run."""
+        """Forward a run."""
         for consumer in self._owners:
             consumer.process_records(records.copied(self._copied))
         for consumer in self._sharers:
             consumer.process_records(records)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Hand on a watermark."""
+        """Forward a watermark."""
         for consumer in self._inputs:
             consumer.process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Hand on a change between idle and active."""
+        """Forward a change between idle and active."""
         for consumer in self._inputs:
             consumer.process_status(idle)
 
@@ -119,7 +119,7 @@ class SparkTime:
 
 @dataclass(frozen=True)
 class KeyedContext:
-    """The keyed state and timers that the operator at the head of a keyed task gets; others get none.
+    """Keyed state and timers of the operator at the head of a keyed task; other operators have none.
 
     Attributes:
         backend: keyed state.
@@ -154,7 +154,7 @@ class OperatorContext:
         batch: whether it runs in batch mode.
         epoch_time: tells the processing time of the epoch (epoch ms), which is the same for all tasks, and when the
             epoch is run again; None: it is not known before a shuffle.
-        rate_scope: which rate limits the task shares with others.
+        budget_scope: where the task's budgets are kept.
         shared: what it shares with the other tasks of its vertex that live where it does.
         read_elsewhere: the tags of side outputs that are not in ``side_outputs``, as another query may read them.
         zone: the time zone of naive datetimes; None: they are no points in time.
@@ -184,7 +184,7 @@ class OperatorContext:
     operator_state: OperatorStateStore | None = None
     batch: bool = False
     epoch_time: Callable[[], int] | None = None
-    rate_scope: RateScope = field(default_factory=RateScope)
+    budget_scope: BudgetScope = field(default_factory=BudgetScope)
     shared: SharedResources = field(default_factory=SharedResources)
     read_elsewhere: Collection[str] = ()
     zone: tzinfo | None = None
@@ -205,7 +205,7 @@ class StreamOperator:
     """
 
     by_key: bool = True
-    # Of operators that read several streams, or have another input before them.
+    # Inputs of operators with several streams, or with a wrapper before them.
     _inputs: Sequence[RecordInput] = ()
 
     def __init__(self, context: OperatorContext) -> None:
@@ -213,7 +213,7 @@ class StreamOperator:
 
     @property
     def name(self) -> str:
-        """The operator's name, for people."""
+        """The operator's display name."""
         return self.context.name
 
     @property
@@ -223,7 +223,7 @@ class StreamOperator:
 
     @property
     def output(self) -> Input:
-        """Receives the records that the operator emits."""
+        """Receives the emitted records."""
         return self.context.output
 
     @property
@@ -233,43 +233,43 @@ class StreamOperator:
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
-        """The inputs for the records of each stream that the operator reads.
+        """One input for each stream that the operator reads.
 
-        Watermarks and changes between idle and active go to the operator itself: of several streams, the minimum.
+        Watermarks and status changes go to the operator itself: with several streams, their minimum.
         """
         return self._inputs or (self,)
 
     def open(self) -> None:
-        """Get ready for the first record."""
+        """Prepare for the first record."""
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source: its records may come from another partition than before."""
+        """Begin an epoch of a source, whose records may be of another partition than before."""
 
     def end_key(self) -> None:
-        """End the key whose records have come, in batch mode: its timers fire; its state is dropped afterwards."""
+        """End a key in batch mode: fire its timers. Its state is dropped afterwards."""
 
     def end_input(self) -> None:
-        """Wait for requests under way: bounded input has ended. Timers still work. Flink's ``endInput``."""
+        """Await pending requests: bounded input has ended. Timers still work. Flink's ``endInput``."""
 
     def finish(self) -> None:
-        """Emit the last records. No timer fires any more, and no mail is left that could emit something afterwards."""
+        """Emit the last records. No timer fires and no mail runs afterwards."""
 
     def close(self) -> None:
-        """Release everything; called once, also after a failure."""
+        """Release everything. Called once, also after a failure."""
 
     def process_records(self, records: Records) -> None:
-        """Handle a run of records."""
+        """Process a run of records."""
         raise NotImplementedError
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Handle a run in batch mode: the records of a key, then its end, where all that is kept of it is dropped."""
+        """Process a run in batch mode: a key's records, then its end, which drops its state."""
         process = self.inputs[run.way_in].process_records
         if not run.ends:
             process(run.records)
             return
         assert self.context.keyed is not None
         drop_keys = self.context.keyed.backend.drop_keys
-        # (Of columns, rows are made once for all keys.)
+        # Make rows of columns once, for all keys.
         records = Records(run.records.values, run.records.timestamps)
         for _, start, end, ended in run.stretches():
             if start < end:
@@ -279,101 +279,97 @@ class StreamOperator:
                 drop_keys()
 
     def process_watermark(self, timestamp: int) -> None:
-        """Advance the operator's event time, then hand the watermark on."""
+        """Advance the operator's event time, then emit the watermark."""
         self.output.process_watermark(timestamp)
         for side in self.side_outputs.values():
             side.process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Hand on a change between idle and active."""
+        """Forward a change between idle and active."""
         self.output.process_status(idle)
         for side in self.side_outputs.values():
             side.process_status(idle)
 
     @property
     def has_close(self) -> bool:
-        """Whether the user's function has a ``close()`` of its own, so that it holds what has to be released."""
+        """Whether the user's function overrides ``close()`` and so may hold resources."""
         return False
 
     @property
     def next_wake_up(self) -> int | None:
-        """When the operator has something to do even without input (epoch ms), or None. Keyed timers are not meant."""
+        """When the operator must run even without input (epoch ms), or None. Does not include keyed timers."""
         return None
 
     def take_event_times(self) -> list[Any] | None:
-        """Return the event times that it has given to records since the last call, as a :class:`TaskReport` has them.
-
-        None: it has given none.
-        """
+        """Return the event times given to records since the last call, for a :class:`TaskReport`, or None."""
         return None
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether requests are under way, of this epoch's input or an earlier one's: the task runs again at once."""
+        """Whether requests of any epoch are pending: the task then runs again at once."""
         return False
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether the program is for this operator's output, and that has all that was asked for."""
+        """Whether the program has all the output that it asked this operator for."""
         return False
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit what must go before the barrier."""
+        """Emit records that belong before the barrier."""
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the operator's own state to be written with the epoch, or None. Keyed state is not part of it."""
+        """Return the operator's own state for the epoch, or None. Excludes keyed state."""
         return None
 
     def restore_state(self, state: Any) -> None:
-        """Restore the state that ``snapshot_state`` returned; None at the first start."""
+        """Restore the result of ``snapshot_state``; None at the first start."""
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return what the operator knows of event time and of silence, except for timers: plain data, or None.
+        """Return the operator's event time and idleness without timers, as plain data, or None.
 
-        A task after a shuffle writes it with the epoch, so a task that is created again says what the earlier task
-        would have said. Unlike the result of ``snapshot_state``, it is dropped if the program no longer has the
-        operator.
+        A task after a shuffle writes it with the epoch, so that a new task continues the earlier one's watermarks.
+        Unlike the result of ``snapshot_state``, it is dropped if the program no longer has the operator.
         """
         return None
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Take back what ``snapshot_event_time`` returned, before ``restore_state``; None: nothing is known."""
+        """Restore the result of ``snapshot_event_time``, before ``restore_state``."""
 
     def initialize_function(self, *, is_restored: bool) -> None:
-        """Let the function take its states of the operator itself, after ``restore_state``.
+        """Call the function's ``initialize_state``, after ``restore_state``.
 
         Args:
             is_restored: whether there is a checkpoint.
         """
 
     def snapshot_function(self, checkpoint_id: int) -> None:
-        """Let the function bring its states of the operator itself up to date, before ``snapshot_state``."""
+        """Call the function's ``snapshot_state``, before the operator's."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Note that an epoch has been committed."""
+        """React to an epoch's commit."""
 
 
 @dataclass(frozen=True)
 class OperatorFactory:
-    """Makes an operator, and describes it before it exists.
+    """Makes an operator, and describes it beforehand.
 
-    It is part of the program: it is pickled, with the user's function in it. (Flink's ``StreamOperatorFactory``.)
+    Part of the program: pickled with the user's function. (Flink's ``StreamOperatorFactory``.)
 
     Attributes:
-        make: makes the operator from its context: the class, or a ``partial`` of it, captured.
-        keyed: whether it has keyed state or timers: its context has a :class:`KeyedContext`.
-        wakes_up: whether something may happen in it while no record comes, before the epoch's end.
-        stateful: whether ``snapshot_state`` returns something, which can be kept only after a shuffle.
-        result_types: the types of ``Types`` that results are declared to have, or else the names of their columns, by
-            the tag of the side output; None as the tag stands for the main output.
-        asked_tags: the tags of the side outputs that the program asks for, whether an output takes them or not.
-        state_depends_on: what its keyed state depends on, so that the state is of no use if any of it changes:
-            phrases, each under the name of its subject. They are noted with the state (``_state/keys/state_note.py``).
-        keeps_records: whether all records that it emits are ones that came, as they came: what is known of their
-            columns holds after it, too.
-        keeps_columns: whether rows that come as columns leave it so, too.
-        sides_are_fixed: whether it keeps records of each of its inputs, so that these may not change places.
-        spark_time: it follows Spark's time, in an operator of Spark's with these arguments; None: it does not.
+        make: makes the operator from its context: its class, or a ``partial`` of it, captured.
+        keyed: whether it has keyed state or timers: its context then has a :class:`KeyedContext`.
+        wakes_up: whether it may act during an epoch without a record.
+        stateful: whether ``snapshot_state`` returns a state, which needs a shuffle before the operator.
+        result_types: declared types of results, from ``Types``, or their column names, by side output's tag; None is
+            the main output's tag.
+        asked_tags: tags of the side outputs that the program reads, connected or not.
+        state_depends_on: conditions of its keyed state, which is useless if one of them changes: phrases by subject.
+            Stored with the state (``_state/keys/state_note.py``).
+        keeps_records: whether it emits its input records unchanged, so that facts about their columns still hold.
+        keeps_columns: whether columnar input stays columnar.
+        budgets: the budgets that its requests are charged to.
+        sides_are_fixed: whether it keeps records of each input, so that inputs must not change places.
+        spark_time: arguments of Spark's operator around an operator that follows Spark's time; None for others.
     """
 
     make: Callable[[OperatorContext], StreamOperator]
@@ -386,6 +382,7 @@ class OperatorFactory:
     keeps_records: bool = False
     keeps_columns: bool = False
     sides_are_fixed: bool = False
+    budgets: tuple[Limits, ...] = ()
     spark_time: SparkTime | None = None
 
     def __post_init__(self) -> None:
@@ -393,10 +390,10 @@ class OperatorFactory:
             object.__setattr__(self, "make", Captured(self.make))
 
     def with_result_type(self, tag: str | None, declared: Any) -> OperatorFactory:
-        """Return the factory whose results have a declared type, or declared columns; itself, where it is neither."""
+        """Return a factory whose results have a declared type or declared columns; itself without either."""
         known = declared if isinstance(declared, TypeInformation) else column_names(declared)
         return self if known is None else replace(self, result_types={**self.result_types, tag: known})
 
     def with_side_output(self, tag: str, declared: Any) -> OperatorFactory:
-        """Return the factory for a program that asks for a side output, whose results may have a declared type."""
+        """Return a factory with a side output that the program reads, whose results may have a declared type."""
         return replace(self.with_result_type(tag, declared), asked_tags=tuple(sorted({*self.asked_tags, tag})))

@@ -1,7 +1,7 @@
-"""What tasks share that live in one process: things that are expensive, or limited, and not state.
+"""Resources that the tasks of a process share: expensive or limited, and not state.
 
-In Flink a subtask has them once. Here the key groups of a partition are subtasks of their own, which live in one
-process and run one after another: there they share what Flink's subtask has.
+Flink has them once per subtask. Here the key groups of a partition are subtasks that run one after another in one
+process, and share its resources.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class _Held:
 
 
 class SharedResources:
-    """The resources of the tasks of one vertex in one partition, by name. Their mailbox thread, which is one, uses it.
+    """The resources of one vertex's tasks in one partition, by name. Used by their mailbox thread only.
 
     Attributes:
-        stay: whether the tasks live here from epoch to epoch; else other processes may run epochs of theirs in between.
-        resting: returns a context in which their mailbox thread waits, so that others run functions meanwhile.
+        stay: whether the tasks stay in this process; otherwise other processes may run some of their epochs.
+        resting: returns a context in which the mailbox thread waits, so that others can run functions.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class SharedResources:
         self._held: dict[Any, _Held] = {}
 
     def lease(self, name: Any, make: Callable[[], R]) -> Lease[R]:
-        """Return a share in a resource, which is made for the first one."""
+        """Return a share of a resource. The first share makes it."""
         held = self._held.get(name)
         if held is None:
             held = self._held[name] = _Held(make())
@@ -43,10 +43,10 @@ class SharedResources:
 
 
 class Lease(Generic[R]):
-    """A share in a resource, whose ``close()`` is called when the last share has been given back.
+    """A share of a resource. Returning the last share calls the resource's ``close()``.
 
     Attributes:
-        resource: it.
+        resource: the resource.
     """
 
     def __init__(self, all_held: dict[Any, _Held], name: Any, held: _Held) -> None:
@@ -57,17 +57,17 @@ class Lease(Generic[R]):
         held.leases += 1
 
     def spoil(self) -> None:
-        """Let nobody else have this resource: whoever asks for one gets a new one."""
+        """Retire the resource: later shares get a new one."""
         if not self.is_spoilt:
             del self._all_held[self._name]
 
     @property
     def is_spoilt(self) -> bool:
-        """Whether nobody else will have it."""
+        """Whether the resource is retired."""
         return self._all_held.get(self._name) is not self._held
 
     def release(self) -> None:
-        """Give the share back."""
+        """Return the share."""
         self._held.leases -= 1
         if not self._held.leases:
             self.spoil()

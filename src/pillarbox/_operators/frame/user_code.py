@@ -1,4 +1,4 @@
-"""Calls of user code: what it raises comes out as an error that names the operator, the key and the record."""
+"""Calls of user code. Its exceptions are raised again with operator, key and record."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 def raise_at_record(
-    error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], hint: str = "", **place: Any
+    error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], hint: str = "", **details: Any
 ) -> NoReturn:
-    """Raise the error that names ``where`` and the record, when user code raised in a pass over ``values``.
+    """Raise a user exception from a pass over ``values`` again, with ``where`` and the record.
 
     Args:
-        hint: what is to be said of the record.
+        hint: text after the record.
     """
     position = len(values) - length_hint(pending) - 1
     at = f"{where} {failed(error)}"
     if 0 <= position < len(values):
-        place |= {"record": values[position], "position": position}
+        details |= {"record": values[position], "position": position}
         at += f" at the record {shorten_record(values[position])}{hint}"
-    raise_from_user_code(error, at, **place)
+    raise_from_user_code(error, at, **details)
 
 
 def with_context(context: OperatorContext, what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Call user code; an exception comes out as an error that names the operator and ``what`` was done."""
+    """Call user code. Raise its exceptions again, with the operator and ``what``."""
     try:
         return function(*args)
     except BaseException as error:
-        said = f"operator {context.name!r} {failed(error)} in {what}"
-        raise_from_user_code(error, said, operator=context.name, subtask=context.subtask)
+        message = f"operator {context.name!r} {failed(error)} in {what}"
+        raise_from_user_code(error, message, operator=context.name, subtask=context.subtask)

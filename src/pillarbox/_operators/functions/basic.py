@@ -1,6 +1,6 @@
-"""The functions that users implement, with PyFlink's names, and the contexts that functions are given.
+"""The functions that users implement, with PyFlink's names, and their contexts.
 
-Wherever a function is asked for, a plain function or lambda does as well.
+Every operator takes a plain function or lambda instead, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OutputTag(Generic[T]):
 
     Args:
         tag_id: the name, unique among the side outputs of an operator.
-        type_info: the type of the records, as in PyFlink: they are converted to it. It is not needed.
+        type_info: the records' type, optional: records are converted to it, as in PyFlink.
 
     Raises:
         ProgramError: ``tag_id`` is not a non-empty string.
@@ -58,11 +58,11 @@ class OutputTag(Generic[T]):
         return f"OutputTag({self.tag_id!r})"
 
     def __reduce__(self) -> Any:
-        return make, ("OutputTag", self.tag_id)  # all that it is compared by
+        return make, ("OutputTag", self.tag_id)  # equality is by id
 
 
 class TimeDomain(Enum):
-    """The clock that a timer follows."""
+    """The clock of a timer."""
 
     EVENT_TIME = "event time"
     PROCESSING_TIME = "processing time"
@@ -72,18 +72,18 @@ class TimeDomain(Enum):
 
 
 class Function:
-    """Base class of functions: ``open`` and ``close`` run once for as long as a task lives in its worker.
+    """Base class of functions. ``open`` and ``close`` run once in a task's life.
 
-    In a batch DataFrame a task ends with its partition; only a function that has no ``close`` stays open in the worker
-    for the partitions that come next.
+    In a batch DataFrame a task ends with its partition, but a function without ``close`` stays open for the worker's
+    next partitions.
 
-    Both may be ``async def`` in functions of async operators only.
+    Functions of async operators, and no others, may make both ``async def``.
 
     Attributes:
-        uses_processing_time: (functions with timers) whether it sets processing-time timers, for which a streaming
-            query runs epochs also when there is no data. None: pillarbox looks it up in its code and in the helpers
-            that it reaches. To be declared in the class where the code does not show it, as with ``getattr()``, or
-            shows too much. (Flink, whose tasks always run, has no such thing.)
+        uses_processing_time: (functions with timers) whether it sets processing-time timers: a streaming query then
+            runs epochs without new data, too. None: pillarbox searches its code and the helpers that it calls. Declare
+            it in the class if that search misses a timer, as with ``getattr()``, or sees too many. (Flink's tasks
+            always run, so Flink has no such attribute.)
     """
 
     uses_processing_time: bool | None = None
@@ -98,7 +98,7 @@ class Function:
 
 
 def has_close(function: object) -> bool:
-    """Return whether a function has a ``close()`` of the user's own."""
+    """Return whether the user's function overrides ``close()``."""
     return isinstance(function, Function) and type(function).close is not Function.close
 
 
@@ -116,11 +116,11 @@ class KeySelector(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def get_key(self, value: In, /) -> Out:
-        """Return the key of a record: a value whose hash is the same in every process, such as a string or a number."""
+        """Return the record's key, such as a string or a number. Its hash must be the same in every process."""
 
 
 class Partitioner(Function, ABC, Generic[Key]):
-    """Chooses the subtask for a record, by its key: ``DataStream.partition_custom`` takes it.
+    """Chooses a record's subtask by its key; for ``DataStream.partition_custom``.
 
     Example:
         >>> class ByLength(Partitioner[str]):
@@ -133,11 +133,11 @@ class Partitioner(Function, ABC, Generic[Key]):
 
     @abstractmethod
     def partition(self, key: Key, num_partitions: int, /) -> int:
-        """Return the index of a subtask, below ``num_partitions``; for the same key always the same."""
+        """Return the subtask's index, below ``num_partitions``. A key's index must never change."""
 
 
 class MapFunction(Function, ABC, Generic[In, Out]):
-    """Turns each record into one other.
+    """Maps each record to one result.
 
     Example:
         >>> class Length(MapFunction[str, int]):
@@ -149,11 +149,11 @@ class MapFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def map(self, value: In, /) -> Out:
-        """Return the record to emit."""
+        """Return the result."""
 
 
 class FlatMapFunction(Function, ABC, Generic[In, Out]):
-    """Turns each record into any number of others.
+    """Maps each record to any number of results.
 
     Example:
         >>> class Words(FlatMapFunction[str, str]):
@@ -165,7 +165,7 @@ class FlatMapFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     def flat_map(self, value: In, /) -> Iterable[Out] | None:
-        """Return (or ``yield``) the records to emit; None stands for none."""
+        """Return (or ``yield``) the results; None stands for no results."""
 
 
 class FilterFunction(Function, ABC, Generic[In]):
@@ -181,11 +181,11 @@ class FilterFunction(Function, ABC, Generic[In]):
 
     @abstractmethod
     def filter(self, value: In, /) -> bool:
-        """Return whether to keep a record: True or False, nothing else."""
+        """Return True to keep the record, False to drop it."""
 
 
 class ReduceFunction(Function, ABC, Generic[T]):
-    """Folds two records into one of the same type.
+    """Combines two records into one of the same type.
 
     Example:
         >>> class Larger(ReduceFunction[int]):
@@ -198,28 +198,28 @@ class ReduceFunction(Function, ABC, Generic[T]):
 
     @abstractmethod
     def reduce(self, value1: T, value2: T, /) -> T:
-        """Return both records folded into one.
+        """Combine two records.
 
         Args:
-            value1: the result so far of the key; at first, its first record.
-            value2: the record at hand.
+            value1: the key's result so far; at first, its first record.
+            value2: the current record.
         """
 
 
-# A record of a side output, as a function yields it.
+# A record of a side output, as functions yield it.
 SideOutput: TypeAlias = tuple[OutputTag[Any], Any]
 
 
 class RecordContext(ABC):
-    """The record at hand, as all process functions see it."""
+    """The current record, as all process functions see it."""
 
     @abstractmethod
-    def timestamp(self) -> int | Any:  # Any: so that checkers do not ask for None where there is event time
-        """Return the record's event time in epoch milliseconds; None if it has none."""
+    def timestamp(self) -> int | Any:  # Any: with event time, checkers need not handle None
+        """Return the record's event time in epoch milliseconds, or None."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V) -> None:
-        """Emit a value to a side output, with the event time of the record (or timer) at hand.
+        """Emit a value to a side output, with the event time of the current record or timer.
 
         Args:
             tag: the side output.
@@ -231,7 +231,7 @@ class RecordContext(ABC):
 
 
 class ProcessFunction(Function, ABC, Generic[In, Out]):
-    """Turns each record into any number of others, also of side outputs; without key, state or timers.
+    """Maps each record to any number of results and side outputs; without key, state or timers.
 
     Example:
         >>> REFUND = OutputTag[int]("refund")
@@ -248,27 +248,27 @@ class ProcessFunction(Function, ABC, Generic[In, Out]):
     """
 
     class Context(RecordContext):
-        """The record at hand."""
+        """The current record."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
-            """Return the clocks; timers need a keyed stream."""
+            """Return the clocks. Timers need a keyed stream."""
 
     @abstractmethod
     def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Handle a record.
+        """Process a record.
 
         Args:
             value: the record.
-            ctx: its event time, the clocks and the side outputs; valid during the call only.
+            ctx: its event time, the clocks and the side outputs. Valid during the call only.
 
         Returns:
-            The records to emit, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
         """
 
 
 class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
-    """Turns each record into any number of others, with keyed state and timers.
+    """Maps each record to any number of results, with keyed state and timers.
 
     Example:
         >>> class Silence(KeyedProcessFunction[str, Row, str]):
@@ -294,62 +294,62 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
     """
 
     class Context(ProcessFunction.Context, Generic[KeyOut]):
-        """The record at hand, and its key."""
+        """The current record and its key."""
 
         @abstractmethod
         def get_current_key(self) -> KeyOut:
-            """Return the key of the record or timer at hand."""
+            """Return the key of the current record or timer."""
 
     class OnTimerContext(Context[KeyOut], Generic[KeyOut]):
-        """The timer at hand, and its key: ``timestamp()`` is the timer's time."""
+        """The current timer and its key. ``timestamp()`` is the timer's time."""
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
-            """Return the clock that the timer followed."""
+            """Return the timer's clock."""
 
     @abstractmethod
     def process_element(
         self, value: In, ctx: KeyedProcessFunction.Context[Key], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a record, with the state of its key.
+        """Process a record, with the state of its key.
 
         Args:
             value: the record.
-            ctx: its event time and key, the clocks, timers and side outputs; valid during the call only.
+            ctx: its event time and key, the clocks, timers and side outputs. Valid during the call only.
 
         Returns:
-            The records to emit, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
         """
 
     def on_timer(
         self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a timer, with the state of its key.
+        """Process a timer, with the state of its key.
 
         Args:
-            timestamp: the time that the timer was set for, in epoch milliseconds.
-            ctx: the timer's key and clock, timers and side outputs; valid during the call only.
+            timestamp: the timer's time, in epoch milliseconds.
+            ctx: the timer's key and clock, timers and side outputs. Valid during the call only.
 
         Returns:
-            As ``process_element``. Records emitted in event time carry ``timestamp`` as their event time, those in
-            processing time none, as in Flink.
+            As ``process_element``. As in Flink, results of an event-time timer have ``timestamp`` as their event time;
+            results of a processing-time timer have no event time.
         """
         return None
 
 
 def check_call(function: Any, names: Sequence[str], what: str) -> None:
-    """Refuse a function that cannot be called with so many parameters.
+    """Refuse a function with the wrong number of parameters.
 
     Args:
-        names: those that it is called with.
-        what: where it was given, for the message: ``"map() got f, which"``.
+        names: the arguments' names.
+        what: the caller and the function, for the message: ``"map() got f, which"``.
 
     Raises:
-        ProgramError: it has others.
+        ProgramError: the function cannot take these arguments.
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of something built in
+    except (TypeError, ValueError):  # a built-in
         return
     try:
         signature.bind(*names)
@@ -361,16 +361,16 @@ def check_call(function: Any, names: Sequence[str], what: str) -> None:
 
 
 def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False) -> None:
-    """Refuse a function that returns coroutines or generators instead of results, as far as can be seen.
+    """Refuse a function that visibly returns coroutines or generators instead of results.
 
     Args:
         function: the user's function or object.
-        method: the name of the object's method that is called.
-        asked_by: the method that it was given to, for the message: ``"map()"``.
-        many: whether it returns any number of results, so that a generator is right.
+        method: the object's method that will be called.
+        asked_by: the caller, for the message: ``"map()"``.
+        many: whether it may return any number of results, so that a generator is right.
 
     Raises:
-        ProgramError: it is an ``async def``, or a generator where one result is asked for.
+        ProgramError: the function is ``async def``, or a generator although one result is expected.
     """
     called = getattr(function, method, function)
     while isinstance(called, partial):
@@ -379,8 +379,8 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
         called = getattr(type(called), "__call__", called)  # noqa: B004
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
         raise ProgramError(
-            f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} is an async def: nobody"
-            " would wait for it; use map_async() or AsyncDataStream for what has to wait, or write a plain def"
+            f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} is an async def, which"
+            f" {asked_by} does not await; use map_async() or AsyncDataStream, or write a plain def"
         )
     if not many and inspect.isgeneratorfunction(called):
         raise ProgramError(

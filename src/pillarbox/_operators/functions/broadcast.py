@@ -1,4 +1,4 @@
-"""The functions of a stream and a broadcast one, with PyFlink's names, and their view of the broadcast state."""
+"""Functions of a stream and a broadcast stream, with PyFlink's names, and the broadcast state."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class ReadOnlyBroadcastState(Generic[K, V]):
-    """A map of the operator's that the broadcast side has filled: each subtask has a copy of its own.
+    """A map that the broadcast side fills. Each subtask has its own copy.
 
-    It has a dict's order, also after a restart.
+    Its order is a dict's, also after a restart.
     """
 
     def __init__(self, state: MapState[K, V]) -> None:
         self._state = state
 
     def get(self, key: K) -> V | None:
-        """Return the value at ``key``, or None. It must not be changed."""
+        """Return the value at ``key``, or None. Do not change it."""
         return self._state.get(key)
 
     def contains(self, key: K) -> bool:
@@ -44,7 +44,7 @@ class ReadOnlyBroadcastState(Generic[K, V]):
         return self._state.values()
 
     def is_empty(self) -> bool:
-        """Return whether there is no entry."""
+        """Return whether the map is empty."""
         return self._state.is_empty()
 
     def __getitem__(self, key: K) -> V:
@@ -77,10 +77,10 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 
 
 class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
-    """The same, as the broadcast side sees it: it may be changed.
+    """Broadcast state as the broadcast side sees it: writable.
 
-    All subtasks get the same records of the broadcast side, so that they reach the same state: what is put must
-    depend on nothing else. Of a large map, an epoch writes the entries that it puts.
+    All subtasks get the same broadcast records and must reach the same state, so a value may depend on nothing else. An
+    epoch writes only the changed entries of a large map.
     """
 
     def put(self, key: K, value: V) -> None:
@@ -107,15 +107,15 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
 
 
 class _Context(RecordContext):
-    """The record at hand."""
+    """The current record."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Return the wall clock's time, in epoch milliseconds."""
+        """Return the wall clock's time in epoch milliseconds."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the operator's event time, the minimum of both streams': -2**63 before the first watermark."""
+        """Return the operator's event time, the minimum of both inputs: -2**63 before the first watermark."""
 
 
 class _ReadOnlyContext(_Context):
@@ -123,13 +123,13 @@ class _ReadOnlyContext(_Context):
 
     @abstractmethod
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
-        """Return a broadcast state, to be read only: otherwise the subtasks would end up with different contents.
+        """Return a broadcast state, read-only: otherwise the subtasks' copies would diverge.
 
         Args:
-            state_descriptor: one of those that the stream was broadcast with.
+            state_descriptor: a descriptor that the stream was broadcast with.
 
         Raises:
-            ProgramError: it is none of those.
+            ProgramError: the stream was broadcast without it.
         """
 
 
@@ -141,18 +141,18 @@ class _BroadcastContext(_Context):
         """Return a broadcast state.
 
         Args:
-            state_descriptor: one of those that the stream was broadcast with.
+            state_descriptor: a descriptor that the stream was broadcast with.
 
         Raises:
-            ProgramError: it is none of those.
+            ProgramError: the stream was broadcast without it.
         """
 
 
 class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Handles the records of a stream without key, connected with a broadcast stream.
+    """Handles a non-keyed stream connected with a broadcast stream.
 
-    Each subtask gets each record of the broadcast stream once, and keeps what it needs of it in broadcast state.
-    The two streams have no defined order: a record that must not miss a rule waits in state until the rule arrives.
+    Each subtask gets every broadcast record once and keeps what it needs in broadcast state. The two streams have no
+    defined order: a record that must not miss a rule waits in state for the rule.
 
     Example:
         >>> RULES = MapStateDescriptor[str, int]("rules")
@@ -183,25 +183,25 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
     def process_element(
         self, value: In1, ctx: BroadcastProcessFunction.ReadOnlyContext, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a record of the stream that is not broadcast.
+        """Process a record of the stream that is not broadcast.
 
         Args:
             value: the record.
-            ctx: its event time, the clocks, broadcast state and side outputs; valid during the call only.
+            ctx: its event time, the clocks, broadcast state and side outputs. Valid during the call only.
 
         Returns:
-            The records to emit, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
         """
 
     @abstractmethod
     def process_broadcast_element(
         self, value: In2, ctx: BroadcastProcessFunction.Context, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a record of the broadcast stream: in each subtask, so what is emitted is emitted by each.
+        """Process a broadcast record. Every subtask does, and every subtask emits the results.
 
         Args:
             value: the record.
-            ctx: its event time, the clocks, broadcast state and side outputs; valid during the call only.
+            ctx: its event time, the clocks, broadcast state and side outputs. Valid during the call only.
 
         Returns:
             As ``process_element``.
@@ -209,7 +209,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[In1, In2, Out]):
 
 
 class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
-    """Handles the records of a keyed stream, with keyed state and timers, connected with a broadcast stream.
+    """Handles a keyed stream, with keyed state and timers, connected with a broadcast stream.
 
     Example:
         >>> LIMITS = MapStateDescriptor[str, int]("limits")
@@ -234,40 +234,40 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
     """
 
     class ReadOnlyContext(_ReadOnlyContext, Generic[KeyOut]):
-        """A record of the keyed stream, and its key."""
+        """A record of the keyed stream and its key."""
 
         @abstractmethod
         def get_current_key(self) -> KeyOut:
-            """Return the key of the record or timer at hand."""
+            """Return the key of the current record or timer."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
-            """Return the clocks and the timers of the key."""
+            """Return the clocks and the key's timers."""
 
     class OnTimerContext(ReadOnlyContext[KeyOut], Generic[KeyOut]):
-        """The timer at hand, and its key: ``timestamp()`` is the timer's time."""
+        """The current timer and its key. ``timestamp()`` is the timer's time."""
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
-            """Return the clock that the timer followed."""
+            """Return the timer's clock."""
 
     class Context(_BroadcastContext):
-        """A record of the broadcast stream: there is no key."""
+        """A broadcast record; it has no key."""
 
         @abstractmethod
         def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
-            """Call a function with each key of the subtask that has a state, and that state.
+            """Call a function for each key of the subtask that has a state.
 
-            The keys are those that had it before the first call, in an order that depends on them alone. It costs a
-            call for each key, and what it changes is written with the epoch. Flink's ``applyToKeyedState``.
+            Visits the keys that have the state before the first call, in an order that depends on the keys alone. Costs
+            one call per key; changes are written with the epoch. Flink's ``applyToKeyedState``.
 
             Args:
                 descriptor: the descriptor of a keyed state that ``open`` has declared.
-                function: ``f(key, state)``; it may read and change this state and others of the key, and emit to side
-                    outputs by ``ctx.output``. It sets no timers.
+                function: ``f(key, state)``. May read and change this state and others of the key, and emit to side
+                    outputs with ``ctx.output``. May not set timers.
 
             Raises:
-                ProgramError: ``open`` has declared no such state.
+                ProgramError: ``open`` has not declared the state.
 
             Example:
                 >>> LIMITS = MapStateDescriptor[str, int]("limits")
@@ -302,26 +302,26 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
     def process_element(
         self, value: In1, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext[Key], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a record of the keyed stream, with the state of its key.
+        """Process a record of the keyed stream, with the state of its key.
 
         Args:
             value: the record.
-            ctx: its event time and key, the clocks, timers, broadcast state and side outputs; valid during the call
+            ctx: its event time and key, the clocks, timers, broadcast state and side outputs. Valid during the call
                 only.
 
         Returns:
-            The records to emit, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
         """
 
     @abstractmethod
     def process_broadcast_element(
         self, value: In2, ctx: KeyedBroadcastProcessFunction.Context, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a record of the broadcast stream: in each subtask, so what is emitted is emitted by each.
+        """Process a broadcast record. Every subtask does, and every subtask emits the results.
 
         Args:
             value: the record.
-            ctx: its event time, the clocks, broadcast state, keyed state of all keys, and side outputs; valid during
+            ctx: its event time, the clocks, broadcast state, keyed state of all keys, and side outputs. Valid during
                 the call only.
 
         Returns:
@@ -331,5 +331,5 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
     def on_timer(
         self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext[Key], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a timer, with the state of its key; as ``KeyedProcessFunction.on_timer``."""
+        """Process a timer, with the state of its key; as ``KeyedProcessFunction.on_timer``."""
         return None

@@ -1,4 +1,4 @@
-"""Functions with state of their operator's own: of its subtask, and of no key. With Flink's names.
+"""Functions with operator state: state of the subtask, of no key. With Flink's names.
 
 Source of the behaviour: Flink's ``CheckpointedFunction`` and ``OperatorStateStore``.
 """
@@ -14,7 +14,7 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 
 
 def no_operator_state(name: str) -> str:
-    """Return what is wrong where an operator with state of its own stands before the first shuffle."""
+    """Return the error for operator state before the first shuffle."""
     return (
         f"operator {name!r} has state of the operator itself (CheckpointedFunction), for which there is no place before"
         " the first shuffle: the partitions of a source have no identity from one epoch to the next; put rebalance() or"
@@ -23,7 +23,7 @@ def no_operator_state(name: str) -> str:
 
 
 def no_undo(name: str) -> str:
-    """Return what is wrong where an operator with state of its own also has dead letters."""
+    """Return the error for operator state together with dead letters."""
     return (
         f"operator {name!r} has a side output for its errors (on_error=..., side_output_errors(...)), and state of the"
         " operator itself (CheckpointedFunction), which is not put back when the function raises: catch in the function"
@@ -32,9 +32,9 @@ def no_undo(name: str) -> str:
 
 
 class OperatorStateStore:
-    """Declares states of the operator itself: lists, of which each subtask has its own.
+    """Declares operator state: lists, one per subtask.
 
-    They are live: what is added is written with the epoch, of a large list what is new.
+    The lists are live: added elements are written with the epoch, and only they for a large list.
     """
 
     def __init__(self, backend: KeyedStateBackend, uid: str) -> None:
@@ -42,37 +42,38 @@ class OperatorStateStore:
         self._uid = uid
 
     def get_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
-        """Return a list state: when the number of subtasks changes, its elements are shared out among the new ones.
+        """Return a list state. On rescaling, its elements are split among the new subtasks.
 
         Args:
-            descriptor: its name is unique among the states of the function; it has no time-to-live.
+            descriptor: its name is unique among the function's states; no time-to-live.
 
         Raises:
-            ProgramError: it is no ``ListStateDescriptor``, or has a time-to-live.
+            ProgramError: not a ``ListStateDescriptor``, or it has a time-to-live.
         """
         return self._declared(descriptor, union=False)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
-        """Return a list state of which each subtask gets all elements when the number of subtasks changes.
+        """Return a list state. On rescaling, each new subtask gets all elements.
 
-        Where it does not change, each subtask has its own again after a restart. (In Flink it has all of them then,
-        too: its coordinator reads the state of all subtasks, Spark's tasks read their own.)
+        Without rescaling, each subtask restores its own elements. (Flink hands out all of them on every restart: its
+        coordinator reads the state of all subtasks, Spark's tasks read their own.)
 
         Args:
             descriptor: as in :meth:`get_list_state`.
 
         Raises:
-            ProgramError: it is no ``ListStateDescriptor``, or has a time-to-live.
+            ProgramError: not a ``ListStateDescriptor``, or it has a time-to-live.
         """
         return self._declared(descriptor, union=True)
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete the list that a checkpoint holds under a name that the function has no more; nothing else is done.
+        """Delete a list that the checkpoint has and the function no longer declares.
 
-        It is of use as long as checkpoints and savepoints with it may be started from. Spark's ``deleteIfExists``.
+        Keep the call for as long as you may start from checkpoints or savepoints with that list. Spark's
+        ``deleteIfExists``.
 
         Args:
-            name: the name in its descriptor.
+            name: the name in the list's descriptor.
 
         Raises:
             ProgramError: the function declares it.
@@ -89,36 +90,36 @@ class OperatorStateStore:
 
 
 class FunctionInitializationContext:
-    """What ``initialize_state`` is given."""
+    """The argument of ``initialize_state``."""
 
     def __init__(self, store: OperatorStateStore, *, is_restored: bool) -> None:
         self._store = store
         self._is_restored = is_restored
 
     def is_restored(self) -> bool:
-        """Return whether the state comes from a checkpoint, and not from the beginning."""
+        """Return whether the state was restored from a checkpoint."""
         return self._is_restored
 
     def get_operator_state_store(self) -> OperatorStateStore:
-        """Return the store, in which states are declared."""
+        """Return the store that declares states."""
         return self._store
 
 
 class FunctionSnapshotContext:
-    """What ``snapshot_state`` is given."""
+    """The argument of ``snapshot_state``."""
 
     def __init__(self, checkpoint_id: int) -> None:
         self._checkpoint_id = checkpoint_id
 
     def get_checkpoint_id(self) -> int:
-        """Return the number of the checkpoint, which is the number of the epoch: 1 for the first one."""
+        """Return the checkpoint's number, which is the epoch's; the first is 1."""
         return self._checkpoint_id
 
 
 class CheckpointedFunction(ABC):
-    """A function with state of the operator itself, in addition to what it is otherwise; with or without keys.
+    """Adds operator state to another function, keyed or not.
 
-    It has a place after a shuffle only: Spark's tasks of a source have no identity from epoch to epoch.
+    Works after a shuffle only: Spark's source tasks have no identity from epoch to epoch.
 
     Example:
         >>> class Sample(FlatMapFunction[int, int], CheckpointedFunction):
@@ -140,11 +141,11 @@ class CheckpointedFunction(ABC):
 
     @abstractmethod
     def initialize_state(self, context: FunctionInitializationContext, /) -> None:
-        """Declare the states, and take what is in them.
+        """Declare the states and read their contents.
 
         Called once, after ``open()`` and before the first record.
         """
 
     def snapshot_state(self, context: FunctionSnapshotContext, /) -> None:
-        """Bring the states up to date, before they are written at the end of an epoch; by default, they are."""
+        """Update the states before an epoch writes them. Does nothing by default."""
         return

@@ -1,4 +1,4 @@
-"""The objects by which functions reach their task: the runtime context with keyed state, and the timer service."""
+"""Objects that connect a function to its task: the runtime context with keyed state, and the timer service."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 
 class RuntimeContext:
-    """The task as a function sees it in ``open()``: its name, its place among the subtasks, and keyed state.
+    """The task as a function sees it in ``open()``: its name, its subtask and keyed state.
 
     The ``get_*state`` methods declare a state. They raise ``ProgramError`` for a descriptor of another kind, for a name
-    that is declared with another kind already, and on a stream without key.
+    that another kind of state has, and on a stream without key.
 
     Example:
-        >>> class Which(MapFunction[str, str]):
+        >>> class Tag(MapFunction[str, str]):
         ...     def open(self, runtime_context):
-        ...         self.place = runtime_context.get_task_name_with_subtasks()
+        ...         self.task = runtime_context.get_task_name_with_subtasks()
         ...
         ...     def map(self, word):
-        ...         return f"{word} in {self.place}"
+        ...         return f"{word} in {self.task}"
         >>> words = env.from_collection(["to"]).key_by(lambda word: word)
-        >>> words.map(Which()).name("which").execute_and_collect()
+        >>> words.map(Tag()).name("which").execute_and_collect()
         ['to in which (1/1)']
     """
 
@@ -64,29 +64,28 @@ class RuntimeContext:
         return self._context.subtask
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """Return the number of parallel instances (0 where only Spark knows: before the first shuffle)."""
+        """Return the number of parallel instances, or 0 before the first shuffle, where only Spark knows it."""
         return self._context.parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:
-        """Return the largest number of parallel instances that there can ever be: the program's max parallelism."""
+        """Return the program's max parallelism, which the number of parallel instances never exceeds."""
         return self._context.max_parallelism
 
     def get_task_name_with_subtasks(self) -> str:
-        """Return name, index and number as Flink prints them, counted from 1."""
+        """Return name, index and number in Flink's format, counted from 1."""
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
 
     def get_metrics_group(self) -> MetricGroup:
-        """Return the group in which the function's metrics are made: counters, meters, distributions, gauges."""
+        """Return the group that makes the function's metrics: counters, meters, distributions, gauges."""
         return MetricGroup(self._context.metrics)
 
     def get_logger(self, name: str = "pillarbox.functions") -> logging.LoggerAdapter[logging.Logger]:
-        """Return a logger whose lines end with the operator, the subtask (counted from 0) and the epoch.
+        """Return a logger that ends each line with the operator, the subtask (from 0) and the epoch.
 
-        The same stands in the fields ``operator``, ``subtask`` and ``epoch`` of the log records, for
-        formatters.
+        Log records also have them as the fields ``operator``, ``subtask`` and ``epoch``, for formatters.
 
         Args:
-            name: the name of the standard library's logger beneath it, whose handlers and level hold.
+            name: the name of the underlying standard logger, whose handlers and level apply.
 
         Example:
             >>> class Check(MapFunction[int, int]):
@@ -103,39 +102,38 @@ class RuntimeContext:
         return TaskLogger(logging.getLogger(name), self._context)
 
     def get_state(self, state_descriptor: ValueStateDescriptor[V]) -> ValueState[V]:
-        """Return the value state that a descriptor declares: one value per key."""
+        """Declare a value state: one value per key."""
         return self._declared(state_descriptor, "get_state", ValueStateDescriptor)  # type: ignore[no-any-return]
 
     def get_list_state(self, state_descriptor: ListStateDescriptor[V]) -> ListState[V]:
-        """Return the list state that a descriptor declares: a list per key."""
+        """Declare a list state: a list per key."""
         return self._declared(state_descriptor, "get_list_state", ListStateDescriptor)  # type: ignore[no-any-return]
 
     def get_map_state(self, state_descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
-        """Return the map state that a descriptor declares: a map per key."""
+        """Declare a map state: a map per key."""
         return self._declared(state_descriptor, "get_map_state", MapStateDescriptor)  # type: ignore[no-any-return]
 
     def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[V]) -> ReducingState[V]:
-        """Return the reducing state that a descriptor declares: a folded value per key."""
+        """Declare a reducing state: a reduced value per key."""
         return self._declared(state_descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
 
     def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor[T, Acc, U]) -> AggregatingState[T, U]:
-        """Return the aggregating state that a descriptor declares: an accumulator per key."""
+        """Declare an aggregating state: an accumulator per key."""
         return self._declared(state_descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
 
     def delete_if_exists(self, name: str) -> None:
-        """Delete the state of keys that a checkpoint holds under a name, if the program has no more use for it.
+        """Delete a keyed state that the checkpoint has and the program no longer declares.
 
-        Without this a checkpoint with a state that the program does not declare is refused. Call it in ``open()``. The
-        first epoch rewrites all state of the operator, without that state, and without keys that had nothing else: so
-        the call may go once an epoch has been committed; it is of use as long as older checkpoints and savepoints may
-        be started from. Spark's ``deleteIfExists``.
+        Without this call, pillarbox refuses such a checkpoint. Call it in ``open()``. The first epoch rewrites the
+        operator's state without it, and without keys that had nothing else; once that epoch is committed the call is
+        needed only to start from older checkpoints and savepoints. Spark's ``deleteIfExists``.
 
         Args:
-            name: the name in its descriptor.
+            name: the name in the state's descriptor.
 
         Raises:
-            ProgramError: the program declares a state with this name, or has renamed one from it; records are processed
-                already; or the stream has no key.
+            ProgramError: the program declares this name, or has renamed a state from it; the task has processed
+                records; or the stream has no key.
 
         Example:
             >>> class Count(MapFunction[str, int]):
@@ -163,7 +161,7 @@ class RuntimeContext:
         return self._backend_for(descriptor.name).get_state(descriptor)
 
     def _backend_for(self, name: str) -> KeyedStateBackend:
-        """Return the backend in which a function may have a state with this name."""
+        """Return the backend that may hold a function's state with this name."""
         if self._keyed is None:
             raise ProgramError(
                 f"operator {self._context.name!r} asks for the keyed state {name!r}, but its stream has"
@@ -180,7 +178,7 @@ class RuntimeContext:
 class TimerService(ABC):
     """Time, and timers of the current key. All times are epoch milliseconds (T1).
 
-    A key has one timer for each time and clock: registering it again changes nothing. Timers are part of the state.
+    A key has one timer per time and clock; registering it again changes nothing. Timers are part of the state.
 
     Example:
         >>> class Remind(KeyedProcessFunction[str, str, tuple[str, int]]):
@@ -203,14 +201,14 @@ class TimerService(ABC):
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the operator's event-time clock: -2**63 before the first watermark."""
+        """Return the operator's event time: -2**63 before the first watermark."""
 
     @abstractmethod
     def register_event_time_timer(self, timestamp: int) -> None:
         """Register a timer: ``on_timer`` is called once, when the watermark reaches ``timestamp``.
 
         Args:
-            timestamp: epoch milliseconds. A timer that the watermark has passed already fires with the next watermark.
+            timestamp: epoch milliseconds. A timer that the watermark has passed fires with the next watermark.
 
         Raises:
             ProgramError: the stream has no key.
@@ -218,14 +216,14 @@ class TimerService(ABC):
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Delete the event-time timer of the current key at ``timestamp`` (epoch ms), if there is one."""
+        """Delete the current key's event-time timer at ``timestamp`` (epoch ms), if it exists."""
 
     @abstractmethod
     def register_processing_time_timer(self, timestamp: int) -> None:
         """Register a timer: ``on_timer`` is called once, when the wall clock has passed ``timestamp``.
 
         Args:
-            timestamp: epoch milliseconds. A timer that is past already fires soon.
+            timestamp: epoch milliseconds. A timer in the past fires soon.
 
         Raises:
             ProgramError: the stream has no key.
@@ -233,4 +231,4 @@ class TimerService(ABC):
 
     @abstractmethod
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Delete the processing-time timer of the current key at ``timestamp`` (epoch ms), if there is one."""
+        """Delete the current key's processing-time timer at ``timestamp`` (epoch ms), if it exists."""

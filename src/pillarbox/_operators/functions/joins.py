@@ -1,4 +1,4 @@
-"""The functions of joins: names and meanings come from Flink's Java API, as PyFlink has none."""
+"""Functions of joins. Names and meanings are those of Flink's Java API; PyFlink has none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pillarbox._operators.functions.basic import Function, OutputTag, SideOutput
 
 
 class JoinFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Turns each pair of records into one result.
+    """Joins each pair of records into one result.
 
     Example:
         >>> class Pair(JoinFunction[tuple[str, int], tuple[str, int], tuple[str, int, int]]):
@@ -27,19 +27,19 @@ class JoinFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def join(self, first: In1, second: In2, /) -> Out:
-        """Return the record to emit for a pair."""
+        """Return the pair's result."""
 
 
 class FlatJoinFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Turns each pair of records into any number of results; otherwise as :class:`JoinFunction`."""
+    """Joins each pair of records into any number of results; otherwise as :class:`JoinFunction`."""
 
     @abstractmethod
     def join(self, first: In1, second: In2, /) -> Iterable[Out] | None:
-        """Return (or ``yield``) the records to emit for a pair; None stands for none."""
+        """Return (or ``yield``) the pair's results; None stands for no results."""
 
 
 class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Handles all records of a key in a window, of both streams together: also where one stream has none.
+    """Handles both streams' records of a key and window, also if one stream has no records.
 
     Example:
         >>> class Counts(CoGroupFunction[str, str, tuple[int, int]]):
@@ -55,16 +55,16 @@ class CoGroupFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def co_group(self, firsts: Sequence[In1], seconds: Sequence[In2], /) -> Iterable[Out] | None:
-        """Return (or ``yield``) the records to emit; None stands for none.
+        """Return (or ``yield``) the results; None stands for no results.
 
         Args:
-            firsts: the records of the first stream, in the order in which they came.
-            seconds: the records of the second stream.
+            firsts: the first stream's records, in order of arrival.
+            seconds: the second stream's records.
         """
 
 
 class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Handles each pair of records of two keyed streams whose event times are near enough: see ``interval_join``.
+    """Handles each pair of records of two keyed streams with close event times: see ``interval_join``.
 
     Example:
         >>> class Delay(ProcessJoinFunction[str, str, int]):
@@ -79,23 +79,23 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
     """
 
     class Context(ABC):
-        """The pair at hand. All times are epoch milliseconds."""
+        """The current pair. All times are epoch milliseconds."""
 
         @abstractmethod
         def get_left_timestamp(self) -> int:
-            """Return the event time of the record of the left stream."""
+            """Return the left record's event time."""
 
         @abstractmethod
         def get_right_timestamp(self) -> int:
-            """Return the event time of the record of the right stream."""
+            """Return the right record's event time."""
 
         @abstractmethod
         def timestamp(self) -> int:
-            """Return the event time of the pair, which its results get: the later of both."""
+            """Return the event time of the pair and its results: the later of both."""
 
         @abstractmethod
         def get_current_key(self) -> Any:
-            """Return the key of both."""
+            """Return the pair's key."""
 
         @abstractmethod
         def output(self, tag: OutputTag[V], value: V) -> None:
@@ -109,13 +109,13 @@ class ProcessJoinFunction(Function, ABC, Generic[In1, In2, Out]):
     def process_element(
         self, left: In1, right: In2, ctx: ProcessJoinFunction.Context, /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a pair.
+        """Process a pair.
 
         Args:
-            left: the record of the left stream.
-            right: the record of the right stream.
-            ctx: their event times, and the side outputs; valid during the call only.
+            left: the left stream's record.
+            right: the right stream's record.
+            ctx: their event times, and the side outputs. Valid during the call only.
 
         Returns:
-            The records to emit, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
         """

@@ -1,4 +1,4 @@
-"""The logger of a task: each line says of which operator, subtask and epoch it is."""
+"""The logger of a task: each line names its operator, subtask and epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     _Adapter = logging.LoggerAdapter[logging.Logger]
 else:
-    _Adapter = logging.LoggerAdapter  # not to be subscripted on Python 3.10
+    _Adapter = logging.LoggerAdapter  # Python 3.10 cannot subscript it
 
 
 class TaskLogger(_Adapter):
@@ -24,10 +24,10 @@ class TaskLogger(_Adapter):
         self._context = context
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Put the place after the message, and into fields of the record; fields of the call's own stay."""
+        """Append the task to the message and to the record's fields. The caller's own fields win."""
         context = self._context
-        place = {"operator": context.name, "subtask": context.subtask, "epoch": context.epoch}
-        kwargs["extra"] = {**place, **(kwargs.get("extra") or {})}
-        # The message may be a format: what a name has of it is not meant.
-        said = place_of_task(context.name, context.subtask, context.epoch).replace("%", "%%")
-        return f"{msg} {said}", kwargs
+        task = {"operator": context.name, "subtask": context.subtask, "epoch": context.epoch}
+        kwargs["extra"] = {**task, **(kwargs.get("extra") or {})}
+        # The message may be a format, but an operator's name is not.
+        suffix = place_of_task(context.name, context.subtask, context.epoch).replace("%", "%%")
+        return f"{msg} {suffix}", kwargs

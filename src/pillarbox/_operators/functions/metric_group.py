@@ -1,8 +1,7 @@
 """Metrics of the user's functions, with PyFlink's names: counters, meters, distributions and gauges.
 
-They are reported with the metrics of the task, once an epoch, and are of that epoch: a task may go to another worker,
-and what is to last is state. Functions of async operators may use them in their own threads; a report is made in the
-mailbox thread.
+Reported with the task's metrics, once per epoch, and reset: a task may move to another worker, so lasting numbers
+belong in state. Functions of async operators may use them from their own threads; the mailbox thread reports them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _MetricT = TypeVar("_MetricT", bound="Counter | Meter | Distribution")
 
 
 class Counter:
-    """Counts something in the epoch: it is reported in ``TaskReport.counters``."""
+    """Counts events of the epoch; reported in ``TaskReport.counters``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,11 +30,11 @@ class Counter:
             self._count += n
 
     def dec(self, n: int = 1) -> None:
-        """Take off ``n``."""
+        """Subtract ``n``."""
         self.inc(-n)
 
     def get_count(self) -> int:
-        """Return the count of the epoch so far."""
+        """Return the epoch's count so far."""
         return self._count
 
     def _take(self, counters: dict[str, int], gauges: dict[str, float], name: str, seconds: float) -> None:
@@ -44,17 +43,17 @@ class Counter:
 
 
 class Meter:
-    """Counts events in the epoch, and reports how many there were a second, as the gauge ``<name>.rate``, too."""
+    """Counts events of the epoch; also reports events per second, as the gauge ``<name>.rate``."""
 
     def __init__(self) -> None:
         self._events = Counter()
 
     def mark_event(self, value: int = 1) -> None:
-        """Note that ``value`` events have happened."""
+        """Record ``value`` events."""
         self._events.inc(value)
 
     def get_count(self) -> int:
-        """Return the count of the epoch so far."""
+        """Return the epoch's count so far."""
         return self._events.get_count()
 
     def _take(self, counters: dict[str, int], gauges: dict[str, float], name: str, seconds: float) -> None:
@@ -65,8 +64,8 @@ class Meter:
 class Distribution:
     """Reports number, sum, extremes and mean of the epoch's values.
 
-    They are the counter ``<name>.count`` and the gauges ``<name>.sum``, ``.min``, ``.max``, ``.mean``; without values
-    there are no gauges.
+    They are the counter ``<name>.count`` and the gauges ``<name>.sum``, ``.min``, ``.max`` and ``.mean``; no gauges
+    without values.
     """
 
     def __init__(self) -> None:
@@ -89,7 +88,7 @@ class Distribution:
 
 
 class _Gauge:
-    """Calls a function at the end of the epoch."""
+    """Calls a function at the epoch's end."""
 
     def __init__(self, function: Callable[[], int | float], operator: str) -> None:
         self._function = function
@@ -107,9 +106,9 @@ class _Gauge:
 
 
 class MetricGroup:
-    """Makes metrics under names: ``runtime_context.get_metrics_group()``.
+    """Makes metrics by name: ``runtime_context.get_metrics_group()``.
 
-    They are in the metrics of the tasks, with the operator's uid before their names: ``pillarbox.metrics(progress)``.
+    The tasks' metrics contain them, prefixed with the operator's uid: ``pillarbox.metrics(progress)``.
 
     Example:
         >>> class Check(FilterFunction[int]):
@@ -129,55 +128,55 @@ class MetricGroup:
         self._prefix = prefix
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """Return a group whose name precedes the names of its metrics, with a dot between.
+        """Return a group that prefixes its metrics' names with its own and a dot.
 
         Args:
             name: the name of the group.
-            extra: the name of a group in it, as a value to that key.
+            extra: the name of a group inside it, such as a value for that key.
 
         Raises:
-            ProgramError: a name is no text.
+            ProgramError: a name is not a string.
         """
         parts = [_checked(each) for each in (name, extra) if each is not None]
         return MetricGroup(self._metrics, "".join([self._prefix, *(f"{part}." for part in parts)]))
 
     def counter(self, name: str) -> Counter:
-        """Return the counter of this name; the same name means the same counter.
+        """Return the counter of this name; the same name is the same counter.
 
         Raises:
-            ProgramError: the name is no text, or a metric of another kind has it.
+            ProgramError: the name is not a string, or belongs to another kind of metric.
         """
         return self._metrics.get(self._prefix + _checked(name), Counter)
 
     def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
-        """Return the meter of this name; the same name means the same meter.
+        """Return the meter of this name; the same name is the same meter.
 
         Args:
             name: its name.
-            time_span_in_seconds: accepted as in PyFlink, and not used: the rate covers the epoch.
+            time_span_in_seconds: ignored; PyFlink has it. The rate covers the epoch.
 
         Raises:
-            ProgramError: the name is no text, or a metric of another kind has it.
+            ProgramError: the name is not a string, or belongs to another kind of metric.
         """
         return self._metrics.get(self._prefix + _checked(name), Meter)
 
     def distribution(self, name: str) -> Distribution:
-        """Return the distribution of this name; the same name means the same distribution.
+        """Return the distribution of this name; the same name is the same distribution.
 
         Raises:
-            ProgramError: the name is no text, or a metric of another kind has it.
+            ProgramError: the name is not a string, or belongs to another kind of metric.
         """
         return self._metrics.get(self._prefix + _checked(name), Distribution)
 
     def gauge(self, name: str, obj: Callable[[], int | float]) -> None:
-        """Report what a function returns at the end of each epoch.
+        """Report a function's result at the end of each epoch.
 
         Args:
             name: its name in ``TaskReport.gauges``.
-            obj: called in the mailbox thread; a number is expected, and an error fails the task.
+            obj: returns a number; called in the mailbox thread. Its errors fail the task.
 
         Raises:
-            ProgramError: the name is no text, or another metric has it; ``obj`` cannot be called.
+            ProgramError: the name is not a string or is taken, or ``obj`` is not callable.
         """
         if not callable(obj):
             raise ProgramError(f"gauge({name!r}) takes a function that returns a number, not {shorten(obj)}")
@@ -193,7 +192,7 @@ class UserMetrics:
         self._began = time.monotonic()
 
     def get(self, name: str, kind: type[_MetricT]) -> _MetricT:
-        """Return the metric of a name, made at the first call."""
+        """Return the metric of a name; the first call makes it."""
         metric = self._metrics.get(name)
         if metric is None:
             metric = self._metrics[name] = kind()
@@ -213,7 +212,7 @@ class UserMetrics:
         )
 
     def take(self, uid: str, counters: dict[str, int], gauges: dict[str, float]) -> None:
-        """Add what there is to report of the epoch; the next one begins."""
+        """Report the epoch's metrics and begin the next epoch."""
         now = time.monotonic()
         seconds, self._began = now - self._began, now
         for name, metric in self._metrics.items():

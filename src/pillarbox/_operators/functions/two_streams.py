@@ -1,4 +1,4 @@
-"""The functions of two connected streams, with PyFlink's names."""
+"""Functions of two connected streams, with PyFlink's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pillarbox._operators.functions.basic import Function, KeyedProcessFunction,
 
 
 class CoMapFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Turns each record of two streams into at most one other; where both have keys, they share keyed state.
+    """Maps each record of two streams to at most one result. Two keyed streams share keyed state.
 
     Example:
         >>> class AsText(CoMapFunction[int, str, str]):
@@ -30,15 +30,15 @@ class CoMapFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def map1(self, value: In1, /) -> Out | None:
-        """Return the record to emit for one of the first stream; None: there is none."""
+        """Return the result for a record of the first stream, or None."""
 
     @abstractmethod
     def map2(self, value: In2, /) -> Out | None:
-        """Return the record to emit for one of the second stream; None: there is none."""
+        """Return the result for a record of the second stream, or None."""
 
 
 class CoFlatMapFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Turns each record of two streams into any number of others; where both have keys, they share keyed state.
+    """Maps each record of two streams to any number of results. Two keyed streams share keyed state.
 
     Example:
         >>> class Blocked(CoFlatMapFunction[str, str, str]):
@@ -63,17 +63,17 @@ class CoFlatMapFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def flat_map1(self, value: In1, /) -> Iterable[Out] | None:
-        """Return (or ``yield``) the records to emit for one of the first stream; None stands for none."""
+        """Return (or ``yield``) the results for a record of the first stream; None stands for no results."""
 
     @abstractmethod
     def flat_map2(self, value: In2, /) -> Iterable[Out] | None:
-        """Return (or ``yield``) the records to emit for one of the second stream; None stands for none."""
+        """Return (or ``yield``) the results for a record of the second stream; None stands for no results."""
 
 
 class CoProcessFunction(Function, ABC, Generic[In1, In2, Out]):
-    """Handles the records of two streams, also with side outputs; without key, state or timers.
+    """Handles the records of two streams, with side outputs; without key, state or timers.
 
-    Its own attributes belong to its subtask, and are in no checkpoint.
+    Its attributes belong to its subtask and are in no checkpoint.
 
     Example:
         >>> class Both(CoProcessFunction[str, int, tuple[str, int]]):
@@ -93,15 +93,15 @@ class CoProcessFunction(Function, ABC, Generic[In1, In2, Out]):
 
     @abstractmethod
     def process_element1(self, value: In1, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Handle a record of the first stream; as ``ProcessFunction.process_element``."""
+        """Process a record of the first stream; as ``ProcessFunction.process_element``."""
 
     @abstractmethod
     def process_element2(self, value: In2, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
-        """Handle a record of the second stream; as ``ProcessFunction.process_element``."""
+        """Process a record of the second stream; as ``ProcessFunction.process_element``."""
 
 
 class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
-    """Handles the records of two keyed streams, with keyed state and timers that both share.
+    """Handles the records of two keyed streams, which share keyed state and timers.
 
     Example:
         >>> class Join(KeyedCoProcessFunction[str, Row, Row, tuple[str, int]]):
@@ -122,12 +122,12 @@ class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
     """
 
     if TYPE_CHECKING:
-        # An alias of a class with parameters is no type to some checkers.
+        # Some checkers reject an alias of a generic class as a type.
         class Context(KeyedProcessFunction.Context[KeyOut], Generic[KeyOut]):
-            """The record at hand, and its key."""
+            """The current record and its key."""
 
         class OnTimerContext(Context[KeyOut], KeyedProcessFunction.OnTimerContext[KeyOut], Generic[KeyOut]):
-            """The timer at hand, and its key."""
+            """The current timer and its key."""
 
     else:
         Context = KeyedProcessFunction.Context
@@ -135,12 +135,12 @@ class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
     @abstractmethod
     def process_element1(self, value: In1, ctx: Context[Key], /) -> Iterable[Out | SideOutput] | None:
-        """Handle a record of the first stream; as ``KeyedProcessFunction.process_element``."""
+        """Process a record of the first stream; as ``KeyedProcessFunction.process_element``."""
 
     @abstractmethod
     def process_element2(self, value: In2, ctx: Context[Key], /) -> Iterable[Out | SideOutput] | None:
-        """Handle a record of the second stream; as ``KeyedProcessFunction.process_element``."""
+        """Process a record of the second stream; as ``KeyedProcessFunction.process_element``."""
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext[Key], /) -> Iterable[Out | SideOutput] | None:
-        """Handle a timer, whichever stream's record set it; as ``KeyedProcessFunction.on_timer``."""
+        """Process a timer of either stream; as ``KeyedProcessFunction.on_timer``."""
         return None

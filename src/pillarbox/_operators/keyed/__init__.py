@@ -1,5 +1,5 @@
-"""Operators of keyed streams: process, reduce, folds of a field, deduplicate, order by time.
+"""Operators of keyed streams: process, reduce, field aggregation, deduplicate, order by event time.
 
-Imports `frame` and `functions`. Start with `process.py`: most programs are made of it. `_state` has state and
-timers. Weak spot: `deduplicate.py` has a fast path of its own for whole runs, besides the usual one.
+Imports `frame` and `functions`. Start with `process.py`, the base of most programs. `_state` has state and timers. Weak
+spot: `deduplicate.py` has its own fast path for whole runs.
 """

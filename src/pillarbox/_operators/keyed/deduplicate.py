@@ -1,4 +1,4 @@
-"""deduplicate, on a keyed stream: the first record of a key passes, others are dropped for a while.
+"""deduplicate on a keyed stream: passes a key's first record and drops its others for a while.
 
 Source of the idea: Spark's ``dropDuplicatesWithinWatermark``, and deduplication in Flink's SQL.
 """
@@ -21,21 +21,21 @@ from pillarbox._types.type_information import Types
 
 
 class DeduplicateOperator(KeyedOperator):
-    """Emits a record unless its key is remembered: until event time has passed a record's time by ``within`` (ms).
+    """Emits a record unless its key is remembered: until event time has passed the record's time by ``within`` (ms).
 
-    A record that is later than that passes, and its key is not remembered.
+    A record later than that passes, and its key is not remembered.
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, within: int) -> None:
         super().__init__(context, None, "", keying)
         self._within = within
         self._timers = self.time_services.get_internal_timer_service("forget", self)
-        # In batch mode event time does not advance, and the records of a key come by time: when to forget the key.
+        # Batch mode has no event-time clock, but a key's records are sorted by time: when to forget the current key.
         self._forget_at: int | None = None
         self._seen: ValueState[bool] = self.backend.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
 
     def process_records(self, records: Records) -> None:
-        """Emit the records of a run that are the first of their key. A columnar run stays columnar."""
+        """Emit the records that are the first of their key. A columnar run stays columnar."""
         stamps = records.timestamps
         register, watermark = self._timers.register_event_time_timer, self._timers.current_watermark
         first: list[int] = []
@@ -47,7 +47,7 @@ class DeduplicateOperator(KeyedOperator):
                 first.append(position)
                 forget_at = min(timestamp + self._within, MAX_WATERMARK)
                 if forget_at <= watermark:
-                    continue  # (its timer would fire with the next watermark, and hide on-time records until then)
+                    continue  # its timer would fire with the next watermark, and hide on-time records until then
                 self._seen.update(True)
                 if self.context.batch:
                     self._forget_at = forget_at

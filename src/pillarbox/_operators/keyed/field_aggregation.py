@@ -1,4 +1,4 @@
-"""sum, min, max, min_by and max_by, on a keyed stream: a rolling fold of one field of the records.
+"""sum, min, max, min_by and max_by on a keyed stream: a rolling aggregate of one field of the records.
 
 Source of the behaviour: Flink's ``SumAggregator`` and ``ComparableAggregator``.
 """
@@ -14,21 +14,21 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.functions.basic import ReduceFunction
 from pillarbox._rows import Row
 
-# They can be added, but that is no sum.
+# Types with ``+`` that are not numbers.
 _NO_NUMBERS = (str, bytes, tuple, list)
 
 Method = Literal["sum", "min", "max", "min_by", "max_by"]
 
 
 class FieldAggregation(ReduceFunction[Any]):
-    """Folds the records of a key by one field.
+    """Aggregates the records of a key by one field.
 
     ``sum``, ``min`` and ``max`` put their result into the field of the key's first record; ``min_by`` and ``max_by``
-    choose a whole record, of equal ones the earlier. NaN is greater than all numbers, as in Flink and Spark.
+    choose a whole record, the earlier of equal ones. NaN is greater than all numbers, as in Flink and Spark.
 
     Args:
-        field: the position of the field in tuples and rows, or its name in rows, dictionaries and objects. Position 0
-            of a record that has no positions is the record itself.
+        field: the field's position in tuples and rows, or its name in rows, dictionaries and objects. Position 0 of a
+            record without positions is the record itself.
 
     Raises:
         ProgramError: ``field`` is neither a position nor a name.
@@ -44,17 +44,17 @@ class FieldAggregation(ReduceFunction[Any]):
 
     @property
     def name(self) -> str:
-        """What it folds, as the program has it."""
+        """The aggregation as the program writes it."""
         return f"{self._method}({self._field!r})"
 
     def reduce(self, value1: Any, value2: Any, /) -> Any:
-        """Return the result so far and a record folded into one."""
-        mine, other = self._get(value1), self._get(value2)
+        """Combine the result so far and a record."""
+        result, other = self._get(value1), self._get(value2)
         if self._method == "sum":
-            if isinstance(mine, _NO_NUMBERS):
-                raise TypeError(f"sum({self._field!r}): {shorten(mine)} is no number")
-            return self._set(value1, add(mine, other))
-        if not self._better(other, mine):
+            if isinstance(result, _NO_NUMBERS):
+                raise TypeError(f"sum({self._field!r}): {shorten(result)} is no number")
+            return self._set(value1, add(result, other))
+        if not self._better(other, result):
             return value1
         return value2 if self._method.endswith("_by") else self._set(value1, other)
 
@@ -78,7 +78,7 @@ class FieldAggregation(ReduceFunction[Any]):
         return getattr(record, field)
 
     def _set(self, record: Any, value: Any) -> Any:
-        """Return the record with another value of the field; the record stays as it is."""
+        """Return a copy of the record with another value of the field."""
         field = self._field
         if isinstance(record, tuple):
             position = field if isinstance(field, int) else type(record)._fields.index(field)  # type: ignore[attr-defined]
@@ -98,13 +98,13 @@ class FieldAggregation(ReduceFunction[Any]):
         return changed_object
 
 
-def _is_greater(one: Any, other: Any) -> Any:
-    if other != other:
+def _is_greater(a: Any, b: Any) -> Any:
+    if b != b:
         return False
-    return one != one or one > other
+    return a != a or a > b
 
 
-def _is_less(one: Any, other: Any) -> Any:
-    if one != one:
+def _is_less(a: Any, b: Any) -> Any:
+    if a != a:
         return False
-    return other != other or one < other
+    return b != b or a < b

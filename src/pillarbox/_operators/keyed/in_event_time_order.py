@@ -1,4 +1,4 @@
-"""in_event_time_order, on a keyed stream: the records of a key come out by time, when the watermark has passed them.
+"""in_event_time_order on a keyed stream: sorts each key's records by time, up to the watermark.
 
 Source of the idea: the sort by rowtime of Flink's SQL (``RowTimeSortOperator``).
 """
@@ -18,7 +18,7 @@ from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 
 
 class InEventTimeOrderOperator(KeyedOperator):
-    """Holds the records of a key by their timestamps, each of which has a timer; those that are late are dropped."""
+    """Buffers a key's records by timestamp, with a timer for each timestamp. Drops late records."""
 
     drops_late = True
 
@@ -30,7 +30,7 @@ class InEventTimeOrderOperator(KeyedOperator):
         self._due_at: list[int | None] = []
 
     def process_records(self, records: Records) -> None:
-        """Take the records of a run, except for those that the watermark has passed."""
+        """Buffer the records of a run. Drops records that the watermark has passed."""
         waiting, timers = self._waiting, self._timers
         values = records.values
         stamps = records.timestamps or [None] * len(values)
@@ -49,7 +49,7 @@ class InEventTimeOrderOperator(KeyedOperator):
             waiting.put(timestamp, of_that_time)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Emit the records of this time, in the order in which they came."""
+        """Emit the records of this time, in order of arrival."""
         due = self._waiting.get(timestamp)
         assert due is not None, "each timestamp has a timer"
         self._waiting.remove(timestamp)
@@ -59,7 +59,7 @@ class InEventTimeOrderOperator(KeyedOperator):
             self.flush()
 
     def flush(self) -> None:
-        """Hand on the records that are due."""
+        """Emit the due records."""
         if self._due:
             due = Records(self._due, self._due_at)
             self._due, self._due_at = [], []

@@ -1,4 +1,4 @@
-"""process, on a keyed stream: keyed state and timers. The heart of most programs.
+"""process on a keyed stream: keyed state and timers. The heart of most programs.
 
 Source of the behaviour: Flink's ``KeyedProcessOperator``.
 """
@@ -29,7 +29,7 @@ class _KeyTimers(Clocks):
     def __init__(self, context: OperatorContext, internal: InternalTimerService) -> None:
         super().__init__(context)
         self._internal = internal
-        # One call less on the hottest path: the user's methods are the timers' own.
+        # Saves a call on the hottest path: the user's methods are the timers' own.
         self.register_event_time_timer = internal.event_timers.register  # type: ignore[method-assign]
         self.delete_event_time_timer = internal.event_timers.delete  # type: ignore[method-assign]
         register, delete = internal.register_processing_time_timer, internal.delete_processing_time_timer
@@ -41,10 +41,10 @@ class _KeyTimers(Clocks):
 
 
 class KeyedProcessOperator(KeyedOperator):
-    """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state at hand.
+    """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state.
 
     Attributes:
-        user_timers: the clocks and timers of the current key.
+        user_timers: the clocks and the current key's timers.
     """
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
@@ -67,7 +67,7 @@ class KeyedProcessOperator(KeyedOperator):
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
         with Pass(self, values, pending, pending, timeless=records.timestamps is None):
             for value, key, timestamp in zip(pending, keys, stamps):
-                # set_current_key, in line: this is the hottest loop of all.
+                # Inlined set_current_key: this is the hottest loop.
                 backend.row = rows[key]
                 backend.key = key
                 ctx.current = timestamp
@@ -77,8 +77,8 @@ class KeyedProcessOperator(KeyedOperator):
         collector.flush()
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Process a run in batch mode: results of all of its keys are handed on together."""
-        if self._inputs:  # of several, each has a loop of its own
+        """Process a run in batch mode: emits the results of all its keys together."""
+        if self._inputs:  # each input has its own loop
             super().process_key_by_key(run)
             return
         backend, ctx, collector, call = self.backend, self._ctx, self._collector, self.call
@@ -101,11 +101,11 @@ class KeyedProcessOperator(KeyedOperator):
         collector.flush()
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Call ``on_timer``; what it emits carries the timer's timestamp (T7)."""
+        """Call ``on_timer``. Results carry the timer's timestamp (T7)."""
         self._call_on_timer(timestamp, timestamp)
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Call ``on_timer``; what it emits carries no timestamp (T7)."""
+        """Call ``on_timer``. Results carry no timestamp (T7)."""
         self._ctx.domain = TimeDomain.PROCESSING_TIME
         try:
             self._call_on_timer(timestamp, None)

@@ -1,7 +1,7 @@
-"""reduce, on a keyed stream: a rolling fold that emits the new value after every record; in batch mode, the last one.
+"""reduce on a keyed stream: emits the new value after every record; in batch mode, only the last value.
 
 Source of the behaviour: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``; but there the last
-value has the timestamp 2**63 - 1, and here the timestamp of its last record.
+value has the timestamp 2**63 - 1, and here the timestamp of the last record.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation
-from pillarbox._operators.stateless.typed_results import OfOneType
+from pillarbox._operators.stateless.typed_results import TypedReduce
 from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._types.type_information import TypeInformation
 
-# In batch mode, results are handed on when there are this many.
+# Number of results that batch mode emits together.
 _MANY = 1024
 
 
 class ReduceOperator(KeyedOperator):
-    """Applies ``f(previous, value) -> value`` per key; the first record of a key is emitted as it is.
+    """Applies ``f(previous, value) -> value`` per key. Emits a key's first record unchanged.
 
-    Where a field is folded, the field of the first record is checked, too: else a bad one would make all others fail.
+    A field aggregation also checks the first record's field: otherwise all later records would fail.
 
     Args:
-        declared: the type of the records, if it is one of ``Types``.
+        declared: the records' type, if declared with ``Types``.
     """
 
     own_states: Collection[str] = ("reduced",)
@@ -42,16 +42,16 @@ class ReduceOperator(KeyedOperator):
     ) -> None:
         super().__init__(context, function, "reduce", keying)
         where = f"operator {self.name!r}: a result"
-        self._fold = self.call if declared is None else OfOneType(self.call, declared, where)
+        self._fold = self.call if declared is None else TypedReduce(self.call, declared, where)
         self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor("reduced"))
         self._checks_first = isinstance(function, FieldAggregation)
-        # In batch mode: whether the key at hand has a value, and the time of its last record.
+        # In batch mode: whether the current key has a value, and its last record's time.
         self._has_value = False
         self._timestamp: int | None = None
         self._final = Records([], [])
 
     def process_records(self, records: Records) -> None:
-        """Fold the records of a run into the state of their keys."""
+        """Reduce the records of a run into their keys' state."""
         fold, state, copied = self._fold_one, self._state, self.context.copier.copied
         out: list[Any] = []
         with self.each(records, self.keying) as values:
@@ -76,7 +76,7 @@ class ReduceOperator(KeyedOperator):
         return reduced
 
     def process_key_by_key(self, run: KeyedRun) -> None:
-        """Fold a run in batch mode: the state holds the value of a key only between two runs."""
+        """Reduce a run in batch mode: a key's value is in state only between two runs."""
         backend, state, fold = self.backend, self._state, self._fold_one
         values, timestamps = run.records.values, run.records.timestamps
         pending = iter(values)
@@ -93,7 +93,7 @@ class ReduceOperator(KeyedOperator):
                 backend.drop_keys()
 
     def end_key(self) -> None:
-        """Emit the value of the key that has ended, unless all of its records are dead letters."""
+        """Emit the value of the key that has ended, unless all its records are dead letters."""
         super().end_key()
         if not self._has_value:
             return
@@ -104,7 +104,7 @@ class ReduceOperator(KeyedOperator):
             self.end_input()
 
     def end_input(self) -> None:
-        """Hand on what is left, in batch mode."""
+        """Emit the remaining results, in batch mode."""
         final, self._final = self._final, Records([], [])
         if len(final):
             self.output.process_records(final)

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import ProgramError, failed, raise_from_user_code, shorten
-from pillarbox._operators.frame.collector import hand_on_columns, is_from_further_on
+from pillarbox._operators.frame.collector import emit_columns, is_from_downstream
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import MicroBatch, OperatorContext
@@ -146,7 +146,7 @@ class MicroBatchOperator(KeyedOperator):
         try:
             self._call(rows, batch)
         except BaseException as error:
-            if is_from_further_on(error):
+            if is_from_downstream(error):
                 raise
             key = self.backend.key
             what = f"operator {self.name!r} {failed(error)} with the key {shorten(key)}"
@@ -169,4 +169,4 @@ class MicroBatchOperator(KeyedOperator):
         """Hand on the results so far."""
         if len(self.results):
             for batch in self.results.batches():
-                hand_on_columns(self.output, batch)
+                emit_columns(self.output, batch)

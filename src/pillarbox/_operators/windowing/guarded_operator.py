@@ -32,7 +32,7 @@ class GuardedWindowOperator(GuardedOperator):
         call(timestamp, namespace)
         self._guarded.flush()
         self._undo.end()
-        self.hand_on_timers()
+        self.emit_timers()
 
     def _guard_firing(self, fire: Callable[[], None], timestamp: int, namespace: Any) -> None:
         """Call the window function of the current key and window."""
@@ -47,7 +47,7 @@ class GuardedWindowOperator(GuardedOperator):
         except (PillarboxError, MemoryError):
             raise
         except Exception as error:
-            self._take_back(marks, mark)
+            self._undo_call(marks, mark)
             # The window's contents are restored, also if the function changed them in place.
             self._backend.set_current_namespace(namespace)
             self._letters.write(error, self.context.copier.copied(self._guarded.contents()), key, timestamp)

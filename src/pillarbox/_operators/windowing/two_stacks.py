@@ -1,6 +1,6 @@
 """Two stacks that merge the panes of sliding windows, with a constant number of merges per pane.
 
-A window's panes are the panes of the *front*, then the panes of the *back*. The front has the merge of each of its panes
+A window's panes are the panes of the *front*, then the panes of the *back*. The front has the merge of each pane
 with all later ones, the earliest on top: a window that begins later pops some. The back has one merge of all its panes.
 When the front is empty, the back becomes the front. So each pane is merged once into the back and once in the front,
 and each window merges one entry of the front with the back.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -10,6 +11,7 @@ from pillarbox._errors import ProgramError, is_count, shorten
 from pillarbox._operators.async_io.api.cache import AsyncCache
 from pillarbox._operators.async_io.api.fallback import AsyncFallback
 from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, retry_strategy
+from pillarbox._operators.budgets.budget import Budget, Limits
 from pillarbox._operators.functions.basic import OutputTag
 from pillarbox._time.duration import DurationLike, positive_millis
 
@@ -17,11 +19,21 @@ OnFailure = Literal["fail", "drop"] | OutputTag[Any] | AsyncFallback
 OnBarrier = Literal["drain", "carry"]
 
 
+class _JobRate(Budget):
+    """The ``job_rate_limit`` of one operator, which no other operator shares."""
+
+    @property
+    def limits(self) -> Limits:
+        """The plain values, without a name."""
+        return super().limits._replace(name="")
+
+
 class WaitKeywords(TypedDict, total=False):
     """The options that the methods of ``AsyncDataStream`` take besides PyFlink's, for type checkers."""
 
     rate_limit: float | None
     job_rate_limit: float | None
+    budgets: Sequence[Budget]
     cache: AsyncCache | None
     on_failure: OnFailure
     on_barrier: OnBarrier
@@ -43,6 +55,7 @@ class BatchWaitKeywords(TypedDict, total=False):
     retry: AsyncRetryStrategy | int | None
     rate_limit: float | None
     job_rate_limit: float | None
+    budgets: Sequence[Budget]
     on_failure: OnFailure
     on_barrier: OnBarrier
 
@@ -62,6 +75,7 @@ class AsyncOptions:
         batch_timeout: how long a smaller batch waits for more; None: until the epoch ends or event time advances.
         rate_limit: the maximum number of requests per second of a partition.
         job_rate_limit: the maximum number of requests per second of all subtasks together.
+        budgets: what requests need before they begin.
         cache: keeps results, by a key of the record.
         on_failure: the fate of a record whose last attempt failed: fail the task, drop it, send an
             ``AsyncFailure`` to a side output, or emit what a function returns for it.
@@ -80,6 +94,7 @@ class AsyncOptions:
     batch_timeout: DurationLike | None = None
     rate_limit: float | None = None
     job_rate_limit: float | None = None
+    budgets: Sequence[Budget] = ()
     cache: AsyncCache | None = None
     on_failure: OnFailure = "fail"
     on_barrier: OnBarrier = "drain"
@@ -101,6 +116,10 @@ class AsyncOptions:
                 self._refuse(name, "requests per second, a number above 0")
             if math.isinf(rate):
                 self._refuse(name, "requests per second, a finite number, or None for no limit")
+        if not isinstance(self.budgets, (list, tuple)) or not all(isinstance(each, Budget) for each in self.budgets):
+            self._refuse("budgets", "a list of Budget")
+        if len({budget.name for budget in self.budgets}) < len(self.budgets):
+            self._refuse("budgets", "a list of budgets with different names")
         if self.cache is not None and not isinstance(self.cache, AsyncCache):
             self._refuse("cache", "an AsyncCache")
         if self.cache is not None and self.batch_size is not None:
@@ -133,9 +152,20 @@ class AsyncOptions:
         return self.on_barrier == "carry"
 
     @property
-    def has_rate_limit(self) -> bool:
+    def own_budget(self) -> Budget | None:
+        """The budget of a partition."""
+        return None if self.rate_limit is None else Budget("rate_limit", requests=self.rate_limit)
+
+    @property
+    def shared_budgets(self) -> list[Budget]:
+        """The budgets of all subtasks together."""
+        job = [] if self.job_rate_limit is None else [_JobRate("job_rate_limit", requests=self.job_rate_limit)]
+        return [*self.budgets, *job]
+
+    @property
+    def takes_turns(self) -> bool:
         """Whether requests wait for their turn."""
-        return self.rate_limit is not None or self.job_rate_limit is not None
+        return self.rate_limit is not None or bool(self.shared_budgets)
 
     def _millis(self, name: str, duration: DurationLike | None) -> int | None:
         return None if duration is None else positive_millis(duration, f"{self.method}(): {name}")

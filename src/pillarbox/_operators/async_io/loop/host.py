@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 from weakref import WeakSet
@@ -69,11 +70,12 @@ class FunctionHost:
     Args:
         function: the user's function or object.
         context: of the operator.
-        turns: the order in which attempts begin under a rate limit, or None.
+        tasks: before the first shuffle, the number of tasks that run at the same time.
         notify: called in the loop's thread when completed requests are to be taken.
 
     Attributes:
         thread: the event loop.
+        turns: the order in which attempts begin under rate limits and budgets, or None.
         workers: the requests under way.
 
     Raises:
@@ -86,7 +88,7 @@ class FunctionHost:
         options: AsyncOptions,
         context: OperatorContext,
         *,
-        turns: Turns | None,
+        tasks: int,
         notify: Callable[[], None],
     ) -> None:
         self._name = context.name
@@ -94,8 +96,9 @@ class FunctionHost:
         self._function = function
         self._pool: DaemonThreads | None = None
         self._plain: _PlainCalls | None = None
-        self._lease: Lease[_Loop] = context.shared.lease(("async", context.uid), lambda: _Loop(self._name, options))
+        self._lease: Lease[_Loop] = context.shared.lease(("async", context.uid), lambda: _Loop(context, options, tasks))
         self.thread: EventLoopThread = self._lease.resource.thread
+        self.turns: Turns | None = self._lease.resource.turns
         # The asyncio tasks of the function: the loop may also run tasks of other subtasks.
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         mine = context_of(self._tasks)
@@ -117,7 +120,7 @@ class FunctionHost:
                 batched=options.batch_size is not None,
                 places=self._lease.resource.places,
                 retry=options.retry_strategy,
-                turns=turns,
+                turns=self.turns,
                 clock=context.processing_time_service.relative_time_millis,
                 notify=notify,
                 copied=context.copier.copied if self._plain is None else _as_it_is,
@@ -188,12 +191,16 @@ class _Loop:
     Attributes:
         thread: the loop.
         places: for their requests.
+        turns: the order in which their attempts begin, or None.
     """
 
-    def __init__(self, operator: str, options: AsyncOptions) -> None:
-        self._operator = operator
-        self.thread: EventLoopThread = EventLoopThread(f"pillarbox-async {operator}", self._warn)
+    def __init__(self, context: OperatorContext, options: AsyncOptions, tasks: int) -> None:
+        self._operator = context.name
         self.places: Places = Places(options.capacity)
+        self.turns: Turns | None = None
+        if options.takes_turns:
+            self.turns = Turns(options, context.budget_scope, context.uid, context.parallelism, tasks)
+        self.thread: EventLoopThread = EventLoopThread(f"pillarbox-async {context.name}", self._warn)
 
     def _warn(self, seconds: float) -> None:
         _log.warning(
@@ -205,6 +212,9 @@ class _Loop:
 
     def close(self) -> None:
         """End the loop's thread."""
+        if self.turns is not None:
+            with suppress(CallFailed, FutureTimeoutError):
+                self.thread.call(self.turns.close, timeout=GRACE)
         self.thread.close()
 
 

@@ -1,96 +1,140 @@
-"""The order in which the requests of an operator begin under a rate limit."""
+"""The order in which the requests of an event loop begin under rate limits and budgets."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
 
-from pillarbox._operators.frame.rates import Bucket, Place, RateScope, RatesInMemory
+from pillarbox._operators.async_io.api.options import AsyncOptions
+from pillarbox._operators.async_io.api.retry import retry_after_millis
+from pillarbox._operators.budgets.account import LATE, STOP
+from pillarbox._operators.budgets.gate import Gate
+from pillarbox._operators.budgets.ledger import BudgetScope, LedgerEnd, LocalLedger, Slot
+
+# A gate looks at the estimates of so many waiting requests.
+_LINE = 500
 
 
 class Turns:
-    """The order in which the requests of an operator begin: each waits until all its buckets have one.
+    """The order in which the requests of an event loop begin: each waits until all its budgets let it begin.
+
+    Subtasks that share a loop share it. Only the loop's thread uses it.
 
     Args:
-        rate: of the subtask, or of all subtasks of its partition together, or None.
-        job_rate: of all subtasks together, or None.
         uid: of the operator.
-        subtask: of the task, where ``rate`` is.
         parallelism: the number of subtasks; 0 before the first shuffle.
-        tasks: how many tasks run at a time before the first shuffle: each takes a place for the epoch.
+        slots: how many tasks run at a time before the first shuffle.
 
     Attributes:
-        waited: seconds in which the next request could not begin, as a bucket was empty. Written by the loop's thread.
+        waited: seconds in which the next request could not begin.
     """
 
-    def __init__(
-        self,
-        scope: RateScope,
-        uid: str,
-        subtask: int,
-        parallelism: int,
-        tasks: int,
-        *,
-        rate: float | None,
-        job_rate: float | None,
-    ) -> None:
-        self._rates = scope.rates
-        self._uid = uid
-        self._share: float | None = None
-        self._places = 0
-        self._place: Place | None = None
-        self._own: list[Bucket] = []
-        if rate is not None:
-            # Before a shuffle a task is that of whatever partition comes: in its worker it has a bucket to itself.
-            rates = self._rates if parallelism else RatesInMemory()
-            whose = f"all of partition {scope.partition}" if scope.shares_all else f"subtask {subtask}"
-            self._own.append(rates.bucket(f"{uid} {whose}", rate))
-        if job_rate is not None and parallelism:
-            tasks = min(parallelism, scope.partitions)
-            self._own.append(self._rates.bucket(f"{uid} partition {scope.partition}", job_rate / tasks))
-        elif job_rate is not None:
-            self._share, self._places = job_rate / tasks, tasks
-        self._of_place: Bucket | None = None
-        # Replaced by the mailbox thread before a request of the epoch is submitted.
-        self._buckets: tuple[Bucket, ...] = tuple(self._own)
+    def __init__(self, options: AsyncOptions, scope: BudgetScope, uid: str, parallelism: int, slots: int) -> None:
+        self._gates: list[Gate] = []
+        self._ends: list[LedgerEnd] = []
+        own, shared = options.own_budget, options.shared_budgets
+        if own is not None:
+            end = self._open(LocalLedger(scope.clock))
+            self._gates.append(Gate(own, own.limits, end))
+        if shared:
+            tasks = min(parallelism, scope.partitions) if parallelism else slots
+            end = self._open(scope.ledger or LocalLedger(scope.clock))
+            for budget in shared:
+                limits = budget.limits.of_operator(uid)
+                self._gates.append(Gate(budget, limits if scope.ledger else limits.shared_by(max(1, tasks)), end))
+        # The gate that requests have waited for.
+        self._first = 0
         self._lock = asyncio.Lock()
+        # The estimates of the requests that wait, by request, in order: a number for each gate.
+        self._line: dict[object, list[float]] = {}
         self.waited = 0.0
         self._told = 0.0
+        self._counts: dict[str, float] = {}
 
-    def begin_epoch(self) -> None:
-        """Take a place for the epoch, where that is needed; called again, it has one. Of the mailbox thread."""
-        if self._share is None or self._place is not None:
-            return
-        self._place = self._rates.take_place(self._uid, self._places)
-        if self._of_place is not None:
-            self._of_place.close()
-        self._of_place = self._rates.bucket(f"{self._uid} place {self._place.number}", self._share)
-        self._buckets = (*self._own, self._of_place)
+    def _open(self, ledger: Any) -> LedgerEnd:
+        end: LedgerEnd = ledger.open()
+        self._ends.append(end)
+        return end
 
-    def end_epoch(self) -> None:
-        """Release the place: no request is under way. Of the mailbox thread."""
-        if self._place is not None:
-            self._place.release()
-            self._place = None
+    async def take(self, argument: Any) -> list[Slot]:
+        """Wait until a request may begin; return its slots.
 
-    def close(self) -> None:
-        """Release everything: no request will begin."""
-        self.end_epoch()
-        for bucket in {*self._own, *self._buckets}:
-            bucket.close()
+        Raises:
+            BudgetExceededError: a ceiling is reached, and the budget does not hold requests.
+            CircuitOpenError: a breaker is open, and the budget does not hold requests.
+        """
+        request = object()
+        estimates = self._line[request] = [gate.budget.estimate_of(argument) for gate in self._gates]
+        try:
+            async with self._lock:
+                # While it waits for one gate, its slot of another one may pass.
+                while not all(map(Gate.is_open, self._gates, estimates)):
+                    await self._wait()
+                slots = [gate.take() for gate in self._gates]
+        finally:
+            del self._line[request]
+        if self._line:
+            self._gates[self._first].book_ahead(partial(self._waiting, self._first))
+        return slots
+
+    async def _wait(self) -> None:
+        """Wait for each gate, the slowest first: no request may miss its slot."""
+        began = time.monotonic()
+        try:
+            for index in sorted(range(len(self._gates)), key=lambda index: index != self._first):
+                at = self._ends[0].now()
+                await self._gates[index].wait(partial(self._waiting, index))
+                if self._ends[0].now() - at > LATE:
+                    self._first = index
+        finally:
+            self.waited += time.monotonic() - began
+
+    def _waiting(self, index: int) -> Sequence[float]:
+        return [estimates[index] for estimates in islice(self._line.values(), _LINE)]
+
+    def succeeded(self, slots: Sequence[Slot], result: Any) -> None:
+        """Report a result.
+
+        Raises:
+            ProgramError: ``unit_cost`` of a budget returned no number.
+        """
+        for gate, slot in zip(self._gates, slots):
+            gate.end(slot, gate.budget.cost_of(result, slot.estimate), succeeded=True)
+
+    def failed(self, slots: Sequence[Slot], error: BaseException) -> None:
+        """Report an error: it costs what was estimated, and 429 or ``Retry-After`` stops the budgets."""
+        stop = retry_after_millis(error) / 1000 or (STOP if _is_429(error) else None)
+        for gate, slot in zip(self._gates, slots):
+            gate.end(slot, slot.estimate, succeeded=False, stop=stop)
 
     def take_waited(self) -> float:
-        """Return the seconds since this was asked last in which the next request could not begin."""
+        """Return the seconds since the last call in which the next request could not begin. Any thread."""
         waited, self._told = self.waited - self._told, self.waited
         return waited
 
-    async def take(self) -> None:
-        """Wait until a request may begin. Of the loop's thread."""
-        async with self._lock:
-            for bucket in self._buckets:
-                while wait := bucket.take():
-                    began = time.monotonic()
-                    try:
-                        await asyncio.sleep(wait)
-                    finally:
-                        self.waited += time.monotonic() - began
+    def take_counts(self) -> dict[str, int]:
+        """Return the figures of budgets since the last call. Any thread."""
+        counts = {}
+        for gate in self._gates:
+            for what in ("granted", "spent", "refused", "stops", "probes", "lost"):
+                name, now = f"budget.{gate.budget.name}.{what}", getattr(gate, what)
+                counts[name] = round(now - self._counts.get(name, 0))
+                self._counts[name] = self._counts.get(name, 0) + counts[name]
+        return counts
+
+    def close(self) -> None:
+        """Release everything: no request will begin."""
+        for gate in self._gates:
+            gate.close()
+        for end in self._ends:
+            end.close()
+
+
+def _is_429(error: BaseException) -> bool:
+    """Return whether an error of an HTTP client is of the status 429: aiohttp's, httpx's, requests' or urllib's."""
+    holders = (error, getattr(error, "response", None))
+    return any(getattr(holder, name, None) == 429 for holder in holders for name in ("status", "status_code", "code"))

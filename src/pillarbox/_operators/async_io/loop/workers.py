@@ -101,7 +101,7 @@ class RequestWorkers:
         function: asks about one element, or where ``batched`` about a list of them.
         places: for requests under way.
         retry: when to ask again.
-        turns: the order in which attempts begin under a rate limit, or None.
+        turns: the order in which attempts begin under rate limits and budgets, or None.
         clock: returns relative time (ms); called in the loop's thread.
         notify: called in the loop's thread when completed requests are to be taken; not again until they were.
         copied: returns a copy of a result, before anything else runs in the loop: its function may change it later.
@@ -298,8 +298,7 @@ class RequestWorkers:
         argument = request.values if self._batched else request.values[0]
         began = None
         while True:
-            if self._turns is not None:
-                await self._turns.take()
+            slots = () if self._turns is None else await self._turns.take(argument)
             if began is None:
                 began = perf_counter()
             request.attempts += 1
@@ -308,11 +307,15 @@ class RequestWorkers:
             asked_to_wait = 0
             try:
                 request.result = await self._function(argument)
-            except Exception as error:
-                if not self._again(request, error):
+            except BaseException as error:
+                if self._turns is not None:
+                    self._turns.failed(slots, error)
+                if not isinstance(error, Exception) or not self._again(request, error):
                     raise
                 asked_to_wait = retry_after_millis(error)
             else:
+                if self._turns is not None:
+                    self._turns.succeeded(slots, request.result)
                 if not self._again(request, None):
                     request.result = self._copied(request.result)
                     request.seconds = perf_counter() - began

@@ -71,7 +71,7 @@ class Days:
         try:
             wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
             day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
-            # If clocks change at midnight, the wall clock may show another day than the one that has begun.
+            # If clocks change at midnight, the wall clock may show another day than the day that has begun.
             if time < self._first(day):
                 day -= 1
             elif time >= self._first(day + 1):

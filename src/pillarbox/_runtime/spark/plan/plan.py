@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from pillarbox._graph.targets import output_target
 from pillarbox._graph.transformations import CollectionSource, DataFrameSource, SourceTransformation
 from pillarbox._operators.frame.operator import SparkTime
 from pillarbox._runtime.shipping import ShippedVertex, ship
+from pillarbox._runtime.spark.budgets.server import ledger_for
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan.registry import register
 from pillarbox._runtime.spark.rows.any_names import quoted, with_plain_names
@@ -92,7 +93,8 @@ class _Plan:
             )
         for vertex in program.vertices:
             vertex.fires_processing_time = program.uses_processing_time or not self.is_streaming
-        self.shipped: list[ShippedVertex] = [ship(vertex) for vertex in program.vertices]
+        ledger = ledger_for(spark, program)
+        self.shipped: list[ShippedVertex] = [replace(ship(vertex), ledger=ledger) for vertex in program.vertices]
         self._layout = ProgramLayout.of(program)
         # Homes let in only who knows it, and it is in nothing but the plan.
         self.secret = secrets.token_hex(16)
@@ -283,7 +285,9 @@ def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, Struc
     taken = {field.name.lower() for field in fields}
     report = next(name for name in _report_names() if name not in taken)
     schema = StructType([*fields, StructField(report, StringType(), True)])
-    alias = register(spark, program, plan.secret, plan.shipped)
+    # (A recording keeps these, without the token of the budgets.)
+    vertices = [replace(vertex, ledger=None) for vertex in plan.shipped]
+    alias = register(spark, program, plan.secret, vertices)
     return plan.rows(ColumnOutput(outputs, report), schema, _Metrics(report, alias))
 
 

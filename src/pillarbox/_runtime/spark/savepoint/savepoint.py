@@ -16,6 +16,7 @@ import pyarrow as pa
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph.description import json_object
+from pillarbox._runtime.spark.budgets.spent import IN_SAVEPOINT, charges_in
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.copy import removed
 from pillarbox._runtime.spark.checkpoint.look import look_at
@@ -98,6 +99,9 @@ def _write(directory: str, files: CheckpointState) -> None:
         begin(spark, directory)
         operators, tasks = _write_tables(files, stateful, directory)
         write_tasks(spark, tasks, directory)
+        charges = charges_in(spark, str(files.checkpoint))
+        if charges:
+            _write_text(spark, charges, f"{directory}/{IN_SAVEPOINT}")
         manifest = Manifest(
             pillarbox=pillarbox.__version__,
             epoch=files.epoch,

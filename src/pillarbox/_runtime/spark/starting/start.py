@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pillarbox._errors import CheckpointMismatchError, ProgramError, describe
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import CODES
+from pillarbox._runtime.spark.budgets.spent import resume_ceilings
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.damage import check_logs
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
@@ -130,9 +131,12 @@ class _Starting:
             checkpoint = self._made_ready(checkpoint)
         if checkpoint is None or checkpoint.is_new:
             _tell_defaults(spark, programs)
+        spent = resume_ceilings(spark, [one.id for one in programs], checkpoint)
         with whole_batches(start, checkpoint) as belong_to, self._settings():
             query = method()
             belong_to(query)
+        if spent is not None:
+            spent.belongs_to(query)
         # Spark prepares the first epoch meanwhile.
         configuration = self._configuration(checkpoint)
         started = StartedQuery(

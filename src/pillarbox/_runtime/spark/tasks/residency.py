@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 
 from pillarbox._graph.layout import Layout, lay_out
-from pillarbox._operators.frame.rates import RateScope
+from pillarbox._operators.budgets.ledger import BudgetScope
 from pillarbox._operators.frame.shared_resources import SharedResources
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.tasks.leaving import run_exit_handlers
@@ -108,7 +108,6 @@ class Residency:
 
         def make() -> SourceStreamTask:
             vertex = loaded(shipped, facts.layout)
-            vertex.rate_scope = RateScope.of_worker(facts.query or shipped.digest, 1, 0)
             task = SourceStreamTask(vertex, 0)
             task.restore()
             return task
@@ -130,8 +129,7 @@ class Residency:
 
         def make() -> MultipleInputStreamTask:
             vertex = loaded(shipped, facts.layout)
-            partitions = facts.partitions or vertex.partitions
-            vertex.rate_scope = RateScope.of_worker(facts.query or shipped.digest, partitions, facts.partition)
+            vertex.budget_scope = BudgetScope(shipped.ledger, facts.partitions or vertex.partitions)
             vertex.shared = self._shared.setdefault(
                 (*place[:-1], facts.partition), SharedResources(stay=self._stay, resting=self._resting)
             )

@@ -20,7 +20,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from pillarbox._runtime.spark.worker.worker_sockets import acknowledge_at_once
 
 if TYPE_CHECKING:
-    from pillarbox._operators.frame.captured import Announced
+    from pillarbox._operators.frame.captured import BroadcastReferences
 
 # As types: of text each worker would ask the JVM for its meaning, four times an epoch.
 _NUMBER = StructType([StructField("chunk", LongType())])
@@ -30,7 +30,7 @@ _CHUNK = StructType([StructField("payload", BinaryType())])
 class Processor(StatefulProcessor):
     """Declares the state and hands each call on to a ``TaskHost``. Spark makes one for each partition and epoch."""
 
-    def __init__(self, host: Any, broadcasts: Sequence[Announced] = ()) -> None:
+    def __init__(self, host: Any, broadcasts: Sequence[BroadcastReferences] = ()) -> None:
         self._pickled = pickle.dumps(host)
         self._broadcasts = broadcasts
 

@@ -1,0 +1,214 @@
+"""A budget as a user writes it: how many requests may begin, what they cost, and when they stop."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from pillarbox._errors import ProgramError, check_count, check_text, describe, shorten
+from pillarbox._time.duration import DurationLike, positive_millis
+
+_PER = re.compile(r"\s*([0-9][0-9_.,eE+-]*)\s*(?:per|/)\s*(.+)")
+_AMOUNT = re.compile(r"\s*([0-9][0-9_.,]*)\s*([^\s0-9]*)\s*")
+
+
+@dataclass(frozen=True)
+class CircuitBreaker:
+    """Stops the requests of a :class:`Budget` when most of them fail.
+
+    It opens when ``failures`` of the last ``of`` requests have failed. After ``pause`` one request may begin: if it
+    succeeds the breaker closes, otherwise it stays open for another ``pause``.
+
+    Attributes:
+        failures: failed requests that open it. Answers that say when to try again (429, ``Retry-After``) do not count.
+        of: the number of last requests that are looked at.
+        pause: how long it stays open (an int: milliseconds).
+
+    Raises:
+        ProgramError: (when made) one of them is invalid.
+    """
+
+    failures: int = 5
+    of: int = 10
+    pause: DurationLike = "30 seconds"
+
+    def __post_init__(self) -> None:
+        check_count(self.failures, "CircuitBreaker: failures", "a whole number of at least 1")
+        check_count(self.of, "CircuitBreaker: of", "a whole number of at least 1")
+        if self.failures > self.of:
+            raise ProgramError(f"CircuitBreaker: {self.failures} failures of {self.of} requests never happen")
+        positive_millis(self.pause, "CircuitBreaker: pause")
+
+
+class Limits(NamedTuple):
+    """The plain values of a budget, which processes exchange.
+
+    Attributes:
+        name: the budget's, or "" for the ``job_rate_limit`` of one operator.
+        requests: per second, or None.
+        units: per second, or None.
+        ceiling: units per period, or None.
+        period: of the ceiling (ms).
+        holds: whether requests wait at a ceiling or an open breaker; else they fail.
+        breaker: failures, of, pause (ms); or None.
+    """
+
+    name: str = ""
+    requests: float | None = None
+    units: float | None = None
+    ceiling: float | None = None
+    period: int = 0
+    holds: bool = True
+    breaker: tuple[int, int, int] | None = None
+
+    def of_operator(self, uid: str) -> Limits:
+        """Return the same limits under a name of the operator's own, if they have no name."""
+        return self if self.name else self._replace(name=f"\0{uid}")
+
+    def shared_by(self, tasks: int) -> Limits:
+        """Return the equal share of one of several tasks that run at the same time."""
+        requests, units = (None if rate is None else rate / tasks for rate in (self.requests, self.units))
+        return self._replace(requests=requests, units=units)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits how many requests begin and what they cost, for all operators and queries of a driver that name it.
+
+    Args:
+        name: operators with budgets of one name share it. The same name with other values is an error.
+        requests: how many requests may begin: ``"100 per second"``, ``"5000 per hour"``, or a number per second.
+        units: how many units they may cost, such as ``"90000 per minute"``. The units are the user's: tokens, cents.
+        unit_cost: returns the units of a request from its result (in the batch form, a list). By default a request
+            costs its estimate.
+        estimate: the units that a request reserves before it begins: a number, or a function of the record (in the
+            batch form, the list of records). A request that fails costs its estimate.
+        ceiling: the units of a period, as in ``(5_000_000, "1 day")`` or ``("5 USD", "1 day")``. A period begins with
+            the first request after the end of the period before.
+        when_exceeded: at the ceiling, and while the breaker is open, requests wait (``"hold"``), or fail with a
+            :class:`BudgetExceededError` or :class:`CircuitOpenError` (``"fail"``), which ``on_failure`` handles.
+        breaker: stops requests when most of them fail.
+
+    Raises:
+        ProgramError: (when made) one of them is invalid.
+
+    Example:
+        >>> model = Budget("model", requests="100 per second", units="90000 per minute", estimate=50)
+        >>> async def length(word):
+        ...     return len(word)
+        >>> env.from_collection(["be", "not"]).map_async(length, budgets=[model]).execute_and_collect()
+        [2, 3]
+    """
+
+    name: str
+    requests: str | float | None = None
+    units: str | float | None = None
+    unit_cost: Callable[[Any], float] | None = field(default=None, compare=False)
+    estimate: float | Callable[[Any], float] = field(default=1, compare=False)
+    ceiling: tuple[str | float, DurationLike] | None = None
+    when_exceeded: Literal["hold", "fail"] = "hold"
+    breaker: CircuitBreaker | None = None
+
+    def __post_init__(self) -> None:
+        check_text(self.name, "Budget: name")
+        if self.requests is None and self.units is None and self.ceiling is None and self.breaker is None:
+            self._refuse("limits nothing: give it requests, units, a ceiling or a breaker")
+        if self.unit_cost is not None and not callable(self.unit_cost):
+            self._refuse(f"unit_cost is a function of the result, not {shorten(self.unit_cost)}")
+        if not callable(self.estimate) and not _is_amount(self.estimate):
+            self._refuse(f"estimate is a number of units, or a function of the record, not {shorten(self.estimate)}")
+        if self.when_exceeded not in ("hold", "fail"):
+            self._refuse(f'when_exceeded is "hold" or "fail", not {shorten(self.when_exceeded)}')
+        if self.breaker is not None and not isinstance(self.breaker, CircuitBreaker):
+            self._refuse(f"breaker is a CircuitBreaker, not {shorten(self.breaker)}")
+        limits = self.limits
+        if not callable(self.estimate) and limits.ceiling is not None and self.estimate > limits.ceiling:
+            self._refuse(f"an estimate of {self.estimate:g} units is above the ceiling: no request could ever begin")
+
+    @property
+    def limits(self) -> Limits:
+        """The plain values."""
+        ceiling, period = None, 0
+        if self.ceiling is not None:
+            ceiling, period = self._ceiling(self.ceiling)
+        breaker = self.breaker
+        return Limits(
+            self.name,
+            self._per_second("requests", self.requests),
+            self._per_second("units", self.units),
+            ceiling,
+            period,
+            self.when_exceeded == "hold",
+            None if breaker is None else (breaker.failures, breaker.of, positive_millis(breaker.pause, "")),
+        )
+
+    def estimate_of(self, argument: Any) -> float:
+        """Return the units that a request reserves.
+
+        Raises:
+            ProgramError: ``estimate`` returned something else.
+        """
+        return self._amount("estimate", self.estimate, argument) if callable(self.estimate) else self.estimate
+
+    def cost_of(self, result: Any, estimate: float) -> float:
+        """Return the units that a request has cost.
+
+        Raises:
+            ProgramError: ``unit_cost`` returned something else.
+        """
+        return estimate if self.unit_cost is None else self._amount("unit_cost", self.unit_cost, result)
+
+    def _amount(self, option: str, function: Callable[[Any], float], argument: Any) -> float:
+        try:
+            amount: Any = function(argument)
+        except Exception as error:
+            raise ProgramError(
+                f"Budget {self.name!r}: {option} raised for {shorten(argument)}: {describe(error)}"
+            ) from error
+        if not _is_amount(amount):
+            self._refuse(f"{option} returned {shorten(amount)} for {shorten(argument)}: it has to be a number of units")
+        return float(amount)
+
+    def _per_second(self, option: str, rate: Any) -> float | None:
+        if rate is None:
+            return None
+        match = _PER.fullmatch(rate) if isinstance(rate, str) else None
+        number: Any = _number(match[1]) if match else rate
+        if not _is_amount(number) or not number:
+            self._refuse(
+                f"{option} is a number per second, or a text such as '100 per second', '90000 per minute' or '10 per 5"
+                f" seconds', not {shorten(rate)}"
+            )
+        if match is None:
+            return float(number)
+        unit = match[2].strip()
+        return float(number) * 1000 / positive_millis(unit if unit[0].isdigit() else f"1 {unit}", f"Budget: {option}")
+
+    def _ceiling(self, ceiling: Any) -> tuple[float, int]:
+        amount = ceiling[0] if isinstance(ceiling, tuple) and len(ceiling) == 2 else None
+        match = _AMOUNT.fullmatch(amount) if isinstance(amount, str) else None
+        number: Any = _number(match[1]) if match else amount
+        if not _is_amount(number) or not number:
+            self._refuse(
+                "ceiling is a number of units and a period, as in (5_000_000, '1 day') or ('5 USD', '1 day'), not"
+                f" {shorten(ceiling)}"
+            )
+        return float(number), positive_millis(ceiling[1], "Budget: the period of ceiling")
+
+    def _refuse(self, why: str) -> None:
+        raise ProgramError(f"Budget {self.name!r}: {why}")
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        return None
+
+
+def _is_amount(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and value >= 0 and not math.isinf(value)

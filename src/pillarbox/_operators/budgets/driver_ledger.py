@@ -1,0 +1,197 @@
+"""The ledger in the driver, as the event loops of executors see it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from pillarbox._errors import OperatorError, describe
+from pillarbox._operators.budgets.account import LATE, Refused, Report
+from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.ledger import Ledger, LedgerEnd, Slot
+from pillarbox._operators.budgets.wire import Connection, ForgedError
+
+# Reports wait for others, or for a booking, for this time (seconds).
+_GATHER = 0.02
+# After so many seconds in which the driver cannot be reached, the task fails.
+_UNREACHABLE = 60.0
+_CONNECT = 10.0
+_PAUSES = (0.05, 0.2, 0.5, 1.0)
+# By this part at most, the clocks of two machines go at different speeds.
+_DRIFT = 2e-4
+
+_log = logging.getLogger("pillarbox")
+
+
+@dataclass(frozen=True)
+class DriverLedger(Ledger):
+    """Where the driver's ledger listens. It is part of the pickled program, and of nothing else.
+
+    Attributes:
+        host: the driver's host.
+        port: where the ledger listens.
+        token: signs all messages.
+    """
+
+    host: str
+    port: int
+    token: bytes = field(repr=False)
+
+    def open(self) -> LedgerEnd:
+        """Return the end of an event loop."""
+        return _DriverLedgerEnd(self)
+
+
+class _Offset:
+    """Bounds of the difference between the driver's clock and this one, from the times of messages."""
+
+    def __init__(self) -> None:
+        self.low, self.high, self._at = float("-inf"), float("inf"), 0.0
+
+    def update(self, sent: float, driver: float, received: float) -> None:
+        """Take a time of the driver's that lies between two times of this process."""
+        drift = (received - self._at) * _DRIFT
+        low, high = max(self.low - drift, driver - received), min(self.high + drift, driver - sent)
+        if low > high:  # one of the machines was suspended
+            low, high = driver - received, driver - sent
+        self.low, self.high, self._at = low, high, received
+
+
+class _DriverLedgerEnd(LedgerEnd):
+    """The end of an event loop. It connects when it is first needed, and again when the connection is lost."""
+
+    def __init__(self, ledger: DriverLedger) -> None:
+        self._ledger = ledger
+        self.now = time.monotonic
+        self._offset = _Offset()
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Lock = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        self._numbers = count()
+        self._answers: dict[int, asyncio.Future[list[Any]]] = {}
+        self._reports: dict[Limits, Report] = {}
+        self._sending: asyncio.TimerHandle | None = None
+        self._voids: dict[str, Callable[[], None]] = {}
+        self._closed = False
+
+    async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
+        """Book slots; wait as long as the driver has none, or pauses."""
+        while True:
+            connection = await self._connected()
+            number, sent = next(self._numbers), self.now()
+            answer = self._answers[number] = asyncio.get_running_loop().create_future()
+            self._send_reports()
+            connection.send("book", number, limits.name, estimates)
+            try:
+                kind, driver, *content = await answer
+            except ConnectionError:
+                continue
+            finally:
+                self._answers.pop(number, None)
+            self._offset.update(sent, driver, self.now())
+            if kind == "refused":
+                return Refused(*content)
+            times, probes = content
+            low, high = self._offset.low, self._offset.high
+            return [Slot(at - low, at + LATE - high, each, probes, at) for at, each in zip(times, estimates)]
+
+    def report(self, limits: Limits, report: Report) -> None:
+        """Report the outcome of requests, with those of others soon."""
+        earlier = self._reports.get(limits, Report())
+        probe = earlier.probe if report.probe is None else report.probe
+        stops = [each.stop for each in (earlier, report) if each.stop is not None]
+        self._reports[limits] = Report(
+            earlier.units + report.units,
+            earlier.outcomes + report.outcomes,
+            probe,
+            max(stops, default=None),
+            earlier.unused + report.unused,
+        )
+        if report.stop is not None or report.probe is not None:
+            self._send_reports()
+        elif self._sending is None and not self._closed:
+            self._sending = asyncio.get_running_loop().call_later(_GATHER, self._send_reports)
+
+    def _send_reports(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+        if self._connection is not None:
+            for limits, report in self._reports.items():
+                self._connection.send("report", limits.name, report)
+            self._reports.clear()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when slots that are not used are void."""
+        self._voids[limits.name] = callback
+
+    async def _connected(self) -> Connection:
+        """Return a connection with the driver.
+
+        Raises:
+            OperatorError: the driver has not been reached for a minute.
+        """
+        async with self._connecting:
+            deadline, pauses = self.now() + _UNREACHABLE, iter(_PAUSES)
+            while self._connection is None:
+                ledger = self._ledger
+                try:
+                    connecting = Connection.to_driver(ledger.host, ledger.port, ledger.token)
+                    connection = await asyncio.wait_for(connecting, _CONNECT)
+                    number, sent = next(self._numbers), self.now()
+                    connection.send("time", number)
+                    (_, _, driver) = await asyncio.wait_for(connection.receive(), _CONNECT)
+                except (OSError, EOFError, ForgedError, TimeoutError, asyncio.TimeoutError) as error:
+                    if self.now() > deadline:
+                        raise OperatorError(
+                            f"the driver's budgets cannot be reached at {ledger.host}:{ledger.port}:"
+                            f" {describe(error)}: executors need to connect with the driver at this port"
+                        ) from error
+                    await asyncio.sleep(next(pauses, _PAUSES[-1]))
+                    continue
+                self._offset.update(sent, driver, self.now())
+                self._connection = connection
+                loop = asyncio.get_running_loop()
+                self._reading = Context().run(loop.create_task, self._read(connection))
+            return self._connection
+
+    async def _read(self, connection: Connection) -> None:
+        error: BaseException = ConnectionError("it is closed")
+        try:
+            while True:
+                kind, *content = await connection.receive()
+                if kind == "void":
+                    self._voids[content[0]]()
+                    continue
+                answer = self._answers.get(content[0])
+                if answer is not None and not answer.done():
+                    answer.set_result([kind, *content[1:]])
+        except (OSError, EOFError, ForgedError) as lost:
+            error = lost
+        finally:
+            connection.close()
+            self._connection = None
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(ConnectionError(str(error)))
+
+    def close(self) -> None:
+        """Send the last reports, and close the connection."""
+        self._closed = True
+        self._send_reports()
+        with contextlib.suppress(RuntimeError):
+            if self._reading is not None:
+                self._reading.cancel()
+            if self._connection is not None:
+                self._connection.close()

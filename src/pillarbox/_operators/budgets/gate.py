@@ -1,0 +1,153 @@
+"""The slots of one budget that an event loop has booked and not used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import Context
+
+from pillarbox._errors import BudgetExceededError, CircuitOpenError
+from pillarbox._operators.budgets.account import Refused, Report
+from pillarbox._operators.budgets.budget import Budget, Limits
+from pillarbox._operators.budgets.ledger import NEARLY, LedgerEnd, Slot
+
+#: The name of the counter of milliseconds in which the next request waited for its turn.
+RATE_LIMITED = "rate_limited_ms"
+
+# At most so many slots are booked at a time.
+_MOST = 500
+
+
+class Gate:
+    """Lets requests begin in the slots of a budget. Only the loop's thread uses it.
+
+    Args:
+        limits: the budget's, as the ledger knows them.
+        end: the loop's end of the ledger.
+
+    Attributes:
+        granted: requests that have begun.
+        refused: requests that were not allowed to begin.
+        spent: units of requests that have ended.
+        stops: how often the service wanted to be left alone.
+        probes: requests that an open breaker let through.
+        lost: slots that came too late.
+    """
+
+    def __init__(self, budget: Budget, limits: Limits, end: LedgerEnd) -> None:
+        self.budget = budget
+        self._limits = limits
+        self._end = end
+        self._slots: deque[Slot] = deque()
+        self._booking: asyncio.Task[None] | None = None
+        # Set when a booking is answered: by slots, or by what follows.
+        self._answered = asyncio.Event()
+        self._outcome: Refused | Exception | None = None
+        self.granted = self.refused = self.stops = self.probes = self.lost = 0
+        self.spent = 0.0
+        end.on_void(limits, self._slots.clear)
+
+    async def wait(self, waiting: Callable[[], Sequence[float]]) -> None:
+        """Wait until the first request that waits may begin.
+
+        Args:
+            waiting: returns the estimates of the requests that wait, in order, of at least one.
+
+        Raises:
+            BudgetExceededError: the ceiling is reached, and the budget does not hold requests.
+            CircuitOpenError: the breaker is open, and the budget does not hold requests.
+        """
+        while not self.is_open(waiting()[0]):
+            if self._slots:
+                await self._end.sleep(self._slots[0].begin - self._end.now())
+                continue
+            outcome, self._outcome = self._outcome, None
+            if isinstance(outcome, Exception):
+                raise outcome
+            if outcome is not None:
+                self.refused += 1
+                error = CircuitOpenError if outcome.is_open else BudgetExceededError
+                raise error(f"budget {self.budget.name!r}: {outcome.why}")
+            self._answered.clear()
+            self._start(waiting, ahead=False)
+            await self._answered.wait()
+
+    def is_open(self, estimate: float) -> bool:
+        """Return whether the next request may begin now."""
+        slots, now = self._slots, self._end.now()
+        while slots and (slots[0].end < now or slots[0].estimate != estimate):
+            # It came too late, or is the slot of a request that was cancelled.
+            self.lost += 1
+            slot = slots.popleft()
+            self._report(Report(-slot.estimate, unused=(slot.at,)))
+        return bool(slots) and slots[0].begin <= now + NEARLY
+
+    def take(self) -> Slot:
+        """Take the slot for a request that begins now."""
+        slot = self._slots.popleft()
+        self.granted += 1
+        self.probes += slot.probes
+        return slot
+
+    def book_ahead(self, waiting: Callable[[], Sequence[float]]) -> None:
+        """Book slots until half of the requests that wait have one, before the last slots are used."""
+        self._start(waiting, ahead=True)
+
+    def _start(self, waiting: Callable[[], Sequence[float]], *, ahead: bool) -> None:
+        if (self._booking is None or self._booking.done()) and self._is_short(waiting):
+            # It belongs to no request, and so continues when the request that needed it is cancelled.
+            loop = asyncio.get_running_loop()
+            self._booking = Context().run(loop.create_task, self._book(waiting, ahead))
+
+    def _is_short(self, waiting: Callable[[], Sequence[float]]) -> bool:
+        return len(waiting()) > 2 * len(self._slots)
+
+    async def _book(self, waiting: Callable[[], Sequence[float]], ahead: bool) -> None:
+        # It asks again at once: whoever asks late would get what others have left.
+        while self._is_short(waiting) and self._outcome is None:
+            try:
+                booking: list[Slot] | Refused | Exception = await self._end.book(
+                    self._limits, waiting()[len(self._slots) :][:_MOST]
+                )
+            except Exception as error:
+                booking = error
+            if isinstance(booking, list):
+                self._slots.extend(booking)
+            else:
+                self._outcome = booking
+            self._answered.set()
+            if not ahead:
+                return
+
+    def end(self, slot: Slot, cost: float, *, succeeded: bool, stop: float | None = None) -> None:
+        """Report a request that has ended.
+
+        Args:
+            stop: seconds that the service wants to be left alone, or None.
+        """
+        self.spent += cost
+        counts = self._limits.breaker is not None and not slot.probes and stop is None
+        units = cost - slot.estimate
+        if stop is not None:
+            self.stops += 1
+            self._void()
+        if units or counts or slot.probes or stop is not None:
+            outcomes = (succeeded,) if counts else ()
+            self._report(Report(units, outcomes, succeeded if slot.probes else None, stop))
+
+    def close(self) -> None:
+        """Give all slots back."""
+        if self._booking is not None:
+            self._booking.cancel()
+        self._void()
+
+    def _void(self) -> None:
+        slots = list(self._slots)
+        self._slots.clear()
+        if slots:
+            units = sum(slot.estimate for slot in slots)
+            self._report(Report(-units, unused=tuple(slot.at for slot in slots)))
+
+    def _report(self, report: Report) -> None:
+        self._end.report(self._limits, report)

@@ -1,0 +1,151 @@
+"""Ledgers: where the accounts of budgets are kept, as operators and their event loops see them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pillarbox._operators.budgets.account import LATE, Account, Later, Refused, Report
+from pillarbox._operators.budgets.budget import Limits
+from pillarbox._time.clock import ProcessingTimeService
+from pillarbox._time.system_clock import system_clock_ms
+
+#: A time that is so near (seconds) has come: times are sums of fractions.
+NEARLY = 1e-6
+
+
+class Slot(NamedTuple):
+    """The time in which a request may begin, by the clock of the event loop's end.
+
+    Attributes:
+        begin: not earlier (seconds).
+        end: not later.
+        estimate: the units that it reserves.
+        probes: whether it is the request that an open breaker lets through.
+        at: its time by the clock of the ledger.
+    """
+
+    begin: float
+    end: float
+    estimate: float
+    probes: bool
+    at: float
+
+
+class LedgerEnd(ABC):
+    """An event loop's end of a ledger. Only the loop's thread uses it."""
+
+    #: Seconds by the clock of slots.
+    now: Callable[[], float]
+
+    @abstractmethod
+    async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
+        """Book slots for requests, in order: for all of them, or for the first ones. Waits until there is one."""
+
+    @abstractmethod
+    def report(self, limits: Limits, report: Report) -> None:
+        """Report the outcome of requests."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """Wait, by the clock of slots."""
+
+    def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when slots that are not used are void."""
+
+    def close(self) -> None:
+        """Release everything."""
+
+
+class Ledger(ABC):
+    """Where accounts are kept."""
+
+    @abstractmethod
+    def open(self) -> LedgerEnd:
+        """Return the end of an event loop."""
+
+
+class LocalLedger(Ledger, LedgerEnd):
+    """Accounts in this process. Any thread may use it.
+
+    Args:
+        clock: a clock that stands still until it is set, or None: the machine's.
+    """
+
+    def __init__(self, clock: ProcessingTimeService | None = None) -> None:
+        self._clock = clock
+        self._accounts: dict[Limits, Account] = {}
+        self._lock = threading.Lock()
+        self.now = time.monotonic if clock is None else lambda: clock.relative_time_millis() / 1000
+
+    def open(self) -> LedgerEnd:
+        """Return the end of an event loop."""
+        return self
+
+    def account(self, limits: Limits) -> Account:
+        """Return the account of a budget."""
+        account = self._accounts.get(limits)
+        if account is None:
+            account = self._accounts[limits] = Account(limits, self.now())
+        return account
+
+    async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
+        """Book slots, as soon as there are some."""
+        while True:
+            with self._lock:
+                wall = system_clock_ms() if self._clock is None else self._clock.current_processing_time()
+                booking = self.account(limits).book(estimates, self.now(), wall)
+            if isinstance(booking, Refused):
+                return booking
+            if not isinstance(booking, Later):
+                return [Slot(at, at + LATE, each, booking.probes, at) for at, each in zip(booking.times, estimates)]
+            await self.sleep(booking.at - self.now())
+
+    def report(self, limits: Limits, report: Report) -> None:
+        """Report the outcome of requests."""
+        with self._lock:
+            self.account(limits).settle(report, self.now())
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, by the clock."""
+        if self._clock is None:
+            await asyncio.sleep(seconds)
+            return
+        loop = asyncio.get_running_loop()
+        woken = loop.create_future()
+
+        def done() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        def wake(timestamp: int) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(done)
+
+        until = self._clock.current_processing_time() + math.ceil(1000 * seconds - 1000 * NEARLY)
+        timer = self._clock.register_timer(until, wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+
+
+@dataclass(frozen=True)
+class BudgetScope:
+    """Where a task's budgets are kept.
+
+    Attributes:
+        ledger: keeps them for all tasks of the query; None: each task has an equal share of the limits.
+        partitions: how many tasks of a vertex after a shuffle run at a time, at most.
+        clock: a clock that stands still until it is set, or None.
+    """
+
+    ledger: Ledger | None = None
+    partitions: int = 1
+    clock: ProcessingTimeService | None = field(default=None, compare=False)

@@ -1,0 +1,110 @@
+"""Signed messages between the event loops of executors and the driver's ledger.
+
+Both ends know a token, which the driver ships in the pickled program. Each sends a nonce first; the key of a connection
+is derived from the token and both nonces. Each message is JSON with a MAC over its number, its direction and its text,
+so nobody else asks, answers, or repeats a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
+import struct
+from collections.abc import Callable
+from typing import Any
+
+_LENGTH = struct.Struct("!I")
+_NUMBER = struct.Struct("!Q")
+_MAC = 16
+_NONCE = 16
+# The longest message (bytes).
+_MOST = 1 << 16
+
+
+class ForgedError(Exception):
+    """A message was not signed with the token."""
+
+
+def token_id(token: bytes) -> bytes:
+    """Return what names a token on the wire, and does not tell it."""
+    return hashlib.sha256(b"pillarbox budgets" + token).digest()[:16]
+
+
+class Connection:
+    """One end of a connection whose other end has proved that it knows the token."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, *, is_driver: bool
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._keys = [hmac.digest(key, side, "sha256") for side in (b"from executor", b"from driver")]
+        self._is_driver = is_driver
+        self._numbers = [0, 0]
+
+    @staticmethod
+    async def to_driver(host: str, port: int, token: bytes) -> Connection:
+        """Connect with the driver.
+
+        Raises:
+            OSError: it cannot be reached.
+            EOFError: it does not know the token.
+        """
+        reader, writer = await asyncio.open_connection(host, port)
+        nonce = secrets.token_bytes(_NONCE)
+        writer.write(token_id(token) + nonce)
+        other = await reader.readexactly(_NONCE)
+        return Connection(reader, writer, hmac.digest(token, nonce + other, "sha256"), is_driver=False)
+
+    @staticmethod
+    async def to_executor(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token_of: Callable[[bytes], bytes | None]
+    ) -> tuple[Connection, bytes]:
+        """Accept an executor; return the connection, and its token.
+
+        Raises:
+            ForgedError: it names a token that is not known.
+            EOFError: it has gone.
+        """
+        named, other = await reader.readexactly(16), await reader.readexactly(_NONCE)
+        token = token_of(named)
+        if token is None:
+            raise ForgedError("an unknown token")
+        nonce = secrets.token_bytes(_NONCE)
+        writer.write(nonce)
+        return Connection(reader, writer, hmac.digest(token, other + nonce, "sha256"), is_driver=True), token
+
+    def send(self, *message: Any) -> None:
+        """Send a message."""
+        body = json.dumps(message).encode()
+        if not self._writer.is_closing():
+            self._writer.write(_LENGTH.pack(len(body)) + self._mac(self._is_driver, body) + body)
+
+    async def receive(self) -> list[Any]:
+        """Return the next message.
+
+        Raises:
+            EOFError: the other end has gone.
+            OSError: the connection is lost.
+            ForgedError: the other end does not know the token.
+        """
+        (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+        if length > _MOST:
+            raise ForgedError(f"a message of {length} bytes")
+        mac, body = await self._reader.readexactly(_MAC), await self._reader.readexactly(length)
+        if not hmac.compare_digest(mac, self._mac(not self._is_driver, body)):
+            raise ForgedError("a wrong signature")
+        message: list[Any] = json.loads(body)
+        return message
+
+    def _mac(self, from_driver: bool, body: bytes) -> bytes:
+        number = self._numbers[from_driver]
+        self._numbers[from_driver] += 1
+        return hmac.digest(self._keys[from_driver], _NUMBER.pack(number) + body, "sha256")[:_MAC]
+
+    def close(self) -> None:
+        """Close this end."""
+        self._writer.close()

@@ -1,0 +1,318 @@
+"""The ledger in the driver, which executors reach over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import ConfigurationError, describe
+from pillarbox._graph.budgets import budgets_of, check_equal
+from pillarbox._graph.program import Program
+from pillarbox._operators.budgets.account import AHEAD, LATE, Account, Later, Period, Refused, Report
+from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.driver_ledger import DriverLedger
+from pillarbox._operators.budgets.wire import Connection, ForgedError, token_id
+from pillarbox._runtime.spark.session.session import session_of
+from pillarbox._time.system_clock import system_clock_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger("pillarbox")
+# How long a process may take to say which token it knows (seconds).
+_HELLO = 10.0
+# After so many seconds without a request, a checkpoint says exactly what was spent.
+_IDLE = 2.0
+
+#: The setting for the port of the driver's ledger.
+PORT = "spark.pillarbox.budgets.port"
+#: Writes what the ceiling of a budget was charged with, in a thread of its own; returns whether its query still runs.
+Write = Callable[[str, Period], bool]
+
+
+class _Booking:
+    """A booking that waits for slots."""
+
+    def __init__(self, connection: Connection, number: int, estimates: list[float]) -> None:
+        self.connection = connection
+        self.number = number
+        self.estimates = estimates
+
+
+class _SharedAccount:
+    """An account with the bookings that wait for its slots, first come, first served. Of the server's thread."""
+
+    def __init__(self, limits: Limits, server: BudgetServer) -> None:
+        # An earlier server may have booked slots up to then.
+        self.account = Account(limits, time.monotonic() + AHEAD + LATE)
+        self.users: set[Connection] = set()
+        self.writes: list[Write] = []
+        self._server = server
+        self._waiting: deque[_Booking] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_writing = False
+        # Whether the log says that requests wait.
+        self._is_held = False
+        self._idle: asyncio.TimerHandle | None = None
+
+    def book(self, booking: _Booking) -> None:
+        """Answer a booking, as soon as there are slots."""
+        self._waiting.append(booking)
+        self.serve()
+
+    def leave(self, connection: Connection) -> None:
+        """Drop the bookings of a connection that is lost."""
+        self.users.discard(connection)
+        self._waiting = deque(each for each in self._waiting if each.connection is not connection)
+
+    def settle(self, report: Report) -> None:
+        """Take note of outcomes."""
+        if self.account.settle(report, time.monotonic()):
+            for connection in self.users:
+                connection.send("void", self.account.limits.name)
+        self.serve()
+
+    def serve(self) -> None:
+        """Answer the bookings that wait, as far as there are slots."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._waiting:
+            booking, now = self._waiting[0], time.monotonic()
+            outcome = self.account.book(booking.estimates, now, system_clock_ms())
+            if self.writes:
+                self._write(booking.estimates[0])
+            if isinstance(outcome, Later):
+                if outcome.why and not self._is_held:
+                    _log.warning("budget %r: %s, and requests wait", self.account.limits.name, outcome.why)
+                self._is_held = bool(outcome.why)
+                self._timer = asyncio.get_running_loop().call_later(max(0.001, outcome.at - now), self.serve)
+                return
+            self._is_held = False
+            self._waiting.popleft()
+            kind = "refused" if isinstance(outcome, Refused) else "slots"
+            booking.connection.send(kind, booking.number, time.monotonic(), *outcome)
+        if self.writes and self._idle is None and self.account.allowance > self.account.period.spent:
+            self._idle = asyncio.get_running_loop().call_later(_IDLE, self._give_back, self.account.period.spent)
+
+    def _give_back(self, spent: float) -> None:
+        """Write what was spent, instead of what may be, if nothing was spent for a while."""
+        self._idle = None
+        account = self.account
+        if account.period.spent != spent or self._is_writing or self._waiting:
+            self.serve()
+        elif account.allowance > spent:
+            account.allowance = spent
+            self._write_period(spent)
+
+    def _write(self, estimate: float) -> None:
+        """Have the next part of a ceiling written, before it may be spent."""
+        account = self.account
+        allowance = account.next_allowance(estimate)
+        if allowance is not None and not self._is_writing:
+            self._write_period(allowance)
+
+    def _write_period(self, allowance: float) -> None:
+        account = self.account
+        self._is_writing = True
+        period = Period(account.period.began, allowance, account.period.clock)
+        writes, name = list(self.writes), account.limits.name
+
+        def write_all() -> list[Write]:
+            return [write for write in writes if not write(name, period)]
+
+        def written(done: asyncio.Future[list[Write]]) -> None:
+            self._is_writing = False
+            error = done.exception()
+            if error is not None:
+                _log.error(
+                    "budget %r: its charge cannot be written into a checkpoint, and requests wait: %s",
+                    *(name, describe(error)),
+                )
+                asyncio.get_running_loop().call_later(1.0, self.serve)
+                return
+            if account.period.began == period.began and self.writes == writes:
+                account.allowance = allowance
+            self.writes = [write for write in self.writes if write not in done.result()]
+            if not self.writes:
+                account.allowance = float("inf")  # no query with a checkpoint uses it
+            self.serve()
+
+        asyncio.get_running_loop().run_in_executor(self._server.writer, write_all).add_done_callback(written)
+
+    def replaced(self, limits: Limits) -> _SharedAccount:
+        """Return an account with other limits that has spent as much."""
+        other = _SharedAccount(limits, self._server)
+        other.account.period, other.writes = self.account.period, self.writes
+        other.account.allowance = self.account.allowance
+        return other
+
+
+class BudgetServer:
+    """Keeps the accounts of a driver's budgets, in a thread of its own.
+
+    Args:
+        host: where executors reach it.
+        address: where it listens, and ``port``; 0: any port.
+    """
+
+    def __init__(self, host: str, address: str, port: int = 0) -> None:
+        self.host = host
+        self.writer: ThreadPoolExecutor = ThreadPoolExecutor(1, "pillarbox budgets")
+        # Of the server's thread, as is all that follows.
+        self._shared: dict[str, _SharedAccount] = {}
+        self._accounts: dict[bytes, dict[str, _SharedAccount]] = {}
+        self._tokens: dict[bytes, bytes] = {}
+        self._tokens_of_programs: dict[str, bytes] = {}
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run, name="pillarbox budgets", daemon=True).start()
+        self._server: asyncio.Server = self._call(lambda: asyncio.start_server(self._serve, address, port))
+        self.port: int = self._server.sockets[0].getsockname()[1]
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _call(self, function: Callable[[], Any]) -> Any:
+        async def call() -> Any:
+            result = function()
+            return await result if asyncio.iscoroutine(result) else result
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    def register(self, program: str, budgets: Iterable[Limits]) -> DriverLedger:
+        """Open the accounts of a program; return where its tasks reach them.
+
+        Raises:
+            ProgramError: tasks use a budget of one of these names, with other values.
+        """
+        token = secrets.token_bytes(32)
+        self._call(lambda: self._register(program, token, list(budgets)))
+        return DriverLedger(self.host, self.port, token)
+
+    def _register(self, program: str, token: bytes, budgets: list[Limits]) -> None:
+        accounts: dict[str, _SharedAccount] = {}
+        for limits in budgets:
+            is_own = limits.name.startswith("\0")
+            shared = None if is_own else self._shared.get(limits.name)
+            if shared is not None and shared.account.limits != limits:
+                if shared.users:
+                    check_equal(shared.account.limits, limits)
+                # No task uses it: a notebook's cell was changed and run again.
+                other = shared.replaced(limits)
+                for known in self._accounts.values():
+                    known.update({name: other for name, each in known.items() if each is shared})
+                shared = other
+            shared = shared or _SharedAccount(limits, self)
+            accounts[limits.name] = shared
+        self._shared.update({name: each for name, each in accounts.items() if not name.startswith("\0")})
+        self._accounts[token], self._tokens[token_id(token)] = accounts, token
+        self._tokens_of_programs[program] = token
+
+    def ceilings(self, program: str) -> list[str]:
+        """Return the names of a program's budgets with a ceiling."""
+
+        def names() -> list[str]:
+            accounts = self._accounts.get(self._tokens_of_programs.get(program, b""), {})
+            return [name for name, each in accounts.items() if each.account.limits.ceiling is not None]
+
+        found: list[str] = self._call(names)
+        return found
+
+    def resume(self, name: str, charges: Iterable[Period], write: Write) -> None:
+        """Charge a ceiling with what a checkpoint says, and have it written there from now on."""
+
+        def resume() -> None:
+            shared = self._shared[name]
+            account = shared.account
+            for charge in charges:
+                account.period.merge(charge, account.limits.period)
+            shared.writes.append(write)
+            account.allowance = 0.0  # it is written to all files before it is spent
+
+        self._call(resume)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        used: dict[_SharedAccount, Connection] = {}
+        try:
+            accepting = Connection.to_executor(reader, writer, self._tokens.get)
+            connection, token = await asyncio.wait_for(accepting, _HELLO)
+            accounts = self._accounts[token]
+            while True:
+                kind, *content = await connection.receive()
+                if kind == "time":
+                    connection.send("time", content[0], time.monotonic())
+                    continue
+                name = content[1] if kind == "book" else content[0]
+                shared = accounts[name]
+                shared.users.add(connection)
+                used[shared] = connection
+                if kind == "book":
+                    shared.book(_Booking(connection, content[0], content[2]))
+                else:
+                    units, outcomes, probe, stop, unused = content[1]
+                    shared.settle(Report(units, tuple(outcomes), probe, stop, tuple(unused)))
+        except (OSError, EOFError, ForgedError, asyncio.TimeoutError):
+            pass  # the process has ended, or is none of ours
+        except Exception:
+            _log.exception("the ledger of budgets drops a connection")
+        finally:
+            writer.close()
+            for shared, connection in used.items():
+                shared.leave(connection)
+
+
+# The ledgers of this process, by host: one, unless a later session has another address.
+_servers: dict[str, BudgetServer] = {}
+_opening = threading.Lock()
+
+
+def server_of(spark: SparkSession) -> BudgetServer:
+    """Return the ledger of this driver; it is opened for the first program that has a budget."""
+    settings = session_of(spark).settings()
+    host = settings.get("spark.driver.host", "127.0.0.1")
+    with _opening:
+        if host not in _servers:
+            address, port = settings.get("spark.driver.bindAddress", host), settings.get(PORT, "0")
+            try:
+                _servers[host] = BudgetServer(host, address, int(port))
+            except (OSError, ValueError) as error:
+                raise ConfigurationError(
+                    f"the driver cannot listen for its budgets at {address}, port {port}: {describe(error)}: set"
+                    f" {PORT} to a free port, and spark.driver.bindAddress to an address of this machine"
+                ) from None
+        return _servers[host]
+
+
+def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
+    """Return the ledgers of the budgets with a ceiling that programs have, by the names of the budgets."""
+    opened = list(_servers.values())
+    return {name: server for program in programs for server in opened for name in server.ceilings(program)}
+
+
+def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
+    """Return where the tasks of a program reach its budgets; None: it has none, or they have static shares.
+
+    Raises:
+        ConfigurationError: a budget needs the driver, which tasks of a Spark Connect session do not reach.
+        ProgramError: tasks of another program use a budget of the same name, with other values.
+    """
+    budgets = budgets_of(program.vertices)
+    if not budgets:
+        return None
+    if session_of(spark).has_jvm:
+        return server_of(spark).register(program.id, budgets)
+    for limits in budgets:
+        if limits.ceiling is not None:
+            raise ConfigurationError(
+                f"budget {limits.name!r} has a ceiling, which the driver keeps, and tasks do not reach the client of a"
+                " Spark Connect session: start the query in a classic session, or leave the ceiling out"
+            )
+    return None

@@ -1,0 +1,279 @@
+"""Budgets that the driver keeps: over loopback, with the driver's server in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from pillarbox import Budget, ProgramError
+from pillarbox._errors import OperatorError
+from pillarbox._operators.budgets import driver_ledger
+from pillarbox._operators.budgets.account import LATE, Period, Refused, Report
+from pillarbox._operators.budgets.budget import Limits
+from pillarbox._operators.budgets.driver_ledger import DriverLedger, _Offset
+from pillarbox._operators.budgets.gate import Gate
+from pillarbox._operators.budgets.ledger import LedgerEnd, Slot
+from pillarbox._operators.budgets.wire import Connection
+from pillarbox._runtime.spark.budgets.server import BudgetServer
+
+FAST = Budget("fast", requests=1_000)
+
+
+@pytest.fixture(scope="module")
+def server() -> BudgetServer:
+    return BudgetServer("127.0.0.1", "127.0.0.1")
+
+
+def test_all_ends_together_book_at_most_the_rate(server):
+    """Two programs, three processes: counted by the slots' times, however slow this machine is."""
+    one, other = server.register("one", [FAST.limits]), server.register("other", [FAST.limits])
+
+    async def book(ledger: DriverLedger, count: int) -> list[float]:
+        end = ledger.open()
+        times: list[float] = []
+        while len(times) < count:
+            slots = await end.book(FAST.limits, [1.0] * 30)
+            assert not isinstance(slots, Refused)
+            assert all(slot.end - slot.begin <= LATE for slot in slots)
+            times += [slot.at for slot in slots]
+        end.close()
+        return times
+
+    async def run() -> list[float]:
+        booked = await asyncio.gather(book(one, 100), book(one, 100), book(other, 100))
+        return sorted(at for times in booked for at in times)
+
+    times = asyncio.run(run())
+    assert len(times) >= 300
+    assert all(after - before >= 0.001 - 1e-9 for before, after in pairwise(times))
+
+
+def test_what_waits_for_a_budget_hears_of_its_end(server):
+    budget = Budget("held", ceiling=(3, "1 day"), when_exceeded="fail")
+    ledger = server.register("held", [budget.limits])
+
+    async def run() -> Any:
+        end = ledger.open()
+        slots = await end.book(budget.limits, [1.0] * 5)
+        refused = await end.book(budget.limits, [1.0])
+        end.report(budget.limits, Report(-1.0))
+        again = await end.book(budget.limits, [1.0])
+        end.close()
+        return slots, refused, again
+
+    slots, refused, again = asyncio.run(run())
+    assert len(slots) == 3
+    assert isinstance(refused, Refused) and "the ceiling of 3 units is reached" in refused.why
+    assert len(again) == 1
+
+
+def test_a_stop_reaches_the_slots_of_all_processes(server):
+    budget = Budget("stopped", requests=1_000)
+    ledger = server.register("stopped", [budget.limits])
+
+    async def run() -> bool:
+        ends = [ledger.open(), ledger.open()]
+        void = asyncio.Event()
+        ends[1].on_void(budget.limits, void.set)
+        for end in ends:
+            await end.book(budget.limits, [1.0])
+        ends[0].report(budget.limits, Report(stop=30.0))
+        await void.wait()
+        for end in ends:
+            end.close()
+        return void.is_set()
+
+    assert asyncio.run(run())
+
+
+def test_nobody_without_the_token_books(server, monkeypatch):
+    monkeypatch.setattr(driver_ledger, "_UNREACHABLE", 0.0)
+    ledger = server.register("secret", [FAST.limits])
+    assert ledger.token.hex() not in repr(ledger) and str(ledger.token) not in repr(ledger)
+
+    async def book(forged: DriverLedger) -> None:
+        await forged.open().book(FAST.limits, [1.0])
+
+    with pytest.raises(OperatorError, match=r"the driver's budgets cannot be reached at 127.0.0.1:"):
+        asyncio.run(book(replace(ledger, token=b"x" * 32)))
+
+    async def forge() -> bytes:
+        """Know the name of the token from the wire, and not the token."""
+        connection = await Connection.to_driver("127.0.0.1", ledger.port, ledger.token)
+        connection._keys.reverse()
+        connection.send("book", 1, "fast", [1.0])
+        return await connection._reader.read()
+
+    assert asyncio.run(forge()) == b""  # it is cut off without an answer
+
+
+def test_one_name_has_one_budget_in_a_driver(server):
+    five, six = Limits("model", 5.0), Limits("model", 6.0)
+    first = server.register("first", [five])
+    server.register("first once more", [six])  # nobody uses it: a notebook's cell was changed
+
+    async def use() -> None:
+        end = first.open()
+        await end.book(five, [1.0])
+        with pytest.raises(ProgramError, match=r"two budgets have the name 'model', one with requests 6.0, one with"):
+            server.register("second", [five])
+        server.register("same", [six])
+        end.close()
+
+    asyncio.run(use())
+
+
+def test_own_limits_of_operators_are_apart(server):
+    ledgers = [server.register(f"own {number}", [Limits("", 0.001).of_operator("ask")]) for number in range(2)]
+
+    async def run() -> list[Any]:
+        limits = Limits("", 0.001).of_operator("ask")
+        ends = [ledger.open() for ledger in ledgers]
+        slots = await asyncio.gather(*(end.book(limits, [1.0]) for end in ends))
+        for end in ends:
+            end.close()
+        return slots
+
+    assert [len(slots) for slots in asyncio.run(run())] == [1, 1]
+
+
+def test_a_ceiling_is_written_before_it_is_spent(server):
+    budget = Budget("written", ceiling=(100, "1 day"))
+    ledger = server.register("written", [budget.limits])
+    now = int(time.time() * 1000)
+    written: list[Period] = []
+    assert server.ceilings("written") == ["written"]
+
+    def write(name: str, period: Period) -> bool:
+        written.append(period)
+        return True
+
+    server.resume("written", [Period(now - 5, 40.0, now)], write)
+
+    async def run() -> None:
+        end = ledger.open()
+        spent = 40
+        while spent < 100:
+            slots = await end.book(budget.limits, [1.0] * 7)
+            assert not isinstance(slots, Refused)
+            spent += len(slots)
+            assert written[-1].spent >= spent
+        end.close()
+
+    asyncio.run(run())
+    assert {period.began for period in written} == {now - 5}
+    assert written[-1].spent == 100
+
+
+def test_a_query_that_has_ended_is_written_no_more_and_holds_nobody_up(server):
+    budget = Budget("shared", ceiling=(100, "1 day"))
+    ledger = server.register("shared", [budget.limits])
+    written: list[str] = []
+
+    def write_into(name: str, runs: bool) -> Any:
+        def write(budget: str, period: Period) -> bool:
+            written.append(name)
+            return runs
+
+        return write
+
+    async def book(count: int) -> None:
+        end = ledger.open()
+        while count > 0:
+            count -= len(await end.book(budget.limits, [1.0] * count))
+        end.close()
+
+    server.resume("shared", [], write_into("ended", False))
+    server.resume("shared", [], write_into("runs", True))
+    asyncio.run(book(20))
+    assert written.count("ended") == 1
+    assert written.count("runs") > 1
+    server._shared["shared"].writes = []
+    server.resume("shared", [], write_into("ended", False))
+    asyncio.run(book(20))  # nobody has a file any more
+    assert written.count("ended") == 2
+
+
+def test_a_charge_that_cannot_be_written_lets_nobody_begin(server, caplog):
+    budget = Budget("unwritten", ceiling=(100, "1 day"))
+    ledger = server.register("unwritten", [budget.limits])
+    failed = threading.Event()
+
+    def write(name: str, period: Period) -> bool:
+        if not failed.is_set():
+            failed.set()
+            raise OSError("the disk is full")
+        return True
+
+    server.resume("unwritten", [], write)
+
+    async def run() -> int:
+        end = ledger.open()
+        slots = await end.book(budget.limits, [1.0])
+        end.close()
+        return len(slots)
+
+    assert asyncio.run(run()) == 1
+    assert failed.is_set()
+    assert "budget 'unwritten': its charge cannot be written into a checkpoint" in caplog.text
+
+
+def test_the_clocks_of_two_machines_are_compared_by_messages():
+    offset = _Offset()
+    offset.update(10.0, 110.2, 10.4)
+    assert [offset.low, offset.high] == pytest.approx([99.8, 100.2])
+    offset.update(11.0, 111.01, 11.02)
+    assert [offset.low, offset.high] == pytest.approx([99.99, 100.01])
+    offset.update(20.0, 125.0, 30.0)  # an answer that waited tells less; the clocks drift a little
+    assert offset.low <= 99.99 and offset.high >= 100.01
+    assert offset.high - offset.low < 0.05
+    offset.update(40.0, 170.0, 40.5)  # one of the machines was suspended
+    assert (offset.low, offset.high) == (129.5, 130.0)
+
+
+class LateDriver(LedgerEnd):
+    """A driver whose first answer arrives when its slots have passed, as after a pause of either process."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.answers = 0
+        self.reports: list[Report] = []
+        self.now = lambda: self.time
+
+    async def book(self, limits: Limits, estimates: Any) -> Any:
+        self.answers += 1
+        begin = self.time
+        if self.answers == 1:
+            self.time += 30.0
+        return [Slot(begin, begin + LATE, each, False, begin) for each in estimates]
+
+    def report(self, limits: Limits, report: Report) -> None:
+        self.reports.append(report)
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+def test_slots_that_have_passed_let_nobody_begin():
+    driver = LateDriver()
+    budget = Budget("model", requests=10, units=10, estimate=2)
+
+    async def run() -> Slot:
+        gate = Gate(budget, budget.limits, driver)
+        await gate.wait(lambda: [2, 2, 2])
+        slot = gate.take()
+        gate.close()
+        return slot
+
+    slot = asyncio.run(run())
+    assert slot.begin == 130.0
+    assert driver.answers == 2
+    # The three of the first answer went back, with their units, and so did the two that were left in the end.
+    assert sum(report.units for report in driver.reports) == -10
+    assert [at for report in driver.reports for at in report.unused] == [100.0] * 3 + [130.0] * 2
