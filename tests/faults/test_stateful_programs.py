@@ -18,8 +18,7 @@ import pillarbox
 from tests.spark.stateful_programs.interpreter import OUTPUT, SCHEMA, draw_rows, write_rows
 
 pytestmark = pytest.mark.fault
-KILLS = 50 if "PILLARBOX_LONG" in os.environ else 3
-BATCHES = 10 if "PILLARBOX_LONG" in os.environ else 4
+KILLS, BATCHES = 50, 10
 
 
 class Killed(StatefulProcessor):
@@ -88,7 +87,7 @@ def results(spark: SparkSession, folder: Path, kills: Path, checkpoint: Path) ->
     return found
 
 
-@pytest.mark.slow("a query that is killed, and one that is not")
+@pytest.mark.long("a query that is killed fifty times")
 def test_a_processor_whose_process_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     write_rows(draw_rows(5, 30, BATCHES, timers=True), tmp_path / "rows")
     kills = tmp_path / "kills"
