@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pillarbox._datastream.environment.environment import StreamExecutionEnvironment
-from pillarbox._errors import ProgramError, check_kind, listed, shorten
+from pillarbox._errors import ConfigurationError, ProgramError, check_kind, listed, shorten
 from pillarbox._operators.frame.operator import OperatorFactory, SparkTime
 from pillarbox._operators.stateful_processor.base_operator import MicroBatchOperator, ProcessorSettings
-from pillarbox._operators.stateful_processor.frames import FrameOptions
+from pillarbox._operators.stateful_processor.frames import FrameOptions, has_conversions
 from pillarbox._operators.stateful_processor.group_state import STATE, TIMEOUTS, GroupStateOperator
 from pillarbox._operators.stateful_processor.handle import Declarations, DriverHandle, StateVariable, declare
 from pillarbox._operators.stateful_processor.operator import StatefulProcessorOperator
@@ -209,6 +209,8 @@ class GroupedData:
         def is_set(name: str, default: str = "false") -> bool:
             return conf.get(f"spark.sql.{name}", default) == "true"
 
+        if not has_conversions():
+            raise ConfigurationError("stateful programs with pandas frames take PySpark's conversions of Spark 4.3")
         records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", None) or 10_000)
         size = conf.get("spark.sql.execution.arrow.maxBytesPerBatch", None) or str(2**31 - 1)
         return FrameOptions(

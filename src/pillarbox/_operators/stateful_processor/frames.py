@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def has_conversions() -> bool:
+    """Return whether PySpark has the conversions of frames that its workers use since Spark 4.3."""
+    from pyspark.sql import conversion
+
+    return hasattr(conversion, "ArrowBatchTransformer") and hasattr(conversion, "PandasToArrowConversion")
+
+
 @dataclass(frozen=True)
 class FrameOptions:
     """Settings of the session.
