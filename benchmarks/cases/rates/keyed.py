@@ -10,6 +10,8 @@ The peers, all of them or those in ``--peers``:
   rows      Spark's ``transformWithState``
   pandas    Spark's ``transformWithStateInPandas``
   apply     Spark's ``applyInPandasWithState``
+  own-rows, own-pandas, own-apply
+            the same programs, unchanged, on pillarbox (``pillarbox.group_by``), with Spark's watermark
   process   PyFlink's ``KeyedProcessFunction`` in process mode; PyFlink gets a virtual environment of its own, which is
             made when it is missing
   thread    the same in thread mode

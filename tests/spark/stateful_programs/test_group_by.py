@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import pillarbox
-from pillarbox import ProgramError
+from pillarbox import ProgramError, StreamExecutionEnvironment
 
 OUTPUT = "k STRING, n LONG, t TIMESTAMP"
 SCHEMA = "k STRING, t TIMESTAMP"
@@ -97,6 +97,22 @@ def test_state_is_kept_rescaled_and_read_by_the_names_of_its_variables(spark: Sp
     # Late is what is not after the watermark of the micro-batch before.
     write(folder, 3, ("b", "00:02:00"), ("b", "00:02:01"))
     assert counts() == [("b", 2)]
+
+
+@pytest.mark.slow("two short queries")
+def test_a_query_starts_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    write(tmp_path / "in", 1, ("a", "00:00:00"), ("b", "00:00:01"), ("a", "00:00:02"))
+    counts = pillarbox.group_by(source(session, tmp_path / "in"), "k")
+    run(counts.transformWithState(Count(), OUTPUT, "append", "EventTime"), tmp_path / "before")
+    pillarbox.savepoint(session, str(tmp_path / "before"), str(tmp_path / "savepoint"))
+    write(tmp_path / "in", 2, ("a", "00:02:00"))
+    env = StreamExecutionEnvironment.get_execution_environment(session).from_savepoint(str(tmp_path / "savepoint"))
+    counts = pillarbox.group_by(source(session, tmp_path / "in"), "k", env=env.set_parallelism(3))
+    rows = run(counts.transformWithState(Count(), OUTPUT, "append", "EventTime"), tmp_path / "after")
+    # The timer of b was in the savepoint, and fires when the watermark has passed it.
+    assert [(k, n) for k, n, _ in rows] == [("a", 3), ("b", -1)]
 
 
 @pytest.mark.slow("a short query")

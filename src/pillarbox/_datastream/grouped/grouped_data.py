@@ -31,7 +31,9 @@ _WATERMARK = "spark.watermarkDelayMs"
 _INITIAL_BYTES = 64 * 1024 * 1024
 
 
-def group_by(df: DataFrame, *cols: str | Column | Sequence[str | Column]) -> GroupedData:
+def group_by(
+    df: DataFrame, *cols: str | Column | Sequence[str | Column], env: StreamExecutionEnvironment | None = None
+) -> GroupedData:
     """Group a DataFrame by columns, for stateful programs written for Spark: ``df.groupBy(...)``, run by pillarbox.
 
     The classes and functions need no change. pillarbox keeps their state in Python, so an access to it is a dictionary
@@ -40,6 +42,7 @@ def group_by(df: DataFrame, *cols: str | Column | Sequence[str | Column]) -> Gro
     Args:
         df: a streaming or batch DataFrame.
         cols: columns of it, at least one.
+        env: an environment of its own, with settings: parallelism, or a savepoint to start from.
 
     Raises:
         ProgramError: it is no DataFrame, or one of them is not a column of it.
@@ -74,13 +77,14 @@ def group_by(df: DataFrame, *cols: str | Column | Sequence[str | Column]) -> Gro
             f"group_by() takes columns of the DataFrame, at least one, and not {listed(unknown or columns)}: give an"
             " expression a name before, with df.withColumn(...)"
         )
-    return GroupedData(df, names)
+    return GroupedData(df, names, env or StreamExecutionEnvironment.get_execution_environment(df.sparkSession))
 
 
 class GroupedData:
     """A grouped DataFrame; ``group_by`` returns it. Its methods are those of Spark's ``GroupedData`` with state."""
 
-    def __init__(self, df: DataFrame, names: list[str]) -> None:
+    def __init__(self, df: DataFrame, names: list[str], env: StreamExecutionEnvironment) -> None:
+        self._env = env
         self._frame = df
         self._names = names
 
@@ -253,8 +257,7 @@ class GroupedData:
         initial: pa.Table | None = None,
     ) -> DataFrame:
         df, schema, kind = self._frame, self._parse(output), make.kind
-        env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
-        keyed = env.from_dataframe(df).key_by(self._names[0] if len(self._names) == 1 else tuple(self._names))
+        keyed = self._env.from_dataframe(df).key_by(self._names[0] if len(self._names) == 1 else tuple(self._names))
         settings = ProcessorSettings(
             processor=processor,
             declarations=declarations,
