@@ -12,10 +12,10 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
+from pillarbox._json import plain
 from pillarbox._reports.plan import Plan
 from pillarbox_tools.dashboard import changes
 from pillarbox_tools.dashboard.changes import Changes
-from pillarbox_tools.dashboard.documents import as_json
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.dashboard.shown import StoredQuery
 from pillarbox_tools.dashboard.views import view_of
@@ -30,15 +30,14 @@ def test_the_page_draws_what_the_view_has(client: httpx.Client) -> None:
     assert (entry["id"], entry["status"], entry["epoch"], entry["rows"]) == ("q", "running", 1, 9)
     view = client.get("/api/queries/q").json()
     first, second = view["plan"]["vertices"]
-    assert [each["records_in"] for each in second["operators"]] == [8, 3]
-    assert second["shares"]["back_pressured"] == pytest.approx(0.25)
+    assert second["run"]["operators"] == [[8, 3], [3, 3]]
+    assert (second["run"]["busy_ms"], second["run"]["back_pressured_ms"]) == (600, 200)
     assert second["level_share"] == pytest.approx(0.8)
     assert first["level_share"] < second["level_share"]
-    assert [bar["name"] for bar in view["shown"]["spark"]] == ["latestOffset", "walCommit", "addBatch"]
-    assert view["shown"]["tasks_from"] == 55
-    assert [(task["vertex"], task["start"], task["end"]) for task in view["shown"]["tasks"]] == [
-        (1, 200, 1000),
-        (0, 100, 110),
+    assert list(view["shown"]["parts"]) == ["latestOffset", "walCommit", "addBatch"]
+    assert [(task["number"], task["started"], task["busy_ms"]) for task in view["shown"]["tasks"]] == [
+        (1, 1_699_999_981_200, 600),
+        (0, 1_699_999_981_100, 10),
     ]
     assert view["calls"] == [{"uid": "ask", "epoch": 1, "completed": 4, "requests": 5}]
     assert view["counters"] == {"count.late_records_dropped": 1}
@@ -168,8 +167,9 @@ def test_lines_of_a_long_run_keep_their_peaks(live: Live, count: int) -> None:
         points = view_of(replace(snapshot, run=run)).run.moments
         assert len(points) <= 240
         assert (sum(each.epochs for each in points), points[-1].at) == (count, count - 1)
-        top = [(each.mean, each.longest, each.lag, each.memory, each.state) for each in points if each.lag is not None]
-        assert top == [(long, long, 70, 900, 15)]
+        tops = [each for each in points if each.lag is not None]
+        assert [(each.longest, each.lag, each.process_bytes) for each in tops] == [(long, 70, 900)]
+        assert [each.state_bytes for each in tops] == [{"a": 7, "b": 8}]
 
 
 def test_another_run_of_a_query_takes_its_place(dashboard: Dashboard, live: Live) -> None:
@@ -233,7 +233,7 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
     # Their operators have one uid, under which their state is added up.
     assert [(each.uid, each.keys, each.bytes) for each in view.growth] == [("count", 5, 500)]
     assert view.keyed == ["count"]
-    counts = {each.program: each.operators[0].records_in for each in view.plan.vertices if each.level}
+    counts = {each.program: each.run.operators[0][0] for each in view.plan.vertices if each.run is not None}
     assert counts == {"pillarbox": 8, "pillarbox 2": 5}
 
 
@@ -242,14 +242,14 @@ def test_homes_and_the_memory_of_executors_are_shown() -> None:
     homes = [keyed(subtask=each, host="one", executor=7, process=each, private_bytes=30 << 20) for each in (0, 1)]
     query.progressed(progress(1, *(replace(each, home_restarts=1) for each in homes)))
     query.progressed(progress(2, homes[0], replace(homes[1], fallback="no process can be started")))
-    view = json.loads(as_json(view_of(query.snapshot())))
+    view = plain(view_of(query.snapshot()))
     assert (view["run"]["home_restarts"], view["run"]["fallbacks"]) == (2, 1)
     [executor] = view["executors"]
     assert (executor["host"], executor["executor"], executor["home_bytes"]) == ("one", 7, 30 << 20)
     assert executor["needed"] < executor["overhead"]
     [_, vertex] = view["plan"]["vertices"]
     assert vertex["run"]["fallbacks"] == {"no process can be started": 1}
-    assert {each["fallback"] for each in view["shown"]["tasks"]} == {None, "no process can be started"}
+    assert {each.get("fallback") for each in view["shown"]["tasks"]} == {None, "no process can be started"}
 
 
 def test_a_key_is_asked_for(client: httpx.Client, live: Live) -> None:

@@ -7,8 +7,9 @@ from dataclasses import asdict
 
 import pytest
 
+from pillarbox._json import read
 from pillarbox_tools.model.epochs import epoch_of
-from pillarbox_tools.model.snapshot import EpochRun, Snapshot, read
+from pillarbox_tools.model.snapshot import EpochRun, Snapshot
 from tests.model.made import START, keyed, model, progress, source
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pillarbox_tools.dashboard.documents import as_json
+from pillarbox._json import json_of
 from pillarbox_tools.dashboard.shown import ShownQuery, StoredQuery
 from pillarbox_tools.dashboard.views import entry_of, view_of
 
@@ -34,7 +34,7 @@ class Changes:
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
-        self._update({_IS_BUNDLE: as_json(isinstance(query, StoredQuery))})
+        self._update({_IS_BUNDLE: json_of(isinstance(query, StoredQuery))})
         self._seen: int | None = None
         self._looked_at = 0.0
         self._entry = ""
@@ -50,7 +50,7 @@ class Changes:
         """
         with self._making:
             self._look()
-            self._update({_STAGES: as_json(None if self._has_ended else self.query.stages())})
+            self._update({_STAGES: json_of(None if self._has_ended else self.query.stages())})
             known = self._number_of(change)
             changed = {name: text for name, (number, text) in self._fields.items() if number > known}
             return _as_object({_CHANGE: json.dumps(f"{self._name}-{self._number}"), **changed})
@@ -69,8 +69,8 @@ class Changes:
         self._looked_at = now
         # A change after this line has a later version, so the next call takes it.
         snapshot = self.query.snapshot()
-        self._update({name: as_json(value) for name, value in vars(view_of(snapshot)).items()})
-        self._entry = as_json(entry_of(snapshot))
+        self._update({name: json_of(value) for name, value in vars(view_of(snapshot)).items()})
+        self._entry = json_of(entry_of(snapshot))
         self._has_ended = snapshot.run.ended is not None
         self._seen = version
 

@@ -5,26 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pillarbox._elements import TaskReport
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import PlanVertex
-from pillarbox_tools.dashboard.documents import (
-    Entry,
-    EpochView,
-    MomentView,
-    OperatorView,
-    PartBar,
-    PlanView,
-    RunLine,
-    RunView,
-    Shares,
-    StateSize,
-    StripBar,
-    TaskBar,
-    VertexView,
-    View,
-)
+from pillarbox_tools.dashboard.documents import Entry, PlanView, RunLine, RunView, VertexView, View
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.model.condition import conditions_of, heard_at, lag_now, rate_now
@@ -34,9 +18,8 @@ from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
 from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot
 
-# Spark's parts of an epoch, in the order in which they come; the tasks run in the fifth.
+# Spark's parts of an epoch, in the order in which they come.
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
-_RUNS_TASKS = "addBatch"
 # Counters of asynchronous operators.
 _CALLS = (
     *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
@@ -85,15 +68,13 @@ def view_of(snapshot: Snapshot) -> View:
         failures=snapshot.run.failures,
         plan=_plan(snapshot, epoch),
         keyed=[] if snapshot.plan is None else _keyed(snapshot.plan.vertices),
-        strip=[StripBar(each.number, each.duration, each.rows) for each in snapshot.epochs],
-        shown=None if epoch is None else _epoch(epoch),
+        strip=[EpochRun(each.number, each.began, each.duration, {}, each.rows) for each in snapshot.epochs],
+        shown=None if epoch is None else _drawn(epoch),
         watermarks=held_watermarks(snapshot),
         skew=[] if epoch is None else skew_of(epoch),
         calls=_calls(snapshot.epochs),
         counters=_counters(snapshot.epochs),
-        state_sizes=[
-            StateSize(uid, name, size) for uid, sizes in snapshot.state_sizes.items() for name, size in sizes.items()
-        ],
+        state_sizes=snapshot.state_sizes,
         growth=growth_of(snapshot),
         memory=memory_of(snapshot),
         executors=executor_memory_of(snapshot),
@@ -149,23 +130,25 @@ def _summary(failure: Failure) -> str:
     return line if len(line) <= _FAILURE else line[: _FAILURE - 1] + "…"
 
 
-def _points(moments: Sequence[Moment]) -> list[MomentView]:
+def _points(moments: Sequence[Moment]) -> list[Moment]:
     """Return the points of a run's lines: with many moments, each point has several."""
     size = -(-len(moments) // _POINTS) or 1
     return [_point(moments[start : start + size]) for start in range(0, len(moments), size)]
 
 
-def _point(moments: Sequence[Moment]) -> MomentView:
-    return MomentView(
-        at=moments[-1].at,
-        rows=sum(each.rows for each in moments),
+def _point(moments: Sequence[Moment]) -> Moment:
+    last, largest = moments[-1], max(moments, key=lambda each: sum(each.state_bytes.values()))
+    return Moment(
+        at=last.at,
         epochs=sum(each.epochs for each in moments),
-        mean=max(round(each.duration / each.epochs) for each in moments),
+        first=moments[0].first,
+        last=last.last,
+        rows=sum(each.rows for each in moments),
+        duration=sum(each.duration for each in moments),
         longest=max(each.longest for each in moments),
-        state=max(sum(each.state_bytes.values()) for each in moments),
-        keys=max(sum(each.keys.values()) for each in moments),
+        state_bytes=largest.state_bytes,
         lag=max((each.lag for each in moments if each.lag is not None), default=None),
-        memory=max((each.process_bytes for each in moments if each.process_bytes is not None), default=None),
+        process_bytes=max((each.process_bytes for each in moments if each.process_bytes is not None), default=None),
     )
 
 
@@ -173,23 +156,22 @@ def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
     if snapshot.plan is None:
         return None
     runs = {} if epoch is None else {(each.program, each.number): each for each in epoch.vertices}
-    spans = {} if epoch is None else _spans(snapshot.plan.vertices, runs)
-    duration = 0 if epoch is None else epoch.duration
-    return PlanView(
-        [
-            _vertex(
-                each, runs.get((each.program, each.number)), spans.get((each.program, each.level), (0, 0)), duration
-            )
-            for each in snapshot.plan.vertices
-        ],
-        snapshot.plan.edges,
-    )
+    shares = {} if epoch is None else _level_shares(snapshot.plan.vertices, runs, epoch.duration)
+    vertices = [
+        VertexView(
+            **vars(each),
+            level_share=shares.get((each.program, each.level), 0.0),
+            run=runs.get((each.program, each.number)),
+        )
+        for each in snapshot.plan.vertices
+    ]
+    return PlanView(vertices, snapshot.plan.edges)
 
 
-def _spans(
-    vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], OperatorReport]
-) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return for each program and level when its first task began, and when its last one was done."""
+def _level_shares(
+    vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], OperatorReport], duration: int
+) -> dict[tuple[str, int], float]:
+    """Return the share of an epoch in which tasks of a level ran, by program and level."""
     spans: dict[tuple[str, int], tuple[int, int]] = {}
     for vertex in vertices:
         run = runs.get((vertex.program, vertex.number))
@@ -197,76 +179,18 @@ def _spans(
             place = vertex.program, vertex.level
             began, ended = spans.get(place, (run.began, run.ended))
             spans[place] = min(began, run.began), max(ended, run.ended)
-    return spans
+    return {place: min(1.0, (ended - began) / max(1, duration)) for place, (began, ended) in spans.items()}
 
 
-def _vertex(vertex: PlanVertex, run: OperatorReport | None, span: tuple[int, int], duration: int) -> VertexView:
-    counts = [] if run is None else run.operators
-    shares = None
-    if run is not None:
-        total = run.busy_ms + run.idle_ms + run.back_pressured_ms + run.state_ms or 1
-        shares = Shares(run.busy_ms / total, run.idle_ms / total, run.back_pressured_ms / total, run.state_ms / total)
-    return VertexView(
-        program=vertex.program,
-        number=vertex.number,
-        level=vertex.level,
-        uid=vertex.uid,
-        kind=vertex.kind,
-        parallelism=vertex.parallelism,
-        is_keyed=vertex.is_keyed,
-        operators=[
-            OperatorView(each.name, each.uid, *(counts[place] if place < len(counts) else ()))
-            for place, each in enumerate(vertex.operators)
-        ],
-        level_share=min(1.0, (span[1] - span[0]) / duration) if duration else 0.0,
-        run=run,
-        shares=shares,
-    )
-
-
-def _epoch(epoch: EpochRun) -> EpochView:
-    bars: list[PartBar] = []
-    start = 0
-    tasks_from = 0
-    for name in (*(each for each in _PARTS if each in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))):
-        if name == _RUNS_TASKS:
-            tasks_from = start
-        bars.append(PartBar(name, start, start + epoch.parts[name]))
-        start += epoch.parts[name]
-    return EpochView(
-        number=epoch.number,
-        began=epoch.began,
-        duration=epoch.duration,
-        rows=epoch.rows,
-        output_rows=epoch.output_rows,
-        state_commit=epoch.state_commit,
-        spark=bars,
-        tasks_from=tasks_from,
-        tasks=[_bar(each, epoch) for each in sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]],
-        tasks_in_all=len(epoch.tasks),
-        sources=epoch.sources,
-    )
-
-
-def _bar(task: TaskReport, epoch: EpochRun) -> TaskBar:
-    start = task.started - epoch.began
-    return TaskBar(
-        program=task.program,
-        vertex=task.number,
-        subtask=task.subtask,
-        start=start,
-        end=start + task.total_ms,
-        busy=task.busy_ms,
-        back_pressured=task.back_pressured_ms,
-        idle=task.idle_ms,
-        state=task.state_ms,
-        records_in=task.records_in,
-        attempt=task.attempt,
-        host=task.host,
-        home_restarts=task.home_restarts,
-        home_cold_starts=task.home_cold_starts,
-        home_adoptions=task.home_adoptions,
-        fallback=task.fallback,
+def _drawn(epoch: EpochRun) -> EpochRun:
+    """Return an epoch with Spark's parts in their order, and with the tasks that are drawn, without their samples."""
+    names = [*(each for each in _PARTS if each in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))]
+    longest = sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]
+    return replace(
+        epoch,
+        parts={name: epoch.parts[name] for name in names},
+        vertices=[],
+        tasks=[replace(each, key_sample=None, versions=None, counters={}, gauges={}) for each in longest],
     )
 
 

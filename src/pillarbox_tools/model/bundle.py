@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 from pillarbox._copies import COPY_MS
 from pillarbox._elements import TaskReport
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
+from pillarbox._json import plain, read
 from pillarbox._reports.failure import Failure
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, SourceProgress, plain, read
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, SourceProgress
 
 T = TypeVar("T")
 

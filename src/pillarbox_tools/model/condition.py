@@ -160,7 +160,7 @@ def _behind(snapshot: Snapshot, now: int) -> Condition | None:
             found = _by_backlog(snapshot, last, before, recent)
         elif last.newest is not None and before.newest is not None:
             found = _by_event_time(last, before, recent)
-    return found or _by_interval(snapshot)
+    return found or behind_interval(snapshot)
 
 
 def _by_backlog(snapshot: Snapshot, last: Moment, before: Moment, recent: Moment) -> Condition | None:
@@ -188,7 +188,8 @@ def _by_event_time(last: Moment, before: Moment, recent: Moment) -> Condition | 
     return Condition(BEHIND, before.at, f"The newest records are {duration(age)} old when they are read, and get older")
 
 
-def _by_interval(snapshot: Snapshot) -> Condition | None:
+def behind_interval(snapshot: Snapshot) -> Condition | None:
+    """Return the condition of a query whose epochs take longer than the interval of its trigger, or None."""
     interval = trigger_interval(snapshot.run.settings)
     epochs = recent_epochs(snapshot, _FEW)
     if not interval or len(epochs) < _FEW or not _is_recent(snapshot, epochs[-1]):

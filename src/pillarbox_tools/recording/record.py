@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +184,7 @@ def _record(
         clock=_clock(clocks, target),
         is_last=receiver.facts["is_last"],
         is_pickled=receiver.facts.get("is_pickled", False),
-        failure=None if target.failure is None else asdict(target.failure),
+        failure=target.failure,
         calls=target.vertex.calls,
         doubts=doubts_of(target, receiver.end),
         bytes=receiver.bytes,

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._elements import TaskReport
 from pillarbox._errors import describe
 from pillarbox._graph.description import json_object
+from pillarbox._json import plain, read
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.files import add_file, add_line, file_names, read_lines, remove_file
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, plain, read
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

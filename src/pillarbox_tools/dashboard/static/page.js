@@ -182,15 +182,15 @@ function failures(view) {
     el("h3", {}, each.operator ? `${each.operator}${each.uid && each.uid !== each.operator ? ` (uid ${each.uid})` : ""}` : each.error),
     el("dl", { class: "facts" },
       each.cause ? fact("Raised", each.cause) : null,
-      each.epoch !== null ? fact("Epoch", number(each.epoch)) : null,
-      each.subtask !== null ? fact("Subtask", number(each.subtask)) : null,
-      each.key !== null ? fact("Key", el("code", {}, each.key)) : null,
-      each.number !== null ? fact("Record of the epoch", number(each.number)) : null,
-      each.attempt !== null ? fact("Attempt", number(each.attempt + 1)) : null,
+      each.epoch != null ? fact("Epoch", number(each.epoch)) : null,
+      each.subtask != null ? fact("Subtask", number(each.subtask)) : null,
+      each.key != null ? fact("Key", el("code", {}, each.key)) : null,
+      each.number != null ? fact("Record of the epoch", number(each.number)) : null,
+      each.attempt != null ? fact("Attempt", number(each.attempt + 1)) : null,
       each.host ? fact("Host", each.host) : null),
-    each.record !== null ? el("p", {}, "Record: ", el("code", {}, each.record)) : null,
+    each.record != null ? el("p", {}, "Record: ", el("code", {}, each.record)) : null,
     el("pre", {}, each.message),
-    each.uid !== null && each.epoch !== null && view.checkpoint ? el("p", {}, "To run the task again on your desk: ",
+    each.uid != null && each.epoch != null && view.checkpoint ? el("p", {}, "To run the task again on your desk: ",
       el("code", {}, `pillarbox record ${view.checkpoint} failed --program main.py`), ", then ",
       el("code", {}, "pillarbox replay failed --pdb"), ".") : null));
 }
@@ -223,7 +223,7 @@ function epochs(view) {
     shown ? el("h3", {}, `Epoch ${number(shown.number)}: ${duration(shown.duration)}, ${number(shown.rows)} rows`) : null,
     shown ? drawGantt(shown, view.plan) : null,
     shown ? el("p", { class: "legend" }, key("spark", "Spark’s parts"), key("busy", "tasks"), key("back", "their back-pressured part"), key("bad-bar", "repeated by Spark")) : null,
-    shown && shown.sources.length ? table(shown.sources, [
+    shown && shown.sources ? table(shown.sources, [
       ["Source", (each) => cut(each.description, 60)], ["Rows", (each) => number(each.rows), "number"],
       ["Read up to", (each) => offsets(each.end)], ["Newest", (each) => offsets(each.latest)],
     ]) : null,
@@ -251,13 +251,13 @@ function watermarks(view) {
 }
 
 function skew(view) {
-  const rows = view.skew.filter((each) => each.tasks > 1 || each.heavy.length);
+  const rows = view.skew.filter((each) => each.tasks > 1 || each.heavy);
   return table(rows, [
     ["Operator", (each) => nameOf(view, each.program, each.vertex)],
     ["Tasks", (each) => number(each.tasks), "number"],
     ["Busiest subtask", (each) => number(each.busiest), "number"],
     ["Busy, compared with the mean", (each) => `${each.factor.toFixed(1)}×`, "number"],
-    ["Heavy keys (estimated)", (each) => (each.heavy.length
+    ["Heavy keys (estimated)", (each) => (each.heavy
       ? each.heavy.map((one) => `${one.key}: ${percent(one.share)} ± ${percent(one.error)} in subtask ${one.subtask}`).join("; ") : "none")],
   ]);
 }
@@ -280,12 +280,14 @@ function state(view) {
   const moments = view.run.moments;
   const perDay = (each) => (each.per_day === null ? "not known yet" : `${each.per_day < 0 ? "" : "+"}${bytes(each.per_day)} a day`);
   const memory = view.memory;
+  const sizes = Object.entries(view.state_sizes).flatMap(([uid, states]) => Object.entries(states).map(([name, size]) => ({ uid, name, size })));
+  const total = (each) => Object.values(each.state_bytes ?? {}).reduce((sum, size) => sum + size, 0);
   return [
     table(view.growth, [
       ["Operator", (each) => each.uid], ["State", (each) => bytes(each.bytes), "number"], ["Keys", (each) => number(each.keys), "number"], ["Growth", perDay, "number"],
     ]),
-    table(view.state_sizes, [["Operator", (each) => each.uid], ["State", (each) => each.name], ["About", (each) => bytes(each.bytes), "number"]]),
-    view.growth.length && view.checkpoint && !view.state_sizes.length ? el("p", { class: "muted" }, "A task knows the size of a key’s state as a whole. For the size by the name of the state, run ",
+    table(sizes, [["Operator", (each) => each.uid], ["State", (each) => each.name], ["About", (each) => bytes(each.size), "number"]]),
+    view.growth.length && view.checkpoint && !sizes.length ? el("p", { class: "muted" }, "A task knows the size of a key’s state as a whole. For the size by the name of the state, run ",
       el("code", {}, `pillarbox inspect ${view.checkpoint}`), ".") : null,
     el("p", {}, `The fullest worker process has ${bytes(memory.bytes)}${memory.limit ? ` of ${bytes(memory.limit)}` : ""}; `,
       memory.full_at ? `memory runs out on ${time(memory.full_at).slice(0, 16)} if it keeps growing at this rate.` : `${memory.message}.`),
@@ -296,8 +298,8 @@ function state(view) {
       ["Homes, measured", (each) => bytes(each.home_bytes), "number"], ["Container", (each) => bytes(each.limit), "number"],
     ], "Memory of executors"),
     el("div", { class: "lines" },
-      drawLine(moments.map((each) => [each.at, each.state]), "State", bytes),
-      drawLine(moments.map((each) => [each.at, each.memory]), "Memory of the fullest process", bytes),
+      drawLine(moments.map((each) => [each.at, total(each)]), "State", bytes),
+      drawLine(moments.map((each) => [each.at, each.process_bytes]), "Memory of the fullest process", bytes),
       drawLine(moments.map((each) => [each.at, each.lag]), "Event time lags by", duration),
       drawLine(moments.map((each) => [each.at, each.longest]), "The longest epoch took", duration)),
   ];

@@ -7,17 +7,17 @@ there are no files that can be removed, so it stays in memory.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ConfigurationError, describe
 from pillarbox._graph.description import json_object
+from pillarbox._json import json_of, read
 from pillarbox._reports.progress import is_idle, millis
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.files import add_file, file_names, read_lines, remove_file
@@ -141,7 +141,7 @@ class _Files:
         """Write a heartbeat instead of the one before. It raises nothing."""
         before, self._name = self._name, f"{beat.at:013d}-{beat.run[:8]}.json"
         try:
-            add_file(self._spark, self._folder, self._name, f"{json.dumps(asdict(beat))}\n")
+            add_file(self._spark, self._folder, self._name, f"{json_of(beat)}\n")
             if before is not None:
                 remove_file(self._spark, self._folder, before)
         except Exception as error:  # the query can do without
@@ -160,7 +160,7 @@ class _Files:
         found: dict[str, Heartbeat] = {}
         for name, line in read_lines(self._spark, self._folder):
             try:
-                found[name] = Heartbeat(**json_object(line))
+                found[name] = read(Heartbeat, json_object(line))
             except TypeError:
                 continue
         return found

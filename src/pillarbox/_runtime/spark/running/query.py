@@ -242,15 +242,11 @@ class _Watch(threading.Thread):
             self._requests.look()
         looked_for_requests = time.monotonic()
         while True:
-            try:
-                if self._managed.has_ended(_LOOK_EVERY if self._end is None else _LOOK_FOR_END_EVERY):
-                    return None
-            except Exception as error:
-                if not self._managed.is_running:
-                    return error
-                # The query runs: it is Spark that could not be asked.
-                self._could_not_look(error)
-                time.sleep(_LOOK_EVERY)
+            end = self._managed.end_within(
+                _LOOK_EVERY if self._end is None else _LOOK_FOR_END_EVERY, self._could_not_look
+            )
+            if end is not None:
+                return end.failure
             if self._requests is not None and time.monotonic() - looked_for_requests >= _REQUESTS_EVERY:
                 self._requests.look()
                 looked_for_requests = time.monotonic()
