@@ -14,13 +14,16 @@ import pytest
 
 from pillarbox._json import plain
 from pillarbox._reports.plan import Plan
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox_tools.dashboard import changes
 from pillarbox_tools.dashboard.changes import Changes
+from pillarbox_tools.dashboard.documents import View
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.dashboard.shown import StoredQuery
 from pillarbox_tools.dashboard.views import view_of
 from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.snapshot import Snapshot, Stage
+from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live, got, served
 from tests.model.made import START, keyed, model, plan, progress, source
 
@@ -79,9 +82,12 @@ def test_a_page_gets_the_fields_that_have_changed(client: httpx.Client, live: Li
     first = client.get("/api/queries/q").json()
     assert first.keys() == {*vars(view_of(live.snapshot())), "stages", "is_bundle", "change"}
     assert _since(client, first) == {"change": first["change"]}
-    live.running = [Stage(7, "save", 4, 2, 1, 0)]
+    beat = Heartbeat(START, "r", "one", 9, 0, 2, START)
+    live.model.beat(beat)
+    _since(client, first)
+    live.model.beat(replace(beat, stages=[Stage(7, 4, 2, 1, 0, 1)]))
     second = _since(client, first)
-    assert second["stages"] == [{"number": 7, "name": "save", "tasks": 4, "active": 2, "completed": 1, "failed": 0}]
+    assert second["stages"] == [{"number": 7, "tasks": 4, "active": 2, "completed": 1, "failed": 0, "level": 1}]
     assert second.keys() == {"change", "stages"}
     live.model.progressed(progress(2, source(records_in=5)))
     third = _since(client, second)
@@ -106,10 +112,11 @@ def test_a_page_gets_all_fields_of_another_run(dashboard: Dashboard, live: Live)
     assert again["epoch"] is None
 
 
-def test_stages_of_a_query_that_has_ended_are_not_asked_for(client: httpx.Client, live: Live) -> None:
+def test_a_query_that_has_ended_has_no_stages(client: httpx.Client, live: Live) -> None:
+    live.model.beat(Heartbeat(START, "r", "one", 9, 0, 2, START, stages=[Stage(7, 4, 2, 1, 0)]))
     live.model.ended()
     view = client.get("/api/queries/q").json()
-    assert (view["status"], view["stages"], live.asked_for_stages) == ("stopped", None, 0)
+    assert (view["status"], view["stages"]) == ("stopped", [])
 
 
 def _since(client: httpx.Client, seen: dict[str, Any]) -> dict[str, Any]:
@@ -126,6 +133,27 @@ def test_a_view_is_made_once_for_each_change(live: Live) -> None:
     live.model.progressed(progress(2))
     changes.since("")
     assert live.snapshots == 2
+
+
+def test_only_rates_and_conditions_are_made_again_as_time_passes(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "_LOOK_EVERY", 0.0)
+    views: list[View] = []
+
+    def counted(snapshot: Snapshot) -> View:
+        views.append(view_of(snapshot))
+        return views[-1]
+
+    monkeypatch.setattr(changes, "view_of", counted)
+    made = Changes(live)
+    first = json.loads(made.since(""))
+    live.model._clock = lambda: START + 1000
+    made.since("")
+    assert len(views) == 1
+    # Findings repeat the condition, so they are made with it.
+    live.model._clock = lambda: START + 600_000
+    changed = json.loads(made.since(first["change"]))
+    assert len(views) == 2
+    assert {"conditions", "findings"} <= changed.keys()
 
 
 def test_earlier_runs_are_lines_that_do_not_change(live: Live) -> None:

@@ -16,7 +16,6 @@ from pillarbox_tools.doctor import warnings as examination
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES, RULES, START_RULES, Rule, examine
 from pillarbox_tools.doctor.warnings import warn_of_findings
-from pillarbox_tools.watching import watched
 from pillarbox_tools.watching.watched import WatchedQuery
 from tests.doctor.test_rules import SETTINGS, VERSIONS, facts, growing
 from tests.model.made import keyed, model, progress, source
@@ -125,7 +124,6 @@ def test_the_workers_are_looked_at_in_the_first_epoch_that_has_tasks(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark also reports that there was nothing to do."""
-    monkeypatch.setattr(watched, "is_classic", lambda spark: True)
     query: Any = SimpleNamespace(id="q", runId="r", name="counts")
     start: Any = SimpleNamespace(checkpoint=None, spark=None)
     looked_at = WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, VERSIONS)))

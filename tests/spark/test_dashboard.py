@@ -19,11 +19,11 @@ import pillarbox
 from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
+from pillarbox._runtime.spark.running.stages import stages_of
 from pillarbox_tools.dashboard.server import Dashboard, open_dashboard
 from pillarbox_tools.dashboard.shown import StoredQuery
 from pillarbox_tools.model.bundle import read_bundle, write_bundle
 from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
-from pillarbox_tools.watching.watched import stages_of
 from tests.see.queries import FIRST, Count, Inbox, counts, started
 
 pytestmark = [
@@ -188,7 +188,7 @@ def check_stored(spark: SparkSession, checkpoint: Path, dashboard: pillarbox.Das
     open_dashboard([stored], "127.0.0.1", dashboard.port)
     with httpx.Client(base_url=dashboard.url, timeout=60) as client:
         view = view_of(client, stored)
-    assert (view["status"], view["is_live"], view["stages"]) == ("failed", False, None)
+    assert (view["status"], view["is_live"], view["stages"]) == ("failed", False, [])
     [failure] = view["failures"]
     assert (failure["uid"], failure["key"], failure["number"]) == ("count", repr(_PLANTED[0]), 1)
     assert _PLANTED[1] in failure["record"]
@@ -230,10 +230,11 @@ def test_the_stages_of_a_query_are_those_of_its_running_jobs(spark: SparkSession
     thread.start()
     try:
         # (Spark notes a little later what it runs.)
-        while not (begun.exists() and any(stage.active for stage in stages_of(spark, "a run") or ())):
+        while not (begun.exists() and any(stage.active for stage in stages_of(spark, "a run"))):
             time.sleep(0.05)
-        [stage] = stages_of(spark, "a run") or []
-        assert (stage.tasks, stage.completed, stage.failed) == (2, 0, 0)
+        [stage] = stages_of(spark, "a run", levels=1)
+        assert (stage.tasks, stage.completed, stage.failed, stage.level) == (2, 0, 0, 0)
+        assert stage.hosts == ["localhost"]
         assert stages_of(spark, "another run") == []
     finally:
         go.touch()

@@ -328,7 +328,7 @@ def savepoint(
     the driver sees it. If the command is killed, run it again: it waits for its earlier request. A query that is
     started again ignores a request for which no command waits any more.
     """
-    from pillarbox._runtime.spark.running.requests import request_stop
+    from pillarbox._runtime.spark.running.asking import request_savepoint
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
     from pillarbox._runtime.spark.savepoint.savepoint import savepoint as write
 
@@ -338,9 +338,8 @@ def savepoint(
         raise click.UsageError("--epoch is not for --stop: the savepoint is of the query's last epoch")
     with open_session(f"Writing a savepoint of {checkpoint}") as spark:
         if stop:
-            request_stop(
-                spark, checkpoint, directory, drain=drain, timeout=timeout, tell=functools.partial(click.echo, err=True)
-            )
+            tell = functools.partial(click.echo, err=True)
+            request_savepoint(spark, checkpoint, directory, drain=drain, timeout=timeout, tell=tell)
         else:
             write(spark, checkpoint, directory, epoch=epoch)
         try:
@@ -385,12 +384,10 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
     again: it waits for its earlier request. pillarbox.run(query), in the program, does the same at SIGTERM.
     """
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-    from pillarbox._runtime.spark.running.requests import request_stop
+    from pillarbox._runtime.spark.running.asking import stop_query
 
     with open_session(f"Stopping the query of {checkpoint}") as spark:
-        request_stop(
-            spark, checkpoint, None, drain=False, timeout=timeout, tell=functools.partial(click.echo, err=True)
-        )
+        stop_query(spark, checkpoint, timeout=timeout, tell=functools.partial(click.echo, err=True))
         files = Checkpoint(spark, checkpoint)
         last = files.last_committed
         begun = None if files.unfinished is None else last + 1

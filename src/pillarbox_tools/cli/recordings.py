@@ -116,7 +116,7 @@ def record(
         "limit": limit,
     }
     if program is None:
-        from pillarbox_tools.recording.record_request import request_record
+        from pillarbox._runtime.spark.running.asking import request_record
 
         with open_session(f"Recording a task of {checkpoint}") as spark:
             tell = functools.partial(click.echo, err=True)

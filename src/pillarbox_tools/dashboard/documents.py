@@ -4,7 +4,7 @@ Points in time are epoch milliseconds, durations milliseconds. Most parts are cl
 that have their default are left out.
 
 ``/api/queries`` is a list of :class:`Entry`. ``/api/queries/ID`` is a :class:`View` with three more fields: ``stages``,
-the running stages (a list of the model's ``Stage``, or null if they are not known); ``is_bundle``, whether the query
+the running stages (a list of the core's ``Stage``); ``is_bundle``, whether the query
 was read from a bundle, so that nothing changes; and ``change``, the name of the newest change.
 ``/api/queries/ID?since=CHANGE`` has ``change`` and the fields that have changed since that change.
 """

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from pillarbox._errors import ConfigurationError
-from pillarbox_tools.model.snapshot import Snapshot, Stage
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox_tools.model.snapshot import Snapshot
 
 
 class ShownQuery(Protocol):
@@ -26,10 +27,11 @@ class ShownQuery(Protocol):
         """Look whether there is something new; return a number that grows with each change of the snapshot."""
 
     def snapshot(self) -> Snapshot:
-        """Return what is known of it, but for the stages that run."""
+        """Return what is known of it."""
 
-    def stages(self) -> list[Stage] | None:
-        """Return the stages of the epoch that runs; None: nobody knows them."""
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """The newest heartbeat of its driver, or None."""
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Return what is known of a key of an operator: as the page shows it.
@@ -63,8 +65,9 @@ class StoredQuery:
         """Return what was read."""
         return self._snapshot
 
-    def stages(self) -> list[Stage] | None:
-        """Return nothing: none runs."""
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """None: no driver runs it."""
         return None
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:

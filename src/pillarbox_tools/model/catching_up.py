@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pillarbox_tools.model.condition import behind_interval
 from pillarbox_tools.model.epochs import rows_left
-from pillarbox_tools.model.snapshot import Snapshot, Stage, rows_per_second
+from pillarbox_tools.model.snapshot import Snapshot, rows_per_second
 from pillarbox_tools.model.windows import rounded
 
 # How many epochs the rate is taken from.
@@ -67,12 +67,8 @@ def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
     return CatchingUp(sum(each.epochs for each in moments), rows, rate, share, left_ms, is_batch or is_behind)
 
 
-def line_of(snapshot: Snapshot, stages: list[Stage] | None, *, is_batch: bool) -> str | None:
-    """Return one line for people on how far a query is; None: there is nothing to say, as it keeps up.
-
-    Args:
-        stages: of the epoch that runs.
-    """
+def line_of(snapshot: Snapshot, *, is_batch: bool) -> str | None:
+    """Return one line for people on how far a query is; None: there is nothing to say, as it keeps up."""
     found = catching_up(snapshot, is_batch=is_batch)
     if found is not None and not found.is_behind:
         return None
@@ -90,7 +86,7 @@ def line_of(snapshot: Snapshot, stages: list[Stage] | None, *, is_batch: bool) -
             parts.append(f"about {rounded(found.left_ms)} left")
     elif not is_batch:
         return None
-    if stages:
+    if snapshot.heartbeat is not None and (stages := snapshot.heartbeat.stages):
         done, tasks = sum(each.completed for each in stages), sum(each.tasks for each in stages)
         parts.append(f"{done:,} of {tasks:,} tasks of the next epoch")
     return " · ".join(parts) or None

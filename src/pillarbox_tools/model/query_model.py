@@ -165,6 +165,11 @@ class QueryModel:
         return self._run.id
 
     @property
+    def heartbeat(self) -> Heartbeat | None:
+        """The newest heartbeat of the driver, or None."""
+        return self._heartbeat
+
+    @property
     def version(self) -> int:
         """A number that grows with each change."""
         return self._version

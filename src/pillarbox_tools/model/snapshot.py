@@ -71,18 +71,6 @@ class EpochRun:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A stage of Spark's that belongs to the running epoch."""
-
-    number: int
-    name: str
-    tasks: int
-    active: int
-    completed: int
-    failed: int
-
-
-@dataclass(frozen=True)
 class Moment:
     """Epochs of a stretch of time, added up, as the history keeps them.
 

@@ -11,10 +11,10 @@ from pillarbox._errors import describe
 from pillarbox._reports.plan import Plan, PlanEdge, PlanOperator, PlanVertex
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.key_life import key_life
-from pillarbox._runtime.spark.running.heartbeat import FRESH_MS, newest_heartbeat
+from pillarbox._runtime.spark.running.heartbeat import FRESH_MS, Heartbeat, newest_heartbeat
 from pillarbox_tools.model.condition import heard_at
 from pillarbox_tools.model.query_model import now_ms
-from pillarbox_tools.model.snapshot import Run, Snapshot, Stage
+from pillarbox_tools.model.snapshot import Run, Snapshot
 from pillarbox_tools.watching.history import read_history, with_earlier
 
 if TYPE_CHECKING:
@@ -67,9 +67,10 @@ class CheckpointQuery:
         """Return what was read last."""
         return self._snapshot
 
-    def stages(self) -> list[Stage] | None:
-        """Return nothing: they are known in the driver of the query."""
-        return None
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """The newest heartbeat that was read."""
+        return self._snapshot.heartbeat
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Return what the checkpoint has of a key."""

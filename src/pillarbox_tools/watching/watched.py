@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import describe
 from pillarbox._reports.plan import Plan
 from pillarbox._runtime.spark.configuration import configuration_of
-from pillarbox._runtime.spark.facts import is_classic, running_jobs
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.reading.key_life import key_life, no_checkpoint
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES
 from pillarbox_tools.doctor.warnings import warn_of_findings
 from pillarbox_tools.export.ledger import Ledger
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import Run, Snapshot, Stage
+from pillarbox_tools.model.snapshot import Run, Snapshot
 from pillarbox_tools.watching.history import HistoryWriter, read_history, with_earlier
 
 if TYPE_CHECKING:
@@ -137,13 +137,10 @@ class WatchedQuery:
                     f"The runs before this one are not known, as the history cannot be read: {describe(error)}."
                 )
 
-    def stages(self) -> list[Stage] | None:
-        """Return the stages of the query that run; None: nobody knows them. Any thread."""
-        try:
-            return stages_of(self._spark, self.model.run_id)
-        except Exception as error:  # its Spark is gone
-            _log.debug("query %s: its stages are not known: %s", self.id, describe(error))
-            return None
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """The newest heartbeat, or None if the query has ended. Any thread."""
+        return self.model.heartbeat
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Return what the checkpoint has of a key. Any thread."""
@@ -171,19 +168,3 @@ def _plan_with(program: PlannedProgram, layout: Layout | None) -> Plan | None:
     subtasks = {each["number"]: each["parallelism"] for each in facts.description.with_layout(layout)["operators"]}
     vertices = [replace(each, parallelism=subtasks.get(each.number, each.parallelism)) for each in facts.plan.vertices]
     return replace(facts.plan, vertices=vertices)
-
-
-def stages_of(spark: SparkSession, run: str) -> list[Stage] | None:
-    """Return the stages of a query that run; None: the session does not tell, as under Spark Connect. Any thread."""
-    if not is_classic(spark):
-        return None
-    tracker = spark.sparkContext.statusTracker()
-    found: list[Stage] = []
-    for job in running_jobs(spark, run):
-        info = tracker.getJobInfo(job)
-        for number in () if info is None else info.stageIds:
-            stage = tracker.getStageInfo(number)
-            if stage is not None:
-                counts = stage.numTasks, stage.numActiveTasks, stage.numCompletedTasks, stage.numFailedTasks
-                found.append(Stage(number, stage.name, *counts))
-    return found

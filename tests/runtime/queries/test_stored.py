@@ -14,6 +14,7 @@ from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.configuration import Configuration
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox_tools.model.condition import conditions_of
 from pillarbox_tools.model.snapshot import Run, Snapshot
@@ -118,10 +119,13 @@ def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
     shown.look()
     assert shown.snapshot().missing == ["The query runs in another process, whose driver wrote this 0.5 minutes ago."]
     assert [each.name for each in conditions_of(shown.snapshot())] == ["silent source"]
-    known.heartbeat = Heartbeat(known.now, "r", "elsewhere", 7, 0, epoch=2, since=known.now - 600_000)
+    stages = [Stage(7, 4, 0, 4, 0, 0), Stage(8, 2, 1, 1, 0, 1, ["host-3"])]
+    known.heartbeat = Heartbeat(known.now, "r", "elsewhere", 7, 0, 2, known.now - 600_000, stages=stages)
     shown.look()
-    assert [each.line for each in conditions_of(shown.snapshot())] == ["Epoch 2 has run for 10 min (usually 1.0 s)"]
-    assert shown.stages() is None
+    assert [each.line for each in conditions_of(shown.snapshot())] == [
+        "Epoch 2 has run for 10 min (usually 1.0 s): 1 of 2 tasks of 'count', on host-3, is not done"
+    ]
+    assert shown.heartbeat == known.heartbeat
 
 
 def test_what_was_read_is_shown_while_the_checkpoint_cannot_be_read(
@@ -149,7 +153,6 @@ def test_what_was_read_is_shown_while_the_checkpoint_cannot_be_read(
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> WatchedQuery:
     """A query that this process runs, on a checkpoint with a history."""
-    monkeypatch.setattr(watched, "is_classic", lambda spark: True)
     query: Any = SimpleNamespace(id="q", runId="r", name="counts", recentProgress=[])
     start: Any = SimpleNamespace(checkpoint="/cp", spark=None, trigger="ProcessingTimeTrigger(0)")
     return WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, {})))
@@ -175,14 +178,12 @@ def test_what_is_known_is_shown_also_when_spark_is_gone(running: WatchedQuery, m
         raise ConnectionError("Java is gone")
 
     monkeypatch.setattr(watched, "read_history", gone)
-    monkeypatch.setattr(watched, "stages_of", gone)
     running.model.progressed(progress(1, source(records_in=9)))
     found = running.snapshot()
     assert found.epochs[-1].rows == 9
     assert found.missing == [
         "The runs before this one are not known, as the history cannot be read: ConnectionError: Java is gone."
     ]
-    assert running.stages() is None
 
 
 def test_the_plan_has_the_subtasks_of_the_checkpoint() -> None:

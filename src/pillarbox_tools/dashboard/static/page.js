@@ -8,7 +8,7 @@ const condition = document.getElementById("condition");
 const STOPS = "[tabindex], summary, a, input, select, button";
 
 const PARTS = [
-  ["overview", "Overview", overview, ["status", "run", "strip", "missing", "stages", "is_live", "settings", "at", "quiet"]],
+  ["overview", "Overview", overview, ["status", "run", "strip", "missing", "stages", "plan", "is_live", "settings", "at", "quiet"]],
   ["failures", "Failures", failures, ["failures"]],
   ["doctor", "Doctor", doctor, ["findings"]],
   ["plan", "Plan", plan, ["plan"]],
@@ -170,11 +170,18 @@ function overview(view) {
       view.run.home_restarts ? fact("Homes started again", number(view.run.home_restarts)) : null,
       view.run.fallbacks ? fact("Tasks in Python workers, without a home", number(view.run.fallbacks)) : null),
     view.stages && view.stages.length ? table(view.stages, [
-      ["Running stage", (each) => `${each.number}`], ["Tasks", (each) => number(each.tasks), "number"],
+      ["Running stage", (each) => `${each.number}`], ["Operators", (each) => operatorsOf(view, each.level)], ["On", (each) => (each.hosts ?? []).join(", ")],
+      ["Tasks", (each) => number(each.tasks), "number"],
       ["Running", (each) => number(each.active), "number"], ["Done", (each) => number(each.completed), "number"],
       ["Failed", (each) => number(each.failed), "number"],
     ]) : null,
   ];
+}
+
+// The operators of a level, which run in one stage.
+function operatorsOf(view, level) {
+  if (level === undefined || !view.plan) return "";
+  return view.plan.vertices.filter((each) => each.level === level).map((each) => nameOf(view, each.program, each.number)).join(", ");
 }
 
 function failures(view) {

@@ -24,7 +24,7 @@ from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, 
 from pillarbox._runtime.spark.running.ending import end_query, finish_epoch
 from pillarbox._runtime.spark.running.heartbeat import Pulse, check_no_other_driver
 from pillarbox._runtime.spark.running.progress_reader import ProgressReader
-from pillarbox._runtime.spark.running.requests import RequestWatch
+from pillarbox._runtime.spark.running.request_watch import RequestWatch
 from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.starting.closing import close_started
 from pillarbox._runtime.spark.starting.rescale import check_spark, rescale
@@ -229,6 +229,8 @@ class _Watch(threading.Thread):
             # The query's own failure is raised where the user waits for it.
             _log.debug("query %s ended: %s", self._query.id, describe(failure))
         self._managed.wait_while_held()
+        if self._requests is not None:
+            self._requests.end()
         self._pulse.end()
         if self._managed.hooks is not None:
             self._take_progress()
