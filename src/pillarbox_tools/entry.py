@@ -61,7 +61,7 @@ def record(writer: Any, directory: str, **options: Any) -> str:
     return record(writer, directory, **options)
 
 
-def dashboard(query: Any, port: int, *, host: str, token: str | None) -> Dashboard:
+def dashboard(query: Any, port: int | None, *, host: str | None, token: str | None) -> Dashboard:
     """See :func:`pillarbox.dashboard`."""
     from pillarbox_tools.dashboard.server import open_dashboard
 

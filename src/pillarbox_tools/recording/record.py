@@ -26,7 +26,6 @@ from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.homes.broadcasts import values_of
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped
-from pillarbox._runtime.spark.running.observing import LIMIT, TIMEOUT
 from pillarbox._runtime.spark.settings.session_settings import session_settings
 from pillarbox._runtime.spark.settings.writer import Start
 from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
@@ -52,13 +51,13 @@ def record(
     writer: DataStreamWriter,
     directory: str,
     *,
-    epoch: int | None = None,
-    uid: str | None = None,
-    subtask: int | None = None,
-    key: str | None = None,
-    allow_calls: bool = False,
-    limit: int = LIMIT,
-    timeout: float = TIMEOUT,
+    epoch: int | None,
+    uid: str | None,
+    subtask: int | None,
+    key: str | None,
+    allow_calls: bool,
+    limit: int,
+    timeout: float,
     **options: Any,
 ) -> str:
     """See :func:`pillarbox.record`."""

@@ -13,7 +13,7 @@ import pytest
 from pillarbox import CheckpointMismatchError, ConfigurationError, ProgramError, SavepointError, stop_with_savepoint
 from pillarbox._json import plain
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.running import asking, request_watch
+from pillarbox._runtime.spark.running import asking, observing, request_watch
 from pillarbox._runtime.spark.running.asking import request_record, request_savepoint, stop_query
 from pillarbox._runtime.spark.running.request_watch import RequestWatch
 from pillarbox._runtime.spark.running.requests import Desired, Lines, Observed, Request, Status
@@ -95,7 +95,7 @@ def calls(monkeypatch):
         return True
 
     monkeypatch.setattr(request_watch, "stop_with_savepoint", savepoint)
-    monkeypatch.setattr(request_watch, "needed_tools", lambda method: SimpleNamespace(record=record))
+    monkeypatch.setattr(observing, "record", record)
     monkeypatch.setattr(request_watch, "end_query", end)
     return found
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import sentence_of
+from pillarbox._runtime.spark.running import observing
 from pillarbox._runtime.spark.running.ending import end_query
 from pillarbox._runtime.spark.running.requests import (
     DONE,
@@ -31,7 +32,6 @@ from pillarbox._runtime.spark.running.requests import (
 )
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
 from pillarbox._runtime.spark.starting.started import StartedQuery
-from pillarbox._runtime.spark.tools import needed_tools
 
 _log = logging.getLogger("pillarbox")
 
@@ -184,8 +184,7 @@ class RequestWatch:
         if task.get("epoch") is None:
             # (The running epoch is not over.)
             task = {**task, "epoch": Checkpoint(started.start.spark, str(started.checkpoint)).last_committed}
-        record = needed_tools("record()").record
-        record(started.start.writer, request.directory, checkpointLocation=started.checkpoint, **task)
+        observing.record(started.start.writer, request.directory, checkpointLocation=started.checkpoint, **task)
 
     def _write_savepoint(self, request: Request) -> None:
         left = max(request.until / 1000 - self._clock(), 0.001)
