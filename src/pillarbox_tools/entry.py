@@ -16,7 +16,7 @@ from pillarbox_tools.doctor.warnings import warn_of_findings
 from pillarbox_tools.watching.following import watched, watched_query
 
 if TYPE_CHECKING:
-    from pillarbox_tools.export.collector import Collector
+    from pillarbox_tools.export.prometheus import Collector
 
 
 def on_started(started: StartedQuery) -> None:
@@ -78,9 +78,9 @@ def serve_metrics(query: Any, port: int, *, host: str) -> MetricsServer:
 
 def query_collector() -> Collector:
     """See :class:`pillarbox.QueryCollector`."""
-    from pillarbox_tools.export.collector import Collector
+    from pillarbox_tools.export.prometheus import Collector
 
-    return Collector(lambda query: watched_query(query, "QueryCollector").ledger)
+    return Collector("QueryCollector()", lambda query: watched_query(query, "QueryCollector").ledger)
 
 
 def export_otel(query: Any, meter_provider: Any) -> None:

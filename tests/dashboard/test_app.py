@@ -20,9 +20,9 @@ from pillarbox_tools.dashboard import changes
 from pillarbox_tools.dashboard.changes import Changes
 from pillarbox_tools.dashboard.documents import View
 from pillarbox_tools.dashboard.server import Dashboard
-from pillarbox_tools.dashboard.shown import StoredQuery
 from pillarbox_tools.dashboard.views import view_of
 from pillarbox_tools.model.query_model import QueryModel
+from pillarbox_tools.model.shown import StoredQuery
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live, got, served
 from tests.model.made import START, keyed, model, plan, progress, source

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from pillarbox._json import json_of
 from pillarbox_tools.dashboard.documents import Entry
-from pillarbox_tools.dashboard.shown import ShownQuery, StoredQuery
 from pillarbox_tools.dashboard.views import entry_of, view_of
+from pillarbox_tools.model.shown import ShownQuery, StoredQuery
 
 # How often rates and conditions are made again, if nothing but time has passed (seconds).
 _LOOK_EVERY = 5.0
@@ -35,7 +35,7 @@ class Changes:
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
-        self._update({_IS_BUNDLE: json_of(isinstance(query, StoredQuery))})
+        self._update({_IS_BUNDLE: json_of(type(query) is StoredQuery)})
         self._seen: int | None = None
         self._looked_at = 0.0
         self._entry: Entry | None = None

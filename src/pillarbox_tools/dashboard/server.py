@@ -16,7 +16,7 @@ from pillarbox._runtime.spark.telling import tell
 from pillarbox_tools.dashboard.app import make_app
 from pillarbox_tools.dashboard.changes import Changes
 from pillarbox_tools.dashboard.guard import is_loopback, quoted
-from pillarbox_tools.dashboard.shown import ShownQuery
+from pillarbox_tools.model.shown import ShownQuery
 
 # How long a server has to start, and to end (seconds).
 _PATIENCE = 10.0

@@ -1,4 +1,4 @@
-"""What the dashboard shows: queries, of which it knows no more than this."""
+"""A query that a dashboard shows."""
 
 from __future__ import annotations
 
@@ -10,28 +10,25 @@ from pillarbox_tools.model.snapshot import Snapshot
 
 
 class ShownQuery(Protocol):
-    """A query that a dashboard shows. Any thread may call its methods.
-
-    Attributes:
-        id: Spark's id of the query.
-    """
+    """A query that a dashboard shows. Any thread may call its methods."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """Spark's id of the query."""
 
     @property
     def has_ended(self) -> bool:
         """Whether this run of the query has ended."""
+
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """The newest heartbeat of its driver, or None."""
 
     def look(self) -> int:
         """Look whether there is something new; return a number that grows with each change of the snapshot."""
 
     def snapshot(self) -> Snapshot:
         """Return what is known of it."""
-
-    @property
-    def heartbeat(self) -> Heartbeat | None:
-        """The newest heartbeat of its driver, or None."""
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Return what is known of a key of an operator: as the page shows it.
@@ -42,34 +39,28 @@ class ShownQuery(Protocol):
 
 
 class StoredQuery:
-    """A query that does not run: its snapshot was read from a history or a bundle."""
+    """A query whose snapshot was read, as from a bundle: see :class:`ShownQuery`."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
     @property
     def id(self) -> str:
-        """Spark's id of the query."""
         return self._snapshot.id
 
     @property
     def has_ended(self) -> bool:
-        """Return True: it does not run here."""
-        return True
-
-    def look(self) -> int:
-        """Return the same number each time: nothing changes."""
-        return 1
-
-    def snapshot(self) -> Snapshot:
-        """Return what was read."""
-        return self._snapshot
+        return self._snapshot.run.ended is not None
 
     @property
     def heartbeat(self) -> Heartbeat | None:
-        """None: no driver runs it."""
-        return None
+        return self._snapshot.heartbeat
+
+    def look(self) -> int:
+        return 1
+
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Refuse: there is no state."""
         raise ConfigurationError("a bundle has no state: open the dashboard on the checkpoint to see a key")
