@@ -38,7 +38,7 @@ def on_progress(started: StartedQuery, reports: Sequence[Progress]) -> None:
     """Take the progress of a query into its model, and what its driver does now."""
     query = watched(started)
     if started.heartbeat is not None:
-        query.model.beat(started.heartbeat)
+        query.beat(started.heartbeat)
     query.take(reports)
 
 

@@ -38,7 +38,7 @@ class Live:
         return self.model.snapshot()
 
     def look(self) -> int:
-        return self.model.version
+        return self.model.look()
 
     @property
     def heartbeat(self) -> Heartbeat | None:

@@ -170,12 +170,12 @@ def test_earlier_runs_are_lines_that_do_not_change(live: Live) -> None:
     changes = Changes(query)
     first = json.loads(changes.since(""))
     failed, killed = first["earlier"]
-    assert (failed["status"], failed["epochs"], failed["rows"]) == ("failed", 1, 9)
-    assert failed["failure"] == "no such card " + "x" * 106 + "…"
+    [total] = failed["moments"]
+    assert (failed["status"], total["epochs"], total["rows"]) == ("failed", 1, 9)
+    assert failed["failures"] == [{"message": "no such card " + "x" * 106 + "…"}]
     # A driver that was killed has written no end.
-    assert (killed["status"], killed["ended"]) == ("lost", None)
-    assert "killed" in killed["failure"]
-    assert "moments" not in failed
+    assert (killed["status"], killed.get("ended")) == ("lost", None)
+    assert "killed" in killed["failures"][0]["message"]
     assert len(json.dumps(first["earlier"])) < 1000
     query.model.progressed(progress(2))
     assert "earlier" not in json.loads(changes.since(first["change"]))
@@ -271,7 +271,8 @@ def test_homes_and_the_memory_of_executors_are_shown() -> None:
     query.progressed(progress(1, *(replace(each, home_restarts=1) for each in homes)))
     query.progressed(progress(2, homes[0], replace(homes[1], fallback="no process can be started")))
     view = plain(view_of(query.snapshot()))
-    assert (view["run"]["home_restarts"], view["run"]["fallbacks"]) == (2, 1)
+    [moment] = view["run"]["moments"]
+    assert (moment["home_restarts"], moment["fallbacks"]) == (2, 1)
     [executor] = view["executors"]
     assert (executor["host"], executor["executor"], executor["home_bytes"]) == ("one", 7, 30 << 20)
     assert executor["needed"] < executor["overhead"]

@@ -296,7 +296,11 @@ def key(console: Console, found: dict[str, Any]) -> None:
         _print(
             console,
             [
-                {"state": each["name"], "value": each["value"], "changed in": Right("" if each["changed"] is None else each["changed"])}
+                {
+                    "state": each["name"],
+                    "value": each["value"],
+                    "changed in": Right(_cell(each["changed"])),
+                }
                 for each in found["state"]
             ],
         )

@@ -22,7 +22,7 @@ from pillarbox_tools.model.executor_memory import ExecutorMemory
 from pillarbox_tools.model.growth import Growth, Memory
 from pillarbox_tools.model.held_watermarks import HeldWatermark
 from pillarbox_tools.model.skew import Skew
-from pillarbox_tools.model.snapshot import EpochRun, Moment
+from pillarbox_tools.model.snapshot import EpochRun, Run
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,10 @@ class View(Entry):
 
     Attributes:
         at: when the driver was last heard of.
-        run: the running run or the last one, and ``earlier``: the previous runs, the newest first.
+        run: the running run or the last one; its moments are the points of lines over time: a minute each, or more in a
+            long run. Rows and the like are sums. Other values are the largest of the point's minutes, so that peaks
+            stay visible.
+        earlier: the previous runs, the newest first, each with one moment for all of its epochs.
         keyed: the uids of operators that have keys.
         strip: the newest epochs, without tasks, and ``shown``: the one whose parts and tasks are drawn; None: none has
             ended. Of its tasks, it has those that took longest.
@@ -69,8 +72,8 @@ class View(Entry):
     """
 
     at: int
-    run: RunView
-    earlier: list[RunLine]
+    run: Run
+    earlier: list[Run]
     settings: dict[str, str]
     versions: dict[str, str]
     failures: list[Failure]
@@ -88,43 +91,6 @@ class View(Entry):
     executors: list[ExecutorMemory]
     findings: list[Finding]
     missing: list[str]
-
-
-@dataclass(frozen=True)
-class RunLine:
-    """A run of the query, from a start to its end, in the list of runs. Sums are over all of its epochs.
-
-    Attributes:
-        status: ``running``, ``stopped`` or ``failed``; ``lost`` if a later run has begun and the driver of this one has
-            written no end.
-        spark: the version of Spark, or None if it is not known; ``pillarbox``: of pillarbox.
-        failure: the first line of its last failure, or None.
-    """
-
-    id: str
-    began: int
-    ended: int | None
-    status: str
-    epochs: int
-    rows: int
-    repeated: int
-    spark: str | None
-    pillarbox: str | None
-    failure: str | None
-
-
-@dataclass(frozen=True)
-class RunView(RunLine):
-    """The run that the page shows.
-
-    Attributes:
-        moments: the points of its lines over time: a minute each, or more in a long run. ``rows`` and ``epochs`` are
-            sums. The other values are the largest of the point's minutes, so that peaks stay visible in a long run.
-    """
-
-    home_restarts: int
-    fallbacks: int
-    moments: list[Moment]
 
 
 @dataclass(frozen=True)

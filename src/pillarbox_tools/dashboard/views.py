@@ -8,7 +8,7 @@ from dataclasses import replace
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import PlanVertex
-from pillarbox_tools.dashboard.documents import Entry, PlanView, RunLine, RunView, VertexView, View
+from pillarbox_tools.dashboard.documents import Entry, PlanView, VertexView, View
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.model.condition import conditions_of, heard_at, lag_now, rate_now
@@ -27,8 +27,9 @@ _CALLS = (
 )
 # Of an epoch, the bars of so many tasks are drawn: those that took longest.
 _BARS = 200
-# So many points of a line are drawn.
+# So many points of a line are drawn. Each has these sums of its moments.
 _POINTS = 240
+_SUMS = ("epochs", "rows", "duration", "repeated", "home_restarts", "fallbacks")
 # A failure in the list of runs has so many characters.
 _FAILURE = 120
 _LOST = "its driver has written no end: it was killed, or its machine is gone"
@@ -58,10 +59,11 @@ def entry_of(snapshot: Snapshot) -> Entry:
 def view_of(snapshot: Snapshot) -> View:
     """Return all that the page of a query draws, which is to be read alone: parts of it are the snapshot's own."""
     epoch = _shown_epoch(snapshot)
+    calls, counters = _counts(snapshot.epochs)
     return View(
         **vars(entry_of(snapshot)),
         at=heard_at(snapshot),
-        run=_run(snapshot.run),
+        run=_drawn_run(snapshot.run, _POINTS),
         earlier=[_earlier(each) for each in snapshot.earlier],
         settings=snapshot.run.settings,
         versions=snapshot.run.versions,
@@ -72,8 +74,8 @@ def view_of(snapshot: Snapshot) -> View:
         shown=None if epoch is None else _drawn(epoch),
         watermarks=held_watermarks(snapshot),
         skew=[] if epoch is None else skew_of(epoch),
-        calls=_calls(snapshot.epochs),
-        counters=_counters(snapshot.epochs),
+        calls=calls,
+        counters=counters,
         state_sizes=snapshot.state_sizes,
         growth=growth_of(snapshot),
         memory=memory_of(snapshot),
@@ -94,61 +96,39 @@ def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
     return next((each for each in reversed(with_tasks) if each.rows), newest)
 
 
-def _run(run: Run) -> RunView:
-    return RunView(
-        **vars(_line(run)),
-        home_restarts=sum(each.home_restarts for each in run.moments),
-        fallbacks=sum(each.fallbacks for each in run.moments),
-        moments=_points(run.moments),
-    )
+def _drawn_run(run: Run, points: int) -> Run:
+    """Return a run with at most so many points, and with what the list of runs shows."""
+    size = max(1, -(-len(run.moments) // points))
+    moments = [_point(run.moments[start : start + size]) for start in range(0, len(run.moments), size)]
+    versions = {name: version for name, version in run.versions.items() if name in ("spark", "pillarbox")}
+    failures = [_summary(each) for each in run.failures[-1:]]
+    return Run(run.id, run.began, run.ended, run.status, versions=versions, moments=moments, failures=failures)
 
 
-def _earlier(run: Run) -> RunLine:
+def _earlier(run: Run) -> Run:
     """Return a run that a later one has followed."""
-    line = _line(run)
-    is_lost = run.status == "lost" or (run.status == "running" and run.ended is None)
-    return replace(line, status="lost", failure=line.failure or _LOST) if is_lost else line
+    drawn = _drawn_run(run, 1)
+    if run.status in ("lost", "running"):
+        return replace(drawn, status="lost", failures=drawn.failures or [Failure(message=_LOST)])
+    return drawn
 
 
-def _line(run: Run) -> RunLine:
-    return RunLine(
-        id=run.id,
-        began=run.began,
-        ended=run.ended,
-        status=run.status,
-        epochs=sum(each.epochs for each in run.moments),
-        rows=sum(each.rows for each in run.moments),
-        repeated=sum(each.repeated for each in run.moments),
-        spark=run.versions.get("spark"),
-        pillarbox=run.versions.get("pillarbox"),
-        failure=_summary(run.failures[-1]) if run.failures else None,
-    )
-
-
-def _summary(failure: Failure) -> str:
+def _summary(failure: Failure) -> Failure:
     line = failure.message.partition("\n")[0]
-    return line if len(line) <= _FAILURE else line[: _FAILURE - 1] + "…"
-
-
-def _points(moments: Sequence[Moment]) -> list[Moment]:
-    """Return the points of a run's lines: with many moments, each point has several."""
-    size = -(-len(moments) // _POINTS) or 1
-    return [_point(moments[start : start + size]) for start in range(0, len(moments), size)]
+    return Failure(message=line if len(line) <= _FAILURE else line[: _FAILURE - 1] + "…")
 
 
 def _point(moments: Sequence[Moment]) -> Moment:
     last, largest = moments[-1], max(moments, key=lambda each: sum(each.state_bytes.values()))
     return Moment(
         at=last.at,
-        epochs=sum(each.epochs for each in moments),
         first=moments[0].first,
         last=last.last,
-        rows=sum(each.rows for each in moments),
-        duration=sum(each.duration for each in moments),
         longest=max(each.longest for each in moments),
         state_bytes=largest.state_bytes,
         lag=max((each.lag for each in moments if each.lag is not None), default=None),
         process_bytes=max((each.process_bytes for each in moments if each.process_bytes is not None), default=None),
+        **{name: sum(getattr(each, name) for each in moments) for name in _SUMS},
     )
 
 
@@ -194,34 +174,24 @@ def _drawn(epoch: EpochRun) -> EpochRun:
     )
 
 
-def _callers(epochs: Sequence[EpochRun]) -> set[str]:
-    """Return the uids of operators that call services: they count what is completed."""
-    names = {name for epoch in epochs for vertex in epoch.vertices for name in vertex.counters}
-    return {name.removesuffix(".completed") for name in names if name.endswith(".completed")}
+def _counts(epochs: Sequence[EpochRun]) -> tuple[list[dict[str, str | int]], dict[str, int]]:
+    """Return what asynchronous operators did in their newest epoch, and the sums of all other counters.
 
-
-def _calls(epochs: Sequence[EpochRun]) -> list[dict[str, str | int]]:
-    """Return what asynchronous operators did in the newest epoch in which they did something."""
-    callers = _callers(epochs)
-    found: dict[str, dict[str, str | int]] = {}
-    for epoch in epochs:
-        for vertex in epoch.vertices:
-            for name, count in vertex.counters.items():
-                uid, _, counter = name.rpartition(".")
-                if counter in _CALLS and uid in callers:
-                    found.setdefault(uid, {"uid": uid})
-                    found[uid] = {**found[uid], "epoch": epoch.number, counter: count}
-    return list(found.values())
-
-
-def _counters(epochs: Sequence[EpochRun]) -> dict[str, int]:
-    """Return all other counters, added up over the epochs that are known."""
-    callers = _callers(epochs)
-    found: dict[str, int] = {}
-    for epoch in epochs:
-        for vertex in epoch.vertices:
-            for name, count in vertex.counters.items():
-                uid, _, counter = name.rpartition(".")
-                if uid not in callers or counter not in _CALLS:
-                    found[name] = found.get(name, 0) + count
-    return found
+    Operators that call services count what is completed.
+    """
+    every = [
+        (epoch.number, name, count)
+        for epoch in epochs
+        for vertex in epoch.vertices
+        for name, count in vertex.counters.items()
+    ]
+    callers = {name.removesuffix(".completed") for _, name, _ in every if name.endswith(".completed")}
+    calls: dict[str, dict[str, str | int]] = {}
+    counters: dict[str, int] = {}
+    for number, name, count in every:
+        uid, _, counter = name.rpartition(".")
+        if counter in _CALLS and uid in callers:
+            calls[uid] = {**calls.get(uid, {"uid": uid}), "epoch": number, counter: count}
+        else:
+            counters[name] = counters.get(name, 0) + count
+    return list(calls.values()), counters

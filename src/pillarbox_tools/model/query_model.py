@@ -166,9 +166,8 @@ class QueryModel:
         """The newest heartbeat of the driver, or None."""
         return self._heartbeat
 
-    @property
-    def version(self) -> int:
-        """A number that grows with each change."""
+    def look(self) -> int:
+        """Return a number that grows with each change."""
         return self._version
 
     def follow(self, follower: Follower) -> None:

@@ -26,16 +26,13 @@ class SourceProgress:
     Attributes:
         description: the source, in Spark's words.
         rows: how many rows it read.
-        rows_per_second: how many rows it processed in a second.
-        start: the offsets that it read from, and ``end``: up to these; JSON as Spark writes it.
+        end: the offsets that it read up to, as JSON from Spark.
         latest: the newest offsets of the source.
         metrics: what the source says of itself, such as Kafka's ``maxOffsetsBehindLatest``.
     """
 
     description: str
     rows: int
-    rows_per_second: float
-    start: Any = None
     end: Any = None
     latest: Any = None
     metrics: dict[str, str] = field(default_factory=dict)

@@ -7,7 +7,6 @@ import shutil
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +36,6 @@ from pillarbox_tools.recording.sources import check_sources
 from pillarbox_tools.recording.target import Target, doubts_of, epoch_to_record, find_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -206,7 +203,7 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
     )
     # Without snapshots, Spark's maintenance of state writes nothing into the copy, which is soon removed.
     settings = {REPLACEMENT: task.setting(), "spark.sql.streaming.stateStore.minDeltasForSnapshot": str(10**9)}
-    with _once(again), session_settings(start.spark, settings):
+    with again.without_sink(), again.one_batch(), session_settings(start.spark, settings):
         query: Any = again.run()
     try:
         while not receiver.is_done(_LOOK_EVERY) and query.isActive:
@@ -236,12 +233,6 @@ def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
         f"checkpoint {start.checkpoint}: the epoch could not run again: {why}; if its sources no longer have"
         " what it read, record a newer one"
     )
-
-
-@contextmanager
-def _once(start: Start) -> Iterator[None]:
-    with start.without_sink(), start.one_batch():
-        yield
 
 
 def _clocks(files: CheckpointState, target: Target) -> dict[tuple[int, int], bytes]:

@@ -118,7 +118,12 @@ class Recording:
 
     def portions(self) -> Iterator[Any]:
         """Yield the portions of the input."""
-        return portions_of(self.folder)
+        with input_of(self.folder).open("rb") as file:
+            while True:
+                try:
+                    yield pickle.load(file)
+                except EOFError:
+                    return
 
 
 def write_recording(
@@ -148,16 +153,6 @@ def write_recording(
 def input_of(folder: Path) -> Path:
     """Return the file with the input of a recording."""
     return folder / _INPUT
-
-
-def portions_of(folder: Path) -> Iterator[Any]:
-    """Yield the portions of the input in the folder of a recording."""
-    with input_of(folder).open("rb") as file:
-        while True:
-            try:
-                yield pickle.load(file)
-            except EOFError:
-                return
 
 
 def read_facts(folder: Path) -> RecordingFacts:

@@ -65,7 +65,7 @@ class HistoryWriter:
             is_end: whether the query has ended: its session may have ended as well, which is nothing to warn of.
         """
         self._next = now_ms() + _EVERY
-        version = self._model.version
+        version = self._model.look()
         if version == self._version:
             return
         try:

@@ -82,7 +82,7 @@ def progress_line(started: StartedQuery) -> Iterator[None]:
         yield
         return
     found = watched(started)
-    line = ProgressLine(stream, found.model.snapshot, is_batch=started.start.is_available_now)
+    line = ProgressLine(stream, found.snapshot, is_batch=started.start.is_available_now)
     has_ended = threading.Event()
 
     def write() -> None:

@@ -96,7 +96,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, bar: str, written
     start: Any = SimpleNamespace(checkpoint=None, is_available_now=True, spark=SimpleNamespace(sparkContext=context))
     sparks: Any = query
     started = StartedQuery(sparks, start)
-    watched: Any = SimpleNamespace(model=known)
+    watched: Any = known
     monkeypatch.setattr(module, "watched", lambda started: watched)
     remember(started)
     monkeypatch.setattr(module, "is_classic", lambda spark: True)

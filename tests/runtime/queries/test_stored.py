@@ -178,7 +178,7 @@ def test_what_is_known_is_shown_also_when_spark_is_gone(running: WatchedQuery, m
         raise ConnectionError("Java is gone")
 
     monkeypatch.setattr(watched, "read_history", gone)
-    running.model.progressed(progress(1, source(records_in=9)))
+    running.progressed(progress(1, source(records_in=9)))
     found = running.snapshot()
     assert found.epochs[-1].rows == 9
     assert found.missing == [

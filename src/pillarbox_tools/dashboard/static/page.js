@@ -151,6 +151,7 @@ function fact(name, value) {
 
 function overview(view) {
   const newest = view.strip[view.strip.length - 1];
+  const restarts = sumOf(view.run, "home_restarts"), fallbacks = sumOf(view.run, "fallbacks");
   const notes = [...view.missing];
   if (!view.is_live) notes.unshift(`This was written ${time(view.at)}; the driver does not tell it live.`);
   return [
@@ -165,10 +166,10 @@ function overview(view) {
       fact("Rows per second", number(view.rows_per_second)),
       fact("Event time lags by", duration(view.lag)),
       view.settings.parallelism ? fact("State partitions", number(Number(view.settings.parallelism))) : null,
-      fact("Epochs of this run", number(view.run.epochs)),
-      fact("Tasks repeated", number(view.run.repeated)),
-      view.run.home_restarts ? fact("Homes started again", number(view.run.home_restarts)) : null,
-      view.run.fallbacks ? fact("Tasks in Python workers, without a home", number(view.run.fallbacks)) : null),
+      fact("Epochs of this run", number(sumOf(view.run, "epochs"))),
+      fact("Tasks repeated", number(sumOf(view.run, "repeated"))),
+      restarts ? fact("Homes started again", number(restarts)) : null,
+      fallbacks ? fact("Tasks in Python workers, without a home", number(fallbacks)) : null),
     view.stages && view.stages.length ? table(view.stages, [
       ["Running stage", (each) => `${each.number}`], ["Operators", (each) => operatorsOf(view, each.level)], ["On", (each) => (each.hosts ?? []).join(", ")],
       ["Tasks", (each) => number(each.tasks), "number"],
@@ -176,6 +177,11 @@ function overview(view) {
       ["Failed", (each) => number(each.failed), "number"],
     ]) : null,
   ];
+}
+
+// A sum over the moments of a run.
+function sumOf(run, name) {
+  return (run.moments ?? []).reduce((sum, each) => sum + (each[name] ?? 0), 0);
 }
 
 // The operators of a level, which run in one stage.
@@ -284,7 +290,7 @@ function calls(view) {
 }
 
 function state(view) {
-  const moments = view.run.moments;
+  const moments = view.run.moments ?? [];
   const perDay = (each) => (each.per_day === null ? "not known yet" : `${each.per_day < 0 ? "" : "+"}${bytes(each.per_day)} a day`);
   const memory = view.memory;
   const sizes = Object.entries(view.state_sizes).flatMap(([uid, states]) => Object.entries(states).map(([name, size]) => ({ uid, name, size })));
@@ -351,10 +357,11 @@ function life(found) {
 function history(view) {
   const runs = [view.run, ...view.earlier];
   return table(runs, [
-    ["Began", (each) => time(each.began)], ["Ended", (each) => (each.ended ? time(each.ended) : "")], ["Status", (each) => status(each.status)],
-    ["Epochs", (each) => number(each.epochs), "number"], ["Rows", (each) => number(each.rows), "number"], ["Tasks repeated", (each) => number(each.repeated), "number"],
-    ["Spark, pillarbox", (each) => `${each.spark || "?"}, ${each.pillarbox || "?"}`],
-    ["Failure", (each) => each.failure || ""],
+    ["Began", (each) => time(each.began)], ["Ended", (each) => (each.ended ? time(each.ended) : "")], ["Status", (each) => status(each.status ?? "running")],
+    ["Epochs", (each) => number(sumOf(each, "epochs")), "number"], ["Rows", (each) => number(sumOf(each, "rows")), "number"],
+    ["Tasks repeated", (each) => number(sumOf(each, "repeated")), "number"],
+    ["Spark, pillarbox", (each) => `${each.versions?.spark ?? "?"}, ${each.versions?.pillarbox ?? "?"}`],
+    ["Failure", (each) => each.failures?.[0].message ?? ""],
   ]);
 }
 
