@@ -270,7 +270,7 @@ def test_a_hidden_tab_asks_less_often_and_at_once_when_it_is_in_view(
         def requests_after(action: Any, *arguments: Any) -> int:
             """Change the query and do something; return how many requests the tab has begun, once it has drawn."""
             drawn = tab.evaluate("document.body.dataset.drawn")
-            live.model.progressed(progress(live.model.version, source(records_in=5)))
+            live.model.progressed(progress(live.model.look(), source(records_in=5)))
             begun.clear()
             action(*arguments)
             if begun:

@@ -79,11 +79,11 @@ def calls_succeed(room: Room) -> None:
 
 def idle_source(room: Room) -> None:
     payments, refunds = room.inbox(), room.inbox("refunds")
-    room.start(programs.counted(programs.payments_of(room.spark, payments, refunds, idle="1 second"), room.marks))
     refunds.put(("ann", 10, 1))
     for epoch in range(12):
         payments.put(*cards(30, at=10 * epoch))
-    room.work_off()
+    stream = programs.counted(programs.payments_of(room.spark, payments, refunds, idle="1 millisecond"), room.marks)
+    room.start(stream, availableNow=True).awaitTermination()
 
 
 def idle_for_two_minutes(room: Room) -> None:
