@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -133,8 +134,15 @@ def compare_programs(
     Raises:
         ConfigurationError: the recorded program cannot be loaded as it was, or the other one has other inputs.
     """
-    one = _Side(recording, None, clock, None, allow_calls=allow_calls)
-    another = _Side(recording, other, clock, broadcasts, allow_calls=allow_calls)
+
+    def recorded() -> Rerun:
+        rerun = Rerun(recording, clock=clock, allow_calls=allow_calls)
+        check_installed(recording, rerun.vertex)
+        return rerun
+
+    changed = partial(Rerun, recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
+    one = _Side(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
+    another = _Side(recording, changed, nullcontext, allow_calls=allow_calls)
     then, now = one.whole(), another.whole()
     found = Trial(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
     found.unanswered = then.unanswered or now.unanswered
@@ -239,38 +247,22 @@ class _Side:
     """One of the programs, which runs in the calling thread, as often as it is asked to.
 
     Args:
-        other: the vertex of the other program; None: it is the recorded one.
+        rerun: makes the task.
+        modules: a context in which its modules are found.
     """
 
     def __init__(
         self,
         recording: Recording,
-        other: ShippedVertex | None,
-        clock: int | None,
-        broadcasts: Mapping[int, bytes] | None,
+        rerun: Callable[[], Rerun],
+        modules: Callable[[], AbstractContextManager[None]],
         *,
         allow_calls: bool,
     ) -> None:
         self._recording = recording
-        self._other = other
-        self._clock = clock
-        self._broadcasts = broadcasts
+        self._rerun = rerun
+        self._modules = modules
         self._allow_calls = allow_calls
-
-    def _modules(self) -> AbstractContextManager[None]:
-        return recorded_modules(self._recording) if self._other is None else nullcontext()
-
-    def _rerun(self) -> Rerun:
-        rerun = Rerun(
-            self._recording,
-            self._other,
-            self._clock,
-            allow_calls=self._allow_calls,
-            broadcasts=self._broadcasts,
-        )
-        if self._other is None:
-            check_installed(self._recording, rerun.vertex)
-        return rerun
 
     def _run(self, run: Callable[[Rerun], None]) -> tuple[_Seen | None, str | None]:
         """Run the program; return how it failed, and at which call it stopped."""
