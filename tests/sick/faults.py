@@ -195,7 +195,7 @@ def copies(room: Room) -> None:
 
 FAULTS = (
     # (Those that take minutes come first: they are looked at when all others were.)
-    Fault("driver_gone", r"Not heard of for \d.*start it again", killed),
+    Fault("driver_gone", r"Not heard of for \d.*start it again", killed, is_live=True),
     Fault("silent_source", r"No input for \d+ min.*look at the source and at what fills it", silent, is_live=True),
     Fault("restarting_homes", r"homes were started again in .*a function crashes or calls os\._exit", homes_die,
           also=("repeated_tasks",)),
