@@ -74,7 +74,6 @@ def test_errors_of_spark_that_pages_name_are_sparks():
     assert named == {
         "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED",
         "CONCURRENT_STREAM_LOG_UPDATE",
-        "DUPLICATED_METRICS_NAME",
         "STATE_STORE_COMMIT_VALIDATION_FAILED",
     }
     assert named <= json.loads(conditions).keys()

@@ -152,7 +152,7 @@ from pillarbox._runtime.spark.running.run import run
 from pillarbox._runtime.spark.running.stop import stop_with_savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import savepoint
 from pillarbox._runtime.spark.savepoint.write_state import write_state
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox._runtime.spark.session.local_session import local_session
 from pillarbox._runtime.spark.starting.rescale import rescale
 from pillarbox._runtime.spark.tools import Tools, provide
 from pillarbox._state.descriptors import (

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pillarbox import CheckpointMismatchError, SavepointError
-from pillarbox._runtime.spark import files
 from pillarbox._runtime.spark.running import asking
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
+from pillarbox._runtime.spark.session import folders as files
 from pillarbox._runtime.spark.starting import rescale as rescale_module
 from pillarbox_tools.cli import all_commands, commands, show
 
@@ -160,7 +160,7 @@ def test_a_shell_that_connects_elsewhere(monkeypatch):
 
     stopped = []
     spark: Any = SimpleNamespace(stop=lambda: stopped.append(True))
-    monkeypatch.setattr("pillarbox._runtime.spark.settings.session.check_java", lambda: None)
+    monkeypatch.setattr("pillarbox._runtime.spark.session.local_session.check_java", lambda: None)
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda self: spark)
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, "")

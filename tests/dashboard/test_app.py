@@ -248,7 +248,8 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
     other_task = keyed(records_in=5, busy_ms=200, operators=[[5, 1], [1, 1]], keys=2, state_bytes=200)
     told = progress(1, replace(one_task, started=began + 100))
     second = progress(1, replace(other_task, started=began + 100), name="pillarbox 2")
-    query.progressed({**told, "observedMetrics": told["observedMetrics"] | second["observedMetrics"]})
+    reports = {name: values for name, values in told["observedMetrics"].items() if values["tasks"]}
+    query.progressed({**told, "observedMetrics": second["observedMetrics"] | reports})
     view = view_of(query.snapshot())
     assert view.plan is not None
     shares = {(each.program, each.level): each.level_share for each in view.plan.vertices}

@@ -11,7 +11,7 @@ import pytest
 
 from pillarbox._reports.failure import Failure
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
-from pillarbox._runtime.spark.settings.requirements import numbers_of
+from pillarbox._runtime.spark.session.requirements import numbers_of
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import RULES, examine, wrong

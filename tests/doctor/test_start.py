@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.configuration import Configuration
+from pillarbox._runtime.spark.session.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox_tools.doctor import warnings as examination
 from pillarbox_tools.doctor.facts import Facts

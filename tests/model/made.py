@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,21 @@ _KEYED = TaskReport(
 )
 
 
+_IDS = {"pillarbox": "000100000000", "pillarbox 2": "000200000000"}
+
+
+def observed_as(program: str, level: int | None = None) -> str:
+    """Return the name of a program's observed metrics; None is its last level."""
+    return f"pillarbox_{_IDS[program]}" + ("" if level is None else f" level {level}")
+
+
+def observed(metrics: Mapping[str, Any], nothing: Any) -> dict[str, Any]:
+    """Return the observed metrics of a query with two programs; ``nothing`` stands for one without reports."""
+    if not any(name.startswith(observed_as("pillarbox 2")) for name in metrics):
+        return dict(metrics)
+    return {**metrics, **{name: nothing for program in _IDS if (name := observed_as(program)) not in metrics}}
+
+
 def source(**values: Any) -> TaskReport:
     """The report of a task of the source, vertex 0."""
     return replace(_EMPTY, **values)
@@ -41,7 +57,7 @@ def progress(number: int, *reports: TaskReport, name: str = "pillarbox", **value
     """The progress of an epoch, as JSON has it."""
     levels: dict[str, list[str]] = {}
     for report in reports:
-        levels.setdefault(name if report.level else f"{name} level {report.level}", []).append(text_of_report(report))
+        levels.setdefault(observed_as(name, None if report.level else 0), []).append(text_of_report(report))
     seconds = f"{number % 60:02d}"
     return {
         "batchId": number,
@@ -51,7 +67,7 @@ def progress(number: int, *reports: TaskReport, name: str = "pillarbox", **value
         "sources": [{"description": "rate", "numInputRows": 10, "startOffset": "1", "endOffset": {"t": {"0": 5}}}],
         "stateOperators": [{"commitTimeMs": 7}, {"commitTimeMs": 8}],
         "sink": {"numOutputRows": -1},
-        "observedMetrics": {each: {"tasks": texts} for each, texts in levels.items()},
+        "observedMetrics": observed({each: {"tasks": texts} for each, texts in levels.items()}, {"tasks": []}),
         **values,
     }
 

@@ -60,7 +60,9 @@ def test_a_task_that_ran_twice_counts_once_and_is_repeated() -> None:
 
 def test_programs_of_a_query_are_told_apart() -> None:
     one, other = progress(1, keyed(records_in=1)), progress(1, keyed(records_in=2), name="pillarbox 2")
-    one["observedMetrics"] |= other["observedMetrics"]
+    one["observedMetrics"] = other["observedMetrics"] | {
+        name: values for name, values in one["observedMetrics"].items() if values["tasks"]
+    }
     one["observedMetrics"]["mine"] = {"rows": 5}
     assert [(each.program, each.records_in) for each in epoch_of(one).vertices] == [
         ("pillarbox", 1),

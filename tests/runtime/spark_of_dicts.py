@@ -19,11 +19,11 @@ from pillarbox._elements import TaskReport, decode, report_of_text
 from pillarbox._graph.targets import output_target, spark_hash
 from pillarbox._graph.transformations import SinkTransformation
 from pillarbox._runtime.shipping import ship
-from pillarbox._runtime.spark.facts import JOB_GROUP, QUERY_ID
 from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox._runtime.spark.rows.output import BATCH_TIMESTAMP, BufferOutput
+from pillarbox._runtime.spark.session.spark_names import JOB_GROUP, QUERY_ID
 from pillarbox._runtime.spark.tasks.task_facts import DRAIN, ProgramLayout
 from pillarbox._runtime.spark.worker.processor import Processor
 from pillarbox._runtime.spark.worker.source_host import SourceHost

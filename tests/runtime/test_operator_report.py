@@ -18,6 +18,7 @@ from pillarbox import (
 )
 from pillarbox._elements import text_of_report
 from pillarbox._reports.operator_report import by_operator
+from tests.model.made import observed_as
 
 SOURCE = {"vertex": "in", "uid": "", "level": 0, "epoch": 3, "mails": 1, "alignment_ms": 0}
 COUNT = {**SOURCE, "vertex": "count -> out", "uid": "count", "level": 1}
@@ -31,7 +32,7 @@ def task(subtask: int, records: int, **values: Any) -> TaskReport:
 
 
 def progress(*tasks: TaskReport, name: str = "pillarbox") -> dict[str, Any]:
-    return {"observedMetrics": {name: {"tasks": [text_of_report(one) for one in tasks]}}}
+    return {"observedMetrics": {observed_as(name): {"tasks": [text_of_report(one) for one in tasks]}}}
 
 
 def test_sums_the_busiest_task_and_what_is_lowest() -> None:

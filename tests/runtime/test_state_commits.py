@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox._runtime.spark.facts import StateCommits
+from pillarbox._runtime.spark.session.queries import StateCommits
 
 
 class Flag:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox._runtime.spark.session.local_session import local_session
 from tests.sick.faults import FAULTS, Fault
 from tests.sick.healthy import HEALTHY, Healthy
 from tests.sick.room import Room, Said

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox._runtime.spark.session.local_session import local_session
 from tests.see.queries import Inbox
 from tests.sick import programs
 from tests.sick.room import OUTPUT, wait_for

@@ -23,7 +23,7 @@ from pillarbox._task.network.batch_input import BatchInput
 from pillarbox._task.network.input_gate import InputGate, _Channel
 from pillarbox._task.network.key_sorter import KeySorter
 from pillarbox._task.network.sorted_records import Portion
-from pillarbox._task.operator_chain import _Meeting
+from pillarbox._task.operator_chain import _Merge
 from pillarbox._time.epoch_valve import EpochValve
 
 
@@ -68,8 +68,8 @@ def _silence_counts_from_the_start_of_a_task(patch: pytest.MonkeyPatch) -> None:
 
 def _streams_that_meet_begin_anew(patch: pytest.MonkeyPatch) -> None:
     """A union within a task forgets what each of its streams has said."""
-    before = _Meeting.restore
-    patch.setattr(_Meeting, "restore", lambda meeting, snapshot, **_: before(meeting, None))
+    before = _Merge.restore
+    patch.setattr(_Merge, "restore", lambda meeting, snapshot, **_: before(meeting, None))
 
 
 def _whether_a_channel_has_caught_up_is_a_race(patch: pytest.MonkeyPatch) -> None:

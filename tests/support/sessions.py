@@ -12,8 +12,8 @@ from typing import Any
 from py4j import java_gateway
 from pyspark.sql import SparkSession
 
-from pillarbox._runtime.spark.facts import java_session, jvm
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox._runtime.spark.session.java import java_session, jvm
+from pillarbox._runtime.spark.session.local_session import local_session
 
 __all__ = ["active_session", "only_session", "session_with_package", "tasks_are_tried_once"]
 

@@ -214,7 +214,7 @@ def test_what_is_in_memory_is_bounded(monkeypatch):
     for start in range(0, 5_000, 10):
         values = list(range(start, start + 10))
         sorter.add(0, Records([row(key=value % 477, at=value) for value in values]), keying, 400)
-        assert sum(map(len, sorter._gathered.get(0, ()))) <= 100
+        assert sum(map(len, sorter._buffered.get(0, ()))) <= 100
     monkeypatch.setattr(key_sorter, "together", watched)
     file = sorter._spool._file
     assert file is not None

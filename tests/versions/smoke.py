@@ -99,7 +99,7 @@ def run(home: Path) -> dict[str, Any]:
     )
     query.awaitTermination()
     epochs = [progress["batchId"] for progress in query.recentProgress]
-    metrics = sorted({name for progress in query.recentProgress for name in progress["observedMetrics"]})
+    levels = sorted({task.level for progress in query.recentProgress for task in pillarbox.metrics(progress)})
     state = pillarbox.read_state(spark, str(home / "checkpoint"), "unpaid-orders")
     keys = sorted(row.key for row in state.collect())
     return {
@@ -108,7 +108,7 @@ def run(home: Path) -> dict[str, Any]:
         "streaming": sorted(found),
         "epochs": epochs,
         "keys": keys,
-        "metrics": metrics,
+        "levels": levels,
     }
 
 

@@ -29,9 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PLACES = ROOT / ".venvs"
 SMOKE = Path(__file__).with_name("smoke.py")
 
-METRICS = ["pillarbox", "pillarbox level 0"]
 UNPAID = ["A2", 660_000]
-FIRST = {"batch": [UNPAID], "streaming": [], "epochs": [0, 1], "keys": ["A1", "A2"], "metrics": METRICS}
+FIRST = {"batch": [UNPAID], "streaming": [], "epochs": [0, 1], "keys": ["A1", "A2"], "levels": [0, 1]}
 SECOND = {**FIRST, "streaming": [UNPAID, ["A4", 1_300_000]], "epochs": [2, 3], "keys": ["A5"]}
 
 

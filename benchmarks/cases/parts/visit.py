@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace, directory: Path) -> Outcome:
 
     # An executor is a process that lives.
     executor = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    keeper = Keeper(executor.pid)
+    keeper = Keeper(executor.pid, os.getpid())
     try:
         with (
             patch.object(relay, "of_this_worker", lambda: keeper),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from uuid import uuid4
 
 from pillarbox._errors import ProgramError
@@ -40,6 +41,7 @@ from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, Input
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 # Between operators that are not chained, where the user partitions nothing. Streams that meet there share one edge.
+_numbers = count(1)  # of the programs of this process
 _FORWARD = ForwardPartitioner()
 _REBALANCE = RebalancePartitioner()
 
@@ -57,7 +59,7 @@ class Program:
             parallelism may change; else there are as many subtasks as the parallelism says.
         layout: the subtasks that it was compiled with; a checkpoint that it resumes from may have another.
         parallelisms: the numbers of subtasks of its vertices.
-        id: unique.
+        id: unique; a later program of this process has a higher one.
         sets_parallelism: whether the user has set the parallelism.
         sets_max_parallelism: whether the user has set the max parallelism.
         batch: whether it runs in batch mode.
@@ -75,7 +77,7 @@ class Program:
     max_parallelism: int
     layout: Layout
     parallelisms: Parallelisms = ()
-    id: str = field(default_factory=lambda: uuid4().hex[:12])
+    id: str = field(default_factory=lambda: f"{next(_numbers) % 16**4:04x}{uuid4().hex[:8]}")
     sets_parallelism: bool = True
     sets_max_parallelism: bool = False
     auto_rescale: bool = False
@@ -484,10 +486,7 @@ def compile_program(
     """Turn the steps that lead to ``sinks`` into a program.
 
     Args:
-        parallelism: how many subtasks after a shuffle run at a time.
-        max_parallelism: the number of key groups; None: the default one.
-        chaining: whether operators are chained at all.
-        batch: whether it runs in batch mode: each source ends.
+        max_parallelism: the number of key groups; None: the default.
 
     Raises:
         ProgramError: there is no sink, two operators share a uid, or a parallelism is above the max parallelism.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pillarbox._graph.program import Program
 
@@ -20,7 +20,7 @@ class PlanVertex:
     """A chain of operators that runs as one task per subtask.
 
     Attributes:
-        program: the name that the program's metrics are observed under: a query may hold several programs.
+        program: the name of its program: a query may hold several.
         number: identifies the vertex in its program.
         level: 0 for sources; one more than the highest level that it gets records from.
         kind: the method that made its head operator; empty for a source.
@@ -86,13 +86,15 @@ class Plan:
                     pending.append(edge.sender)
         return sorted(found)
 
+    def named(self, name: str) -> Plan:
+        """Return the plan of a program that has another name in its query."""
+        vertices = [replace(vertex, program=name) for vertex in self.vertices]
+        return Plan(vertices, [replace(edge, program=name) for edge in self.edges])
 
-def plan_of(program: Program, name: str) -> Plan:
-    """Return the plan of a program, as it was compiled.
 
-    Args:
-        name: the name that its metrics are observed under.
-    """
+def plan_of(program: Program) -> Plan:
+    """Return the plan of a program, as it was compiled."""
+    name = "pillarbox"
     return Plan(
         [
             PlanVertex(

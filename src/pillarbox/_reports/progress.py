@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,19 @@ from typing import Any
 from pillarbox._elements import TaskReport, report_of_text
 from pillarbox._errors import ProgramError, shorten
 
-_NAME = re.compile(r"(pillarbox(?: \d+)?)( level \d+)?")
+# (Progress that was stored with an earlier version has no id.)
+_NAME = re.compile(r"pillarbox(?:_([0-9a-f]{12}))?(?: level \d+)?")
+
+
+def program_names(ids: Iterable[str]) -> dict[str, str]:
+    """Return the names of a query's programs by their ids: ``pillarbox``, ``pillarbox 2``, ... as they were planned.
+
+    Ids are random, names are those of the query's last run: metrics and the history go by them.
+    """
+    return {
+        program: "pillarbox" if number == 1 else f"pillarbox {number}"
+        for number, program in enumerate(sorted(set(ids)), 1)
+    }
 
 
 def tasks_of(progress: Any) -> list[TaskReport]:
@@ -28,9 +40,10 @@ def tasks_of(progress: Any) -> list[TaskReport]:
     if observed is None:
         raise ProgramError(f"metrics() takes the progress of a query, such as lastProgress, not {shorten(progress)}")
     tasks: list[TaskReport] = []
-    for name, values in observed.items():
-        if found := _NAME.fullmatch(name):
-            tasks += [replace(report_of_text(text), program=found[1]) for text in _only(values) or ()]
+    ours = [(match[1] or "", values) for name, values in observed.items() if (match := _NAME.fullmatch(name))]
+    names = program_names(program for program, _ in ours)
+    for program, values in ours:
+        tasks += [replace(report_of_text(text), program=names[program]) for text in _only(values) or ()]
     return tasks
 
 

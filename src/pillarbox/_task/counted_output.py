@@ -1,4 +1,4 @@
-"""The outputs of a chain's operators, which count what goes by: a call for a run of records, and none for a record."""
+"""The outputs of a chain's operators, which count records: one call for a run of records, none for a record."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from pillarbox._elements import Records
 from pillarbox._operators.frame.operator import Input
 from pillarbox._task.vertex import ChainNode
 
-#: The outputs of one operator, by the tag of the side output; None stands for the main one.
+#: Outputs of one operator by side-output tag; None is the main output.
 Outputs = Mapping[str | None, "CountedOutput"]
 
 
 class CountedOutput:
-    """One output of an operator. Only the mailbox thread may touch it.
+    """An output of an operator. Only the mailbox thread may use it.
 
     Attributes:
-        count: how many records it has handed on in this epoch.
+        count: records emitted in this epoch.
     """
 
-    __slots__ = ("_hand_on", "count", "process_status", "process_watermark")
+    __slots__ = ("_process", "count", "process_status", "process_watermark")
 
     def __init__(self, output: Input) -> None:
         self.count = 0
-        self._hand_on = output.process_records
+        self._process = output.process_records
         self.process_watermark = output.process_watermark
         self.process_status = output.process_status
 
     def process_records(self, records: Records) -> None:
-        """Count a run, and hand it on."""
+        """Count a run and emit it."""
         self.count += len(records)
-        self._hand_on(records)
+        self._process(records)
 
 
 def records_by_operator(nodes: Sequence[ChainNode], outputs: Sequence[Outputs], records_in: int) -> list[list[int]]:
-    """Return for each operator of a chain how many records came in, and how many went out.
+    """Return (records in, records out) of each operator of a chain.
 
     Args:
         outputs: the outputs of each operator.
-        records_in: how many records came to the head.
+        records_in: records that the head received.
     """
-    counts = [[0, sum(output.count for output in each.values())] for each in outputs]
+    counts = [[0, sum(output.count for output in by_tag.values())] for by_tag in outputs]
     counts[0][0] = records_in
-    for node, each in zip(nodes, outputs):
+    for node, by_tag in zip(nodes, outputs):
         for tag, consumers in [(None, node.output), *node.side_outputs.items()]:
             for consumer in consumers.nodes:
-                counts[consumer.node][0] += each[tag].count
+                counts[consumer.node][0] += by_tag[tag].count
     return counts

@@ -1,4 +1,4 @@
-"""Which keys are heavy: a sample of an epoch's records, of a size that does not depend on how many there are."""
+"""Finds heavy keys by a sample of bounded size from an epoch's records."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from pillarbox._elements import Records
 from pillarbox._errors import shorten
 from pillarbox._operators.frame.keying import Keying
 
-# A sample has up to this many keys, then every other one is dropped: so an epoch of any size has half as many or more.
+# At this many keys, every other one is dropped, so a long epoch has at least half as many.
 _MOST = 1024
-# Fewer tell nothing: the share of a key would be known to a tenth at best.
+# A smaller sample is useless: it would give the share of a key to a tenth at best.
 _FEWEST = 100
-# A key is named if it has at least this share of the sample. Of these the first ones are.
+# A key is reported if it has at least this share of the sample, up to `_NAMED` keys.
 _HEAVY = 0.02
 _NAMED = 5
 
 
 class KeySample:
-    """Draws one record of every so many, at random, and keeps its key. Only the mailbox thread may touch it.
+    """Draws one record at random per stretch of records, and stores its key. Mailbox thread only.
 
-    The keys of at most a few thousand records are asked for once more than the operator asks for them.
+    The key function is called once more for at most a few thousand records.
 
     Args:
-        seed: makes the draws: a task that is retried draws the same.
+        seed: a retried task with the same seed draws the same records.
     """
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._keys: list[Any] = []
         self._stride = 1
-        # How many records go by before the next one that is drawn, and how many of its stretch come after it.
+        # Records before the next draw, and records of its stretch after it.
         self._until = self._left = 0
 
     def draw(self, records: Records, keying: Keying) -> None:
-        """Look at a run of records."""
+        """Sample a run of records."""
         size = len(records)
         while len(self._keys) + size // self._stride > _MOST:
-            # All records so far, and those to come, have the same chance.
+            # All records, past and future, keep the same chance.
             del self._keys[::2]
             self._stride *= 2
         drawn: list[int] = []
-        place = self._until
-        while place < size:
-            drawn.append(place)
+        index = self._until
+        while index < size:
+            drawn.append(index)
             offset = self._random.randrange(self._stride)
-            place += self._left + 1 + offset
+            index += self._left + 1 + offset
             self._left = self._stride - 1 - offset
-        self._until = place - size
+        self._until = index - size
         if drawn:
             try:
                 self._keys += keying.keys_of(records.take(np.array(drawn, np.int64)))
             except Exception:
-                pass  # the operator asks for the key as well, and raises the error
+                pass  # the operator calls the key function as well, and raises the error
 
-    def taken(self) -> list[Any] | None:
-        """Return the size of the sample, and its most frequent keys as text with counts; None: it is too small."""
+    def heaviest(self) -> list[Any] | None:
+        """Return ``[size, [[key as text, count], ...]]`` with the most frequent keys, or None if it is too small."""
         size = len(self._keys)
         if size < _FEWEST:
             return None

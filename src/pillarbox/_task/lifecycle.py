@@ -1,4 +1,4 @@
-"""The life of a task: its states, what may happen in each, and who may work in the task.
+"""The life of a task: its states, their transitions, and the right to work in the task.
 
 | state     | restore   | sync      | restored | begin   | pause  | resume  | end      | fail   | cancel   | close    |
 | --------- | --------- | --------- | -------- | ------- | ------ | ------- | -------- | ------ | -------- | -------- |
@@ -8,11 +8,11 @@
 | RUNNING   | -         | -         | -        | -       | PAUSED | -       | RESTORED | FAILED | CANCELED | -        |
 | PAUSED    | -         | -         | -        | -       | -      | RUNNING | -        | FAILED | CANCELED | CANCELED |
 
-FAILED, CANCELED and FINISHED are the end: cancelling or closing changes nothing, all else is an error.
+FAILED, CANCELED and FINISHED are terminal: cancelling or closing has no effect, all else is an error.
 
-In RESTORING and RUNNING somebody works in the operators. Nobody else may touch them, so an error or a cancel that comes
-meanwhile is only noted, and carried out by the thread at work, at the latest before the task is RESTORED. In all other
-states the thread that ends the task does so at once. Source of the behaviour: Flink's ``ExecutionState`` and ``Task``.
+In RESTORING and RUNNING, one thread works in the operators. An error or a cancellation from another thread is only
+recorded; the working thread acts on it, at the latest before the task is RESTORED. In all other states, the thread that
+ends the task does so at once. Source of the behaviour: Flink's ``ExecutionState`` and ``Task``.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _log = logging.getLogger("pillarbox")
 
 
 class TaskState(Enum):
-    """Where a task is in its life (P1)."""
+    """State of a task (P1)."""
 
     CREATED = "created"
-    #: Its operators are being opened, or its state is being read.
+    #: Operators are opened, or state is read.
     RESTORING = "restoring"
     #: Between two epochs.
     RESTORED = "restored"
-    #: An epoch is running.
+    #: An epoch runs.
     RUNNING = "running"
-    #: An epoch has left its loop until its output has been taken.
+    #: An epoch has left its loop until its output is taken.
     PAUSED = "paused"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -45,7 +45,7 @@ class TaskState(Enum):
 
     @property
     def is_at_work(self) -> bool:
-        """Whether somebody works in the operators."""
+        """Whether a thread works in the operators."""
         return self in _AT_WORK
 
     @property
@@ -55,10 +55,10 @@ class TaskState(Enum):
 
 
 class TaskEvent(Enum):
-    """The events in the life of a task; the values complete "it cannot ..."."""
+    """Events in the life of a task; the values complete "it cannot ..."."""
 
     RESTORE = "be restored"
-    #: A task after a shuffle is brought to the version of its store, before each epoch but the first.
+    #: Before each epoch but the first, a task after a shuffle is brought to the version of its store.
     SYNC = "be compared with its store"
     RESTORED = "end its restoring"
     BEGIN_EPOCH = "begin an epoch"
@@ -107,42 +107,40 @@ TRANSITIONS: dict[TaskState, dict[TaskEvent, TaskState]] = {
 
 
 class TaskLife:
-    """The state of one task, and the errors that were reported to it.
+    """The state of one task, and the errors reported to it.
 
-    Any thread may call it, also from a signal handler. There is one right to work in the task: :meth:`begin` takes it,
-    :meth:`end` returns it, a dead task keeps it for good. Only its holder changes the state.
-
-    Attributes:
-        state: where the task is.
+    Any thread may call it, also from a signal handler. The right to work in the task belongs to one thread:
+    :meth:`begin` takes it, :meth:`give_back` returns it, a dead task never returns it. Only its holder changes the
+    state.
     """
 
     def __init__(self, task: str) -> None:
         self._task = task
         self.state: TaskState = TaskState.CREATED
         self._right = threading.Lock()
-        # The errors that end the task, in the order in which they came: the first one is the cause.
+        # Errors that end the task, in order of arrival: the first is the cause.
         self._reported: deque[BaseException] = deque()
 
     @property
     def cause(self) -> BaseException | None:
-        """The error that ends the task, or has ended it; None while there is none."""
+        """The error that ends or has ended the task, or None."""
         return self._reported[0] if self._reported else None
 
     def report(self, error: BaseException) -> None:
-        """Note what is to end the task: the first error that is reported. Of a dead one, later errors are logged."""
-        if any(error is known for known in list(self._reported)):
+        """Record an error that ends the task. Errors reported to a dead task are logged."""
+        if any(error is earlier for earlier in list(self._reported)):
             return
         if not self.state.is_terminal:
             self._reported.append(error)
-            if self.state.is_terminal:  # just now: the thread that ended it may have told the others already
+            if self.state.is_terminal:  # just now: its thread may have called `tell_others` already
                 self.tell_others()
         elif not isinstance(error, (TaskCanceledError, GeneratorExit)):
             suppress(None, error, f"task {self._task!r} was {self.state.value} before this error came")
 
     def tell_others(self) -> None:
-        """Report the errors that came after the cause, each once."""
-        kept = 0 if self.state is TaskState.FINISHED else 1
-        while len(self._reported) > kept:
+        """Report each error after the cause once."""
+        causes = 0 if self.state is TaskState.FINISHED else 1
+        while len(self._reported) > causes:
             try:
                 later = self._reported.pop()
             except IndexError:
@@ -151,7 +149,7 @@ class TaskLife:
                 suppress(self.cause, later, f"reported to task {self._task!r} as well")
 
     def try_begin(self) -> bool:
-        """Take the right to work in the task, whatever its state; False if somebody has it, or it is dead."""
+        """Take the right to work in the task in any state. False if another thread has it, or the task is dead."""
         return self._right.acquire(blocking=False)
 
     def give_back(self) -> None:
@@ -159,11 +157,11 @@ class TaskLife:
         self._right.release()
 
     def begin(self, event: TaskEvent) -> None:
-        """Take the right to work in the task, and enter the state that follows.
+        """Take the right to work in the task, and enter the next state.
 
         Raises:
-            TaskStateError: this cannot happen in the state that the task is in; nothing has changed.
-            BaseException: what was reported since the task was last worked in.
+            TaskStateError: no such transition; nothing has changed.
+            BaseException: an error reported since the last work in the task.
         """
         if not self.try_begin():
             if event is TaskEvent.RESUME and self.cause is not None:
@@ -176,10 +174,10 @@ class TaskLife:
             raise
 
     def enter(self, event: TaskEvent) -> None:
-        """Enter the state that follows; only with the right to work in the task.
+        """Enter the next state. The caller has the right to work in the task.
 
         Raises:
-            TaskStateError: this cannot happen in the state that the task is in; nothing has changed.
+            TaskStateError: no such transition; nothing has changed.
         """
         following = TRANSITIONS[self.state].get(event)
         if following is None:
@@ -187,19 +185,19 @@ class TaskLife:
         self.state = following
 
     def check(self) -> None:
-        """Raise what was reported, if anything was."""
+        """Raise the first reported error, if any."""
         if self._reported:
             raise self._reported[0]
 
     def illegal(self, event: TaskEvent) -> TaskStateError:
-        """Return the error that says what cannot happen, and why."""
+        """Return the error for an impossible event, with the reason."""
         because = f" because of {self.cause!r}" if self.state is TaskState.FAILED and self.cause is not None else ""
         return TaskStateError(f"task {self._task!r} cannot {event.value}: it is {self.state.value}{because}")
 
 
 def suppress(cause: BaseException | None, error: BaseException, how: str) -> None:
-    """Report an error that is not the first: as a note on the first one, or in the log where that cannot be done."""
-    add_note = getattr(cause, "add_note", None)  # Python 3.11
+    """Report an error after the first: as a note on the first, or in the log."""
+    add_note = getattr(cause, "add_note", None)  # since Python 3.11
     if callable(add_note):
         add_note(f"{how}: {error!r}")
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Stopwatch:
-    """Adds up periods: a period timer of the mailbox. Only the mailbox thread marks."""
+    """Adds up periods: a period timer of the mailbox. Only the mailbox thread may use it."""
 
     __slots__ = ("_started", "total")
 
@@ -16,7 +16,7 @@ class Stopwatch:
         self.total: float = 0.0
 
     def mark_start(self) -> None:
-        """Begin a period; nothing happens within one."""
+        """Begin a period; no effect within one."""
         if self._started is None:
             self._started = time.perf_counter()
 
@@ -33,23 +33,23 @@ class Stopwatch:
 
     @property
     def milliseconds(self) -> int:
-        """The sum of the periods that have ended, in milliseconds."""
+        """The sum of the ended periods, in milliseconds."""
         return round(self.total * 1000)
 
 
 class TaskMetrics:
-    """Counts and times of one task in an epoch, which begins when they are made.
+    """Counts and times of one task in an epoch, which begins when this is created.
 
     Attributes:
-        records_in: records that reached the head of the chain.
-        broadcast_in: how many of them were broadcast.
-        back_pressured: time in which the output was not taken.
-        idle: time in which there was no input.
-        state: time spent bringing the state to the store's version, and writing it.
+        records_in: records that the head of the chain received.
+        broadcast_in: the broadcast ones among them.
+        back_pressured: time waiting for the output to be taken.
+        idle: time waiting for input.
+        state: time spent on reading state to the store's version, and on writing it.
         alignment: time from the first barrier to the last.
-        epoch: time since the epoch began; the task was busy in the part that is in none of the others.
-        started: when the epoch began (epoch ms).
-        run: how many records the latest run has.
+        epoch: time since the epoch began; the task is busy in the rest of it.
+        started: begin of the epoch (epoch ms).
+        run: number of records in the latest run.
     """
 
     def __init__(self) -> None:
@@ -65,13 +65,13 @@ class TaskMetrics:
         self.started: int = time.time_ns() // 1_000_000
         self.run: int = 0
 
-    def came(self, records: int) -> None:
-        """Count a run of records that the head of the chain is about to get."""
+    def count_run(self, records: int) -> None:
+        """Count a run of records before the head of the chain gets it."""
         self.records_in += records
         self.run = records
 
     def times(self) -> dict[str, Any]:
-        """End the epoch's time and return all times, in milliseconds, by their names in a report."""
+        """End the epoch's time and return all times in milliseconds, by their names in a report."""
         self.epoch.mark_end()
         waiting = self.back_pressured.total + self.idle.total + self.state.total
         return {

@@ -1,6 +1,6 @@
 """The task of a vertex after a shuffle: an input gate before the chain, and state in a log.
 
-Source of the behaviour: Flink's ``MultipleInputStreamTask``, and ``OneInputStreamTask``, which is here the same.
+Source of the behaviour: Flink's ``MultipleInputStreamTask``, and ``OneInputStreamTask``, which is the same class here.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from pillarbox._time.clock_log import ReplayedClock
 
 _log = logging.getLogger("pillarbox")
 
-# Writing the state takes this much: the chunks of a large epoch, and what Arrow makes of the output.
+# Memory for writing state: the chunks of a large epoch, and Arrow's copy of the output.
 _HEADROOM = 16 * 1024 * 1024
 
 
 class MultipleInputStreamTask(StreamTask):
-    """The operators of a vertex after a shuffle, with the state of all of them, keyed or not, in a log.
+    """The operators of a vertex after a shuffle; a log contains the state of all of them, keyed or not.
 
     Args:
-        memory: tells how much memory the process, or its container, uses, and may use.
+        memory: returns the memory and the limit of the process or its container.
     """
 
     def __init__(
@@ -73,8 +73,10 @@ class MultipleInputStreamTask(StreamTask):
         if vertex.batch:
             head = self.chain.head
             self._batch = BatchInput(head.name, vertex.inputs, by_key=vertex.is_keyed and head.by_key)
-        # How the records of each input get their keys; None: they have none.
-        self._keyings: list[Keying | None] = [getattr(each, "keying", None) for each in self.chain.head.inputs]
+        # The keying of each input; None for inputs without keys.
+        self._keyings: list[Keying | None] = [
+            getattr(head_input, "keying", None) for head_input in self.chain.head.inputs
+        ]
         self._keys = KeySample(subtask)
         self._store: ChunkStore | None = None
         self._sync = Sync.IN_STEP
@@ -84,16 +86,16 @@ class MultipleInputStreamTask(StreamTask):
         self._is_last = False
 
     def restore(self, store: ChunkStore | None) -> bool:
-        """Bring a new task to the version in the store; make sure that one that has run epochs is at that version.
+        """Bring a new task to the version in the store, or check that a used one is at that version.
 
-        Without a store (in a batch), there is no state yet.
+        Without a store (in a batch), there is no state.
 
         Returns:
-            False where it is not: the task holds changes that were not committed, or another process has run epochs
-            since. It has been cancelled, and must be created again.
+            False: the task has changes that were not committed, or another process has run epochs since. It was
+                cancelled, and must be created again.
 
         Raises:
-            CheckpointMismatchError: the store holds something else's state.
+            CheckpointMismatchError: the store contains other state.
             TaskStateError: the task is in an epoch, or has ended.
         """
         first = self.state is TaskState.CREATED
@@ -120,21 +122,21 @@ class MultipleInputStreamTask(StreamTask):
         return True
 
     def _find_state_format(self) -> str | None:
-        """Return whether the state is plain data, and log it; subtask 0 speaks for all."""
+        """Return whether the state is plain data; subtask 0 logs it."""
         if not self.backend.is_declared and not self._own_state:
             return None
         reason = self.log.reason_for_pickles
         if self.subtask == 0:
-            said = "plain data, of the declared types" if reason is None else f"pickles: {reason}"
-            _log.info("the state in the checkpoint is %s %s", said, place_of_task(self.chain.head.name))
+            description = "plain data, of the declared types" if reason is None else f"pickles: {reason}"
+            _log.info("the state in the checkpoint is %s %s", description, place_of_task(self.chain.head.name))
         return "plain" if reason is None else f"pickle: {reason}"
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
-        # Completions of older ones are passed over, its own is not.
+        # Completions of earlier checkpoints are skipped, the restored one's is not.
         self.latest_completed = max(0, self.log.version - 1)
         former = self.log.former_program
         event_time = task_state.get("event_time", {})
-        say_anew = not self.chain.have_heard(event_time)
+        say_anew = not self.chain.has_receivers_of(event_time)
         if task_state:
             gate = task_state["gate"]
             if former is not None:
@@ -150,9 +152,9 @@ class MultipleInputStreamTask(StreamTask):
     def next_wake_up(self) -> int | None:
         """The time (epoch ms) when the task has work even without input.
 
-        It is that of its earliest processing-time timer, by the worker's clock; or when a source or stream has been
-        silent for its timeout, by the epochs' times. While requests are carried on, it is the epoch's own: at once,
-        whatever the worker's clock says.
+        The earliest processing-time timer, by the worker's clock; or the time when a source or stream has been silent
+        for its timeout, by the epochs' times. While requests are carried into the next epoch, it is the epoch's own
+        time: now, whatever the worker's clock shows.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]
@@ -172,15 +174,15 @@ class MultipleInputStreamTask(StreamTask):
         *,
         last: bool = False,
     ) -> Iterator[list[Buffer]]:
-        """Process one epoch's buffers; return the output, in parts.
+        """Process one epoch's buffers; yield the output in parts.
 
-        State goes to ``store``; without one (a batch), this is the only epoch, and its state is not kept. The task must
-        have been restored from the same store.
+        State is written to ``store``; without one (a batch), this is the only epoch and its state is dropped. The task
+        must have been restored from the same store.
 
         Args:
-            epoch_time: by which the silence of sources is measured, and the time-to-live of state (epoch ms): the same
-                for all tasks, and when the epoch is run again; the clock's time when None.
-            last: whether the data end after this epoch, also the data of channels that do not say so.
+            epoch_time: epoch ms for the silence of sources and the time-to-live of state: the same for all tasks, and
+                when the epoch is repeated. None: the clock's time.
+            last: whether the data ends after this epoch, also on channels that do not say so.
 
         Raises:
             TaskStateError: the task has not been restored, is in an epoch, or has ended.
@@ -195,7 +197,7 @@ class MultipleInputStreamTask(StreamTask):
                 self.gate.begin_epoch(epoch)
                 self.writer.begin_epoch(self.subtask, epoch)
                 if self.log.version > self.latest_completed:
-                    # Spark starts an epoch only after it has committed the one before.
+                    # Spark starts an epoch only after it has committed the previous one.
                     self.notify_checkpoint_complete_async(self.log.version)
                 if self._replayed is not None:
                     buffers = self._replayed.feed(buffers)
@@ -209,7 +211,7 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.total += self._restore_seconds
         self.metrics.epoch.total += self._restore_seconds
         self._keys = KeySample(self.subtask)
-        # Even if the program is not known to use processing time: timers that are overdue fire with the next data.
+        # In any case: overdue timers fire with the next data even if the program is not known to use processing time.
         self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
 
     def _start_timers(self) -> None:
@@ -224,13 +226,13 @@ class MultipleInputStreamTask(StreamTask):
             self._process_buffers(item, self._batch)
 
     def _process_buffers(self, item: Iterable[Buffer], batch: BatchInput | None) -> None:
-        """Process what has come; in batch mode, records may have to wait, and there are no watermarks but the last."""
+        """Process buffers. In batch mode, records may have to wait, and only the last watermark counts."""
         gate, inputs, keyings = self.gate, self.chain.head.inputs, self._keyings
         for buffer in item:
             self.metrics.buffers_in += 1
             for channel, element in gate.receive(buffer):
                 if isinstance(element, Records):
-                    self.metrics.came(len(element))
+                    self.metrics.count_run(len(element))
                     edge = gate.edge_of(channel)
                     if edge.is_broadcast:
                         self.metrics.broadcast_in += len(element)
@@ -248,7 +250,7 @@ class MultipleInputStreamTask(StreamTask):
                 self.metrics.alignment.mark_start()
 
     def keys_of(self, channel: int, records: Records) -> list[Any]:
-        """Return the keys of records from a channel; none, if its records have none."""
+        """Return the keys of records from a channel; empty if its records have no keys."""
         keying = self._keyings[self.gate.edge_of(channel).index]
         return [] if keying is None else keying.keys_of(records)
 
@@ -293,7 +295,7 @@ class MultipleInputStreamTask(StreamTask):
     # -- memory --
 
     def _watch_memory(self) -> None:
-        """Warn when the worker's memory is nearly used up, and fail where it is not enough to write the state."""
+        """Warn if the worker's memory is nearly used up, and fail if too little is left to write the state."""
         memory = self._memory()
         if memory is None:
             return
@@ -301,19 +303,19 @@ class MultipleInputStreamTask(StreamTask):
             raise self._out_of_memory(memory)
         if self._warned or not memory.is_scarce:
             return
-        self._warned = True  # for as long as it lives in its worker
+        self._warned = True  # for as long as the task lives in its worker
         used, limit = readable(memory.used), readable(memory.limit)
         if memory.share is None:
-            told = f"the worker uses {used} of the {limit} of memory that it may use"
+            use = f"the worker uses {used} of the {limit} of memory that it may use"
         else:
-            told = (
+            use = (
                 f"the processes of the container use {used} of its {limit} of memory, of which this worker has"
                 f" {readable(memory.share)}"
             )
         _log.warning(
             "%s; the state of %d keys takes about %s when it is written, and several times that in memory: raise %s, or"
             " keep less for each key %s",
-            told,
+            use,
             self.backend.num_keys,
             readable(self.log.state_bytes),
             _setting_of(memory),
@@ -350,7 +352,7 @@ class MultipleInputStreamTask(StreamTask):
             state_sync=self._sync.value,
             state_format=self._state_format,
             held_by=self.gate.held_by(),
-            key_sample=self._keys.taken(),
+            key_sample=self._keys.heaviest(),
         )
 
 
@@ -374,5 +376,5 @@ def _setting_of(memory: Memory | None) -> str:
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error, or its cause, is a lack of memory."""
-    return any(isinstance(each, MemoryError) for each in causes_of(error))
+    """Return whether an error or one of its causes is a lack of memory."""
+    return any(isinstance(cause, MemoryError) for cause in causes_of(error))

@@ -40,12 +40,12 @@ from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 class OperatorChain:
     """A tree of operators: node 0 is the head.
 
-    They are made and opened from the tail to the head, and finished from the head to the tail. Each operator has its
-    own mailbox executor, with its index in the chain as priority. Only the mailbox thread may touch a chain.
+    Operators are created and opened from the tail to the head, and finished from the head to the tail. Each has its own
+    mailbox executor, with its index in the chain as priority. Only the mailbox thread may use a chain.
 
     Args:
-        backend: keyed state, for the operator at the head; None where it has none.
-        own_state: where states of the operators themselves lie; None where there is no place for them.
+        backend: keyed state of the operator at the head; None: it has none.
+        own_state: storage for state of the operators themselves, or None.
     """
 
     def __init__(
@@ -80,8 +80,10 @@ class OperatorChain:
             types = node.factory.result_types
             copier = NoCopier(node.name) if vertex.object_reuse else Copier(node.name)
             counted = {
-                tag: CountedOutput(typed(wiring.consumers((node.uid, tag), wanted, copier), types.get(tag), node.name))
-                for tag, wanted in [(None, node.output), *node.side_outputs.items()]
+                tag: CountedOutput(
+                    typed(wiring.consumers((node.uid, tag), consumers, copier), types.get(tag), node.name)
+                )
+                for tag, consumers in [(None, node.output), *node.side_outputs.items()]
             }
             self._outputs.insert(0, counted)
             outputs: dict[Any, Input] = {**counted}
@@ -108,23 +110,23 @@ class OperatorChain:
             )
             wiring.add(index, node.factory.make(context))
         self.operators: list[StreamOperator] = [wiring.operators[index] for index in range(len(vertex.nodes))]
-        self._meetings = dict(sorted(wiring.meetings.items()))
-        self._hearers = wiring.hearers()
+        self._merges = dict(sorted(wiring.merges.items()))
+        self._receivers = wiring.receivers()
 
     @property
     def head(self) -> StreamOperator:
-        """The operator that the task's input goes to."""
+        """The operator that receives the task's input."""
         return self.operators[0]
 
     def timer_services(self) -> Iterable[InternalTimerService]:
-        """Return the timers of the keyed operator at the head; none where there is no such operator."""
+        """Return the timer services of the keyed operator at the head, if any."""
         return () if self._keyed is None else self._keyed.timers.services()
 
     def take_counts(self, records_in: int) -> list[list[int]]:
-        """Return for each operator how many records came in and went out since the last call.
+        """Return (records in, records out) of each operator since the last call.
 
         Args:
-            records_in: how many records came to the head.
+            records_in: records that the head received.
         """
         counts = records_by_operator(self._nodes, self._outputs, records_in)
         for outputs in self._outputs:
@@ -133,26 +135,26 @@ class OperatorChain:
         return counts
 
     def take_event_times(self) -> list[Any] | None:
-        """Return the event times of the records since the last call, as a :class:`TaskReport` has them."""
-        found = [operator.take_event_times() for operator in self.operators]
-        return next((times for times in found if times is not None), None)
+        """Return the event times of the records since the last call, as in :class:`TaskReport`."""
+        samples = [operator.take_event_times() for operator in self.operators]
+        return next((times for times in samples if times is not None), None)
 
     def set_subtask(self, subtask: int) -> None:
-        """Set the partition of the source that the task processes from now on."""
+        """Set the source partition that the task processes next."""
         for operator in self.operators:
             operator.context.subtask = subtask
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the operators which epoch runs from now on."""
+        """Set the number of the current epoch."""
         for operator in self.operators:
             operator.context.epoch = epoch
-        for meeting in self._meetings.values():
-            meeting.valve.begin_epoch()
+        for merge in self._merges.values():
+            merge.valve.begin_epoch()
 
     def begin_epoch(self) -> None:
-        """Begin an epoch of a source: event time begins again, too."""
-        for meeting in self._meetings.values():
-            meeting.restore(None)
+        """Begin an epoch of a source: event time starts over."""
+        for merge in self._merges.values():
+            merge.restore(None)
         for operator in self.operators:
             operator.begin_epoch()
 
@@ -165,15 +167,15 @@ class OperatorChain:
     # -- event time, from the valve of the input --
 
     def process_watermark(self, timestamp: int) -> None:
-        """Advance event time, from the head on."""
+        """Advance event time, beginning at the head."""
         if timestamp == MAX_WATERMARK:
-            # Records that timers are about to emit would come too late downstream.
+            # Records that timers emit later would be late downstream.
             self.fire_overdue_timers()
             quiesce(self.operators[0], self._clocks[0])
         self.head.process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Hand on a change between idle and active."""
+        """Forward a change between idle and active."""
         self.head.process_status(idle)
 
     def fire_overdue_timers(self) -> None:
@@ -184,19 +186,19 @@ class OperatorChain:
     # -- the end of the data --
 
     def resume_timers(self) -> None:
-        """Let timers fire again that the end of a former epoch's data has quiesced."""
+        """Fire timers again that the end of a previous epoch's data has quiesced."""
         for clock in self._clocks:
             clock.resume()
 
     def finish(self) -> None:
-        """End the data, operator by operator, the head first: nothing of one comes once it is finished.
+        """End the data, operator by operator, the head first: a finished operator emits nothing.
 
-        Each ends its input, with its timers at work; then its timers are quiesced, and those of its mails run that
-        are waiting, above all of timers that have fired; then it is finished. The maximum watermark sets out from the
-        head after all that the head's timers emit. (In Flink it does so before, and what they emit comes too late.)
+        Each operator ends its input while its timers still fire; then its timers are quiesced, and its waiting mails
+        run, above all mails of fired timers; then it is finished. The maximum watermark leaves the head after all
+        results of the head's timers. (In Flink it leaves before, and those results are late.)
         """
-        for meeting in self._meetings.values():
-            meeting.end_epoch()
+        for merge in self._merges.values():
+            merge.end_epoch()
         for operator, clock in zip(self._in_order(), self._clocks):
             operator.end_input()
             quiesce(operator, clock)
@@ -205,9 +207,9 @@ class OperatorChain:
             operator.finish()
 
     def close(self) -> list[Exception]:
-        """Close all operators; give what went wrong, having closed the others nevertheless."""
+        """Close all operators; return the errors of those that failed."""
         for clock in self._clocks:
-            # The clock beneath may outlive the task: no timer of a dead one may reach its closed mailbox.
+            # The task's clock may outlive the task: no timer of a dead task may reach its closed mailbox.
             clock.quiesce()
         if not self._opened:
             return []
@@ -221,25 +223,25 @@ class OperatorChain:
         return failures
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Let operators emit what must go before the barrier, the head first, and streams that meet count."""
+        """Emit results that belong before the barrier, the head first; apply pending watermarks of merges."""
         for operator in self._in_order():
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def _in_order(self) -> Iterator[StreamOperator]:
-        """Yield the operators, the head first. Before each, all counts that streams have said by then which meet there.
+        """Yield the operators, the head first, after applying the pending watermarks of a merge before each.
 
-        The same goes for those that meet after all operators.
+        Merges after all operators follow.
         """
-        for place, operator in enumerate(self.operators):
-            if place in self._meetings:
-                self._meetings[place].end_epoch()
+        for number, operator in enumerate(self.operators):
+            if number in self._merges:
+                self._merges[number].end_epoch()
             yield operator
-        for place, meeting in self._meetings.items():
-            if place >= len(self.operators):
-                meeting.end_epoch()
+        for number, merge in self._merges.items():
+            if number >= len(self.operators):
+                merge.end_epoch()
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
-        """Return the operators' own state by uid; keyed state is written by the state log."""
+        """Return the operators' own state by uid; the state log writes keyed state."""
         states: dict[str, Any] = {}
         for operator in self.operators:
             operator.snapshot_function(checkpoint_id)
@@ -249,48 +251,47 @@ class OperatorChain:
         return states
 
     def snapshot_event_time(self, *, input_is_idle: bool = False) -> dict[str, Any]:
-        """Return what is known of event time after the input's valve, as plain data.
+        """Return the state of event time after the input's valve, as plain data.
 
-        ``{"operators": {uid: what it returned}, "meetings": {name: snapshot of its valve}}``; where something is idle,
-        also ``"heard"``, the names of all that have been told so.
+        ``{"operators": {uid: state}, "meetings": {name: snapshot of the merge's valve}}``; if something is idle, also
+        ``"heard"``: the names of all receivers that know it.
         """
-        said = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
-        operators = {uid: state for uid, state in said.items() if state is not None}
-        meetings = {meeting.name: meeting.valve.snapshot() for meeting in self._meetings.values()}
-        idle = any(known.get("idle") for known in (*operators.values(), *meetings.values()))
+        states = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
+        operators = {uid: state for uid, state in states.items() if state is not None}
+        merges = {merge.name: merge.valve.snapshot() for merge in self._merges.values()}
+        idle = any(state.get("idle") for state in (*operators.values(), *merges.values()))
         return {
             "operators": operators,
-            "meetings": meetings,
-            **({"heard": self._hearers} if input_is_idle or idle else {}),
+            "meetings": merges,
+            **({"heard": self._receivers} if input_is_idle or idle else {}),
         }
 
-    def have_heard(self, state: Mapping[str, Any]) -> bool:
-        """Return whether all that are to be told what is idle have been told so by the time of a snapshot."""
-        return state.get("heard") == self._hearers
+    def has_receivers_of(self, state: Mapping[str, Any]) -> bool:
+        """Return whether a snapshot was taken by a chain with the same receivers of statuses."""
+        return state.get("heard") == self._receivers
 
-    def restore_event_time(self, state: Mapping[str, Any], *, say_anew: bool = False) -> None:
-        """Take back what ``snapshot_event_time`` returned, as far as there still are such operators; or nothing.
+    def restore_event_time(self, snapshot: Mapping[str, Any], *, say_anew: bool = False) -> None:
+        """Restore the result of ``snapshot_event_time`` for the operators that still exist, or nothing.
 
         Args:
-            say_anew: whether there may be operators, here or in later tasks, that have not heard which streams
-                are idle.
+            say_anew: emit idle statuses once more, as operators here or in later tasks may not know them.
         """
-        meetings, operators = state.get("meetings", {}), state.get("operators", {})
-        for meeting in self._meetings.values():
-            meeting.restore(meetings.get(meeting.name), say_anew=say_anew)
+        merges, operators = snapshot.get("meetings", {}), snapshot.get("operators", {})
+        for merge in self._merges.values():
+            merge.restore(merges.get(merge.name), say_anew=say_anew)
         for operator in self.operators:
-            known = operators.get(operator.uid)
-            operator.restore_event_time(known if known is None or not say_anew else status_said_anew(known))
+            state = operators.get(operator.uid)
+            operator.restore_event_time(state if state is None or not say_anew else status_said_anew(state))
 
     def restore_state(self, states: dict[str, Any], *, is_restored: bool) -> None:
         """Restore the operators' own state.
 
         Args:
-            states: what operators returned with the last checkpoint, by uid.
+            states: state of operators in the last checkpoint, by uid.
             is_restored: whether there is a checkpoint.
 
         Raises:
-            CheckpointMismatchError: there is state of an operator that the chain does not have.
+            CheckpointMismatchError: state of an operator that is missing in the chain.
         """
         lost = sorted(states.keys() - {operator.uid for operator in self.operators})
         if lost:
@@ -309,74 +310,75 @@ _Stream = tuple[str, str | None]
 
 
 class _Wiring:
-    """Connects the operators of a chain while they are made, each after those that it sends to.
+    """Connects the operators of a chain while they are created, each after its consumers.
 
-    Operators, then edges, have one numbering: their *places*.
+    Operators and then edges are numbered together: a *target* is an operator or an edge.
 
     Attributes:
-        operators: those that are made, by place.
-        meetings: where several streams meet, by place.
+        operators: the operators created so far, by target number.
+        merges: merges of streams, by target number.
     """
 
     def __init__(self, vertex: Vertex, writer: RecordWriter) -> None:
         self._vertex = vertex
         self._arriving: defaultdict[int, list[_Stream]] = defaultdict(list)
         for node in vertex.nodes:
-            for tag, wanted in [(None, node.output), *node.side_outputs.items()]:
-                for place, _ in self._places(wanted):
-                    self._arriving[place].append((node.uid, tag))
+            for tag, consumers in [(None, node.output), *node.side_outputs.items()]:
+                for target, _ in self._targets_of(consumers):
+                    self._arriving[target].append((node.uid, tag))
         self._names = [*((node.uid,) for node in vertex.nodes), *_names_of_edges(vertex)]
         self._targets: dict[int, Input] = {}
         self.operators: dict[int, StreamOperator] = {}
-        self.meetings: dict[int, _Meeting] = {}
-        for place, edge in enumerate(writer.edges, len(vertex.nodes)):
-            self._add_target(place, edge)
+        self.merges: dict[int, _Merge] = {}
+        for number, edge in enumerate(writer.edges, len(vertex.nodes)):
+            self._add_target(number, edge)
 
-    def add(self, place: int, operator: StreamOperator) -> None:
-        """Make an operator known, so that streams can lead to it."""
-        self.operators[place] = operator
-        self._add_target(place, operator)
+    def add(self, number: int, operator: StreamOperator) -> None:
+        """Add an operator, so that streams can lead to it."""
+        self.operators[number] = operator
+        self._add_target(number, operator)
 
-    def _add_target(self, place: int, target: Input) -> None:
-        self._targets[place] = target
-        if len(self._arriving[place]) > 1:
-            self.meetings[place] = _Meeting(self._names[place], target, self._arriving[place])
+    def _add_target(self, number: int, target: Input) -> None:
+        self._targets[number] = target
+        if len(self._arriving[number]) > 1:
+            self.merges[number] = _Merge(self._names[number], target, self._arriving[number])
 
-    def hearers(self) -> list[tuple[Any, ...]]:
-        """Return names of all that are told which streams are idle: of the edges, and of the streams that meet."""
-        met = ((*meeting.name, *branch) for meeting in self.meetings.values() for branch in meeting.branches)
+    def receivers(self) -> list[tuple[Any, ...]]:
+        """Return the names of all receivers of statuses: edges, and streams that merge."""
+        met = ((*merge.name, *branch) for merge in self.merges.values() for branch in merge.branches)
         return [*_names_of_edges(self._vertex), *met]
 
-    def consumers(self, stream: _Stream, wanted: Consumers, copier: Copier) -> Input:
-        """Return the one input that stands for all consumers of a stream.
+    def consumers(self, stream: _Stream, consumers: Consumers, copier: Copier) -> Input:
+        """Return one input for all consumers of a stream.
 
-        Edges change no records and come last, so they share the stream's own; without edges, the last operator gets it.
+        Edges come last and change no records, so they share the stream's records; without edges, the last operator gets
+        them.
         """
-        inputs = [self._input_at(stream, place, index) for place, index in self._places(wanted)]
+        inputs = [self._input_at(stream, number, index) for number, index in self._targets_of(consumers)]
         if not inputs:
             return Discard()
         if len(inputs) == 1:
             return inputs[0]
-        owners = len(wanted.nodes) if wanted.edges else len(inputs) - 1
+        owners = len(consumers.nodes) if consumers.edges else len(inputs) - 1
         return Fanout(inputs, copier, 0 if copier.is_off else owners)
 
-    def _input_at(self, stream: _Stream, place: int, index: int) -> Input:
-        target = self._targets[place]
-        if place not in self.meetings:
+    def _input_at(self, stream: _Stream, number: int, index: int) -> Input:
+        target = self._targets[number]
+        if number not in self.merges:
             return target
-        way_in = self.operators[place].inputs[index] if place in self.operators else target
-        return self.meetings[place].branch(stream, way_in)
+        records = self.operators[number].inputs[index] if number in self.operators else target
+        return self.merges[number].branch(stream, records)
 
-    def _places(self, wanted: Consumers) -> list[tuple[int, int]]:
-        """Return the places of consumers, each with the index of its input."""
+    def _targets_of(self, consumers: Consumers) -> list[tuple[int, int]]:
+        """Return the target numbers of consumers, each with the index of its input."""
         return [
-            *((consumer.node, consumer.index) for consumer in wanted.nodes),
-            *((len(self._vertex.nodes) + edge, 0) for edge in wanted.edges),
+            *((consumer.node, consumer.index) for consumer in consumers.nodes),
+            *((len(self._vertex.nodes) + edge, 0) for edge in consumers.edges),
         ]
 
 
 def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
-    """Return names of edges, which they keep when vertices get other numbers: receiver, its input, and which it is."""
+    """Return the names of edges, which do not depend on vertex numbers: (receiver's uid, its input, ordinal)."""
     uids: dict[int | str, str] = {number: uid for uid, number, _ in vertex.program}
     seen: Counter[Any] = Counter()
     for edge in vertex.edges:
@@ -385,15 +387,14 @@ def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
         seen[name] += 1
 
 
-class _Meeting:
-    """The place where several streams of one chain meet: a union, or the inputs of one operator.
+class _Merge:
+    """A merge of several streams of one chain: a union, or the inputs of one operator.
 
-    Event time is the minimum of theirs. In Flink they would come in by several channels, and the input's valve would
-    take care of that.
+    Its event time is the minimum of theirs. In Flink the streams would arrive on several channels of the input's valve.
 
     Args:
-        name: by which a checkpoint knows it.
-        streams: the streams that meet; one that comes twice occurs twice.
+        name: identifies it in a checkpoint.
+        streams: the merged streams; one that merges with itself occurs twice.
     """
 
     def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:
@@ -404,7 +405,7 @@ class _Meeting:
         self.restore(None)
 
     def restore(self, snapshot: dict[str, Any] | None, *, say_anew: bool = False) -> None:
-        """Take back what the streams have said; None: nothing, as at the beginning of an epoch of a source."""
+        """Restore the watermarks and statuses of the streams; None: start over, as in each epoch of a source."""
         self.valve = EpochValve(self.branches)
         if snapshot is not None:
             self.valve.restore(snapshot, say_anew=say_anew)
@@ -419,32 +420,32 @@ class _Meeting:
 
 
 class _Branch:
-    """One of the streams that meet, and where its records go."""
+    """A stream before a merge: its records go to the target directly."""
 
-    def __init__(self, meeting: _Meeting, name: tuple[Any, ...], records: RecordInput) -> None:
-        self._meeting = meeting
+    def __init__(self, merge: _Merge, name: tuple[Any, ...], records: RecordInput) -> None:
+        self._merge = merge
         self._name = name
         self.process_records = records.process_records
 
     def process_watermark(self, timestamp: int) -> None:
-        self._meeting.valve.watermark_came(self._name, timestamp, self._meeting.target)
+        self._merge.valve.watermark_came(self._name, timestamp, self._merge.target)
 
     def process_status(self, idle: bool) -> None:
-        self._meeting.valve.status_came(self._name, idle)
+        self._merge.valve.status_came(self._name, idle)
 
 
 def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
-    """Let no timer of an operator fire any more, and run its waiting mails."""
+    """Quiesce an operator's timers, and run its waiting mails."""
     executor = operator.context.mailbox_executor
     finished = Event()
-    # After the mails of all timers that have fired. Then after all of its waiting mails.
+    # After the mails of all fired timers, and then after all of its waiting mails.
     clock.quiesce().add_done_callback(lambda _: executor.execute(finished.set, "finish %s", operator.name))
     while not finished.is_set():
         executor.yield_ignoring_deferrable()
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:
-    """Return a function that makes a timer's callback a mail with the operator's priority."""
+    """Return a function that posts a timer's callback as a mail with the operator's priority."""
 
     def defer(callback: ProcessingTimeCallback, timestamp: int) -> None:
         executor.execute(lambda: callback(timestamp), "timer callback at %d", timestamp)

@@ -1,4 +1,4 @@
-"""The task of a source: works off one partition of it in each epoch.
+"""The task of a source: processes one partition of it in each epoch.
 
 Source of the behaviour: Flink's ``SourceStreamTask``.
 """
@@ -14,12 +14,12 @@ from pillarbox._task.stream_task import EpochPhase, StreamTask
 
 
 class SourceStreamTask(StreamTask):
-    """A source and the operators chained to it: without state, it may be any partition in each epoch."""
+    """A source and the operators chained to it. It has no state, so it may process any partition in each epoch."""
 
     _bounded = False
 
     def restore(self) -> None:
-        """Get ready for the first epoch.
+        """Open the operators.
 
         Raises:
             TaskStateError: the task has been restored before.
@@ -30,12 +30,12 @@ class SourceStreamTask(StreamTask):
     def run_epoch(
         self, records: Iterable[Records], *, subtask: int, checkpoint_id: int, bounded: bool
     ) -> Iterator[list[Buffer]]:
-        """Work off one partition of one micro-batch; give its output, in parts.
+        """Process one partition of one micro-batch; yield its output in parts.
 
         Args:
             subtask: the partition.
-            checkpoint_id: number of the epoch: Spark's batch id where it is known.
-            bounded: whether this is all there will ever be.
+            checkpoint_id: number of the epoch: Spark's batch id if known.
+            bounded: whether this is all data of the source.
 
         Raises:
             TaskStateError: the task has not been restored, is in an epoch, or has ended.
@@ -51,7 +51,7 @@ class SourceStreamTask(StreamTask):
         self.chain.begin_epoch()
 
     def _process(self, item: Records) -> None:
-        self.metrics.came(len(item))
+        self.metrics.count_run(len(item))
         self.chain.head.process_records(item)
 
     def _end_epoch(self) -> DataInputStatus:

@@ -1,9 +1,9 @@
-"""One subtask of a vertex: mailbox, chain, writer, state, driven epoch by epoch.
+"""One subtask of a vertex: mailbox, chain, writer and state, driven epoch by epoch.
 
-A task is *resident*: it lives in its worker between epochs. An epoch runs its mailbox loop, and ends at the barrier
-with the loop suspended; the next epoch runs the same loop again, with state, connections and open functions warm.
-Everything that touches operators or state runs in the mailbox thread; any other thread may only post mail.
-Source of the behaviour: Flink's ``StreamTask``.
+A task is *resident*: it lives in its process between epochs. An epoch runs its mailbox loop, and ends at the barrier
+with the loop suspended; the next epoch resumes the loop, with state, connections and open functions. Everything that
+touches operators or state runs in the mailbox thread; other threads only post mails. Source of the behaviour: Flink's
+``StreamTask``.
 """
 
 from __future__ import annotations
@@ -53,31 +53,31 @@ _log = logging.getLogger("pillarbox")
 
 
 class EpochPhase(Enum):
-    """How far an epoch has come."""
+    """Progress of an epoch."""
 
-    #: There may be more input.
+    #: More input may arrive.
     READING = auto()
-    #: All data has come for good, and the operators are finished; the barrier is still to come.
+    #: The data has ended and the operators are finished; the barrier is yet to be sent.
     DATA_ENDED = auto()
-    #: All input has come, and the checkpoint has been taken.
+    #: All input was processed, and the checkpoint was taken.
     DONE = auto()
 
 
 class StreamTask(ABC):
-    """The common part of source tasks and tasks after a shuffle.
+    """Base of source tasks and tasks after a shuffle.
 
     Args:
-        clock: processing time; the system's when None.
-        backend: keyed state, for the operator at the head of the chain.
-        own_state: where states of the chain's operators themselves lie.
+        clock: processing time; None: the system clock.
+        backend: keyed state of the operator at the head of the chain.
+        own_state: storage for state of the operators themselves.
 
     Attributes:
-        life: its state, and who may work in it.
-        latest_completed: the checkpoint that operators heard of last.
-        attempt: which attempt of Spark's task runs the epoch, from 0; None where none does.
-        versions: of packages, in the first epoch of the task in this process.
-        executor: the process of the executor; None: it is not known.
-        fallback: why it runs in a worker although a home is wanted; None: it does not.
+        life: its state, and the right to work in it.
+        latest_completed: the last checkpoint whose completion operators know.
+        attempt: attempt number of Spark's task, from 0; None outside of Spark.
+        versions: versions of packages, in the task's first epoch in this process.
+        executor: process id of the executor, or None.
+        fallback: why the task runs in a worker instead of a home, or None.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class StreamTask(ABC):
         self.subtask = subtask
         self.metrics: TaskMetrics = TaskMetrics()
         self.life: TaskLife = TaskLife(vertex.name)
-        # Whether the input is read in a thread of its own (P4).
+        # Whether a thread of its own reads the input (P4).
         self._threaded_input = any(node.factory.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox(resting=vertex.shared.resting) if vertex.shared else TaskMailbox()
         self.mailbox_metrics: MailboxMetrics = self._new_mailbox_metrics()
@@ -105,7 +105,7 @@ class StreamTask(ABC):
         self.chain: OperatorChain = OperatorChain(
             vertex, subtask, self.processor, self.clock, self.writer, backend, own_state
         )
-        # Only the mailbox thread may touch it.
+        # Only the mailbox thread may use it.
         self.latest_completed: int = 0
         self._reader: AnyReader = IteratorReader(())
         self._suspension: Suspension | None = None
@@ -119,7 +119,7 @@ class StreamTask(ABC):
         self.fallback: str | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
-        """Return the mailbox's metrics; where the program asks for it, with probes by the task's clock."""
+        """Return the mailbox's metrics, with latency probes by the task's clock if the program enables them."""
         interval = self.vertex.latency_interval
         if interval is None:
             return MailboxMetrics()
@@ -136,19 +136,19 @@ class StreamTask(ABC):
 
     @property
     def state(self) -> TaskState:
-        """Where the task is in its life."""
+        """The task's state."""
         return self.life.state
 
     @property
     def failure(self) -> BaseException | None:
-        """The first error that the task died of; None while it lives, and where it did not fail."""
+        """The error that failed the task, or None."""
         return self.life.cause if self.state is TaskState.FAILED else None
 
     @contextmanager
     def _working(self, begin: TaskEvent, end: TaskEvent) -> Iterator[None]:
         """Work in the operators, in the calling thread.
 
-        The first error that the block raises, or that is reported meanwhile, ends the task and is raised from here.
+        The first error that the block raises, or that another thread reports, ends the task and is raised.
         """
         self.life.begin(begin)
         cause: BaseException | None = None
@@ -160,7 +160,7 @@ class StreamTask(ABC):
             self.life.enter(end)
         except BaseException as error:
             cause = self._die(error)
-            # Errors that are no Exception (Ctrl-C, the end of a generator) are for the thread, and must reach it.
+            # Errors other than Exception (Ctrl-C, the end of a generator) belong to the thread, and must reach it.
             if cause is error or not isinstance(error, Exception):
                 raise
         if cause is not None:
@@ -169,33 +169,34 @@ class StreamTask(ABC):
 
     def _stop_working(self) -> None:
         self.life.give_back()
-        # The thread that cancelled the task just before left that to this one.
+        # Another thread has just cancelled the task, and left the rest to this one.
         if isinstance(self.life.cause, TaskCanceledError) and self.life.try_begin():
             raise self._end_for_its_cause()
 
     def _die(self, error: BaseException) -> BaseException:
-        """End the task because of an error that came out of its work; return the first one, which is the cause."""
+        """End the task because of an error in its work; return the first reported error, which is the cause."""
         at_work = self.state.is_at_work
         if isinstance(error, PillarboxError):
             self._locate(error)
         self.life.report(error)
         if at_work or self.life.try_begin():
             return self._end_for_its_cause()
-        return error  # somebody else has ended it while its output was taken
+        return error  # another thread ended it while its output was taken
 
     def _locate(self, error: PillarboxError) -> None:
-        """Add to an error the uid of the operator that it comes from, and which record of the epoch it is about."""
-        place = error.place
-        failed = next((each for each in self.chain.operators if repr(each.name) == place.get("operator")), None)
+        """Add the uid of the failing operator and the number of the record in the epoch."""
+        where = error.place
+        named = where.get("operator")
+        failed = next((operator for operator in self.chain.operators if repr(operator.name) == named), None)
         if failed is not None:
             error.at(uid=failed.uid)
-        if failed is self.chain.head and "position" in place and not self.vertex.batch:
-            # The record's place in the run is known, and the run was the latest.
-            error.at(number=self.metrics.records_in - self.metrics.run + int(place["position"]) + 1)
+        if failed is self.chain.head and "position" in where and not self.vertex.batch:
+            # The record's position in the run is known, and the run was the latest.
+            error.at(number=self.metrics.records_in - self.metrics.run + int(where["position"]) + 1)
 
     @property
     def place(self) -> str:
-        """Where and when the task is, for lines of the log."""
+        """Operator, subtask and epoch, for lines of the log."""
         head = self.chain.head
         return place_of_task(head.name, self.subtask, head.context.epoch)
 
@@ -204,7 +205,7 @@ class StreamTask(ABC):
         assert cause is not None
         failures = self._end(TaskEvent.CANCEL if isinstance(cause, TaskCanceledError) else TaskEvent.FAIL)
         for failure in failures:
-            if isinstance(cause, TaskCanceledError):  # nobody looks at that: it is no error of the program's
+            if isinstance(cause, TaskCanceledError):  # a warning: the program has not failed
                 _log.warning("the task was cancelled %s, and closing it failed: %s", self.place, failure)
             else:
                 suppress(cause, failure, "closing the operators failed as well")
@@ -212,15 +213,15 @@ class StreamTask(ABC):
         return cause
 
     def _end(self, event: TaskEvent) -> list[Exception]:
-        """End the task, whatever the cause: there is no other way.
+        """End the task. All ends of a task pass through here.
 
-        The caller has the right to work in it, which is kept for good.
+        The caller has the right to work in it, and never returns it.
 
         Returns:
-            what went wrong with closing.
+            Errors raised by closing.
         """
         self.life.enter(event)
-        # The operators and the mailbox belong to this thread now, whichever thread has run the task before.
+        # The operators and the mailbox now belong to this thread.
         self.processor.rebind_to_current_thread()
         failures: list[Exception] = []
         try:
@@ -240,10 +241,10 @@ class StreamTask(ABC):
         self._reader.close()
 
     def cancel(self) -> None:
-        """End the task from outside, without finishing. Any thread.
+        """Cancel the task. Any thread.
 
-        Between epochs, and while an epoch waits for its output to be taken, the operators are closed here and now.
-        While they are at work, their thread closes them when it has left the loop.
+        Between epochs, and while an epoch waits for its output to be taken, the operators are closed in this call.
+        Otherwise the working thread closes them when it has left the loop.
         """
         if self.state.is_terminal:
             return
@@ -255,9 +256,9 @@ class StreamTask(ABC):
             self._leave_loop(error)
 
     def handle_async_exception(self, error: BaseException) -> None:
-        """Fail the task because of an error in another thread. Any thread; the operators' one closes them.
+        """Fail the task because of an error in another thread. Any thread; the working thread closes the operators.
 
-        Between epochs that is the one of the next epoch, which is thereby over at its beginning.
+        Between epochs, the next epoch fails at its beginning.
         """
         self.life.report(error)
         self._leave_loop(error)
@@ -269,11 +270,11 @@ class StreamTask(ABC):
             pass  # it has just ended
 
     def close(self) -> None:
-        """End the task in good order, between epochs; an epoch whose output has not been taken is cancelled.
+        """Close the task between epochs; an epoch whose output has not been taken is cancelled.
 
         Raises:
             TaskStateError: the operators are at work.
-            Exception: the first error raised by closing the operators, or one that was reported since the last epoch.
+            Exception: the first error raised by closing the operators, or reported since the last epoch.
         """
         if not self.life.try_begin():
             if self.state.is_terminal:
@@ -294,7 +295,7 @@ class StreamTask(ABC):
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether nobody wants more of the task's output: between its parts, it may be ended."""
+        """Whether no more output is needed: between its parts, the task may be ended."""
         return any(operator.is_satisfied for operator in self.chain.operators)
 
     # -- an epoch --
@@ -302,7 +303,7 @@ class StreamTask(ABC):
     def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:
         """Run the loop to the end of the epoch; yield the output whenever the writer is full, and at the end.
 
-        To be run within ``_working``.
+        Called within ``_working``.
         """
         self._checkpoint_id = checkpoint_id
         self._phase = EpochPhase.READING
@@ -322,7 +323,7 @@ class StreamTask(ABC):
                     self._resume()
                     self.processor.run_mailbox_loop()
                 yield from self._hand_over()
-                # The report comes last: it tells how long all that is before it took to be taken.
+                # The report comes last: it includes how long the rest of the output waited.
                 channel = channel_code(self.vertex.number, self.subtask)
                 self.writer.send(REPORT_TARGET, channel, 0, self._report())
                 yield from self._hand_over()
@@ -335,14 +336,14 @@ class StreamTask(ABC):
         return IteratorReader(items, self.metrics.idle)
 
     def _hand_over(self) -> Iterator[list[Buffer]]:
-        """Yield the output; nobody works in the operators meanwhile."""
-        taken = self.writer.take()
-        if not taken:
+        """Yield the output; meanwhile no thread works in the operators."""
+        buffers = self.writer.take()
+        if not buffers:
             return
         self.life.enter(TaskEvent.PAUSE)
         self._stop_working()
         self.metrics.back_pressured.mark_start()
-        yield taken
+        yield buffers
         self.metrics.back_pressured.mark_end()
         self.life.begin(TaskEvent.RESUME)
         self.life.check()
@@ -355,7 +356,7 @@ class StreamTask(ABC):
     # -- the default action --
 
     def process_input(self, controller: MailboxController) -> None:
-        """Handle a bounded slice of input; suspend when there is none, or no room for the output (P2, P3)."""
+        """Process a bounded slice of input; suspend without input, or without room for output (P2, P3)."""
         if not self.writer.is_available:
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()
@@ -366,7 +367,7 @@ class StreamTask(ABC):
         if status is DataInputStatus.NOTHING_AVAILABLE:
             suspension = controller.suspend_default_action(self.metrics.idle)
             self._suspension = suspension
-            # Calls back at once if availability has changed meanwhile.
+            # Calls back at once if availability has changed in between.
             self._reader.when_available(suspension.resume)
             return
         if status is DataInputStatus.END_OF_DATA:
@@ -401,27 +402,27 @@ class StreamTask(ABC):
     # -- checkpoints --
 
     def _end_input(self) -> DataInputStatus:
-        """Let a mail take the epoch's only checkpoint: all of its input has come (C1). An error fails the task."""
+        """Post a mail that takes the epoch's only checkpoint (C1). An error fails the task."""
         executor = self.processor.get_main_mailbox_executor()
         executor.execute(self._take_checkpoint, "checkpoint %s", self._checkpoint_id)
         return DataInputStatus.END_OF_INPUT
 
     def _take_checkpoint(self) -> None:
-        """Let operators emit what must go first; then the barrier goes downstream, and state is written (C4)."""
+        """Emit pending results, send the barrier downstream, and write the state (C4)."""
         for service in self.chain.timer_services():
             service.unschedule()
         checkpoint_id = self._checkpoint_id
         self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
-        # Unlike Flink's without the time: a task that is tried again sends the same bytes.
+        # Without a time, unlike Flink's: a retried task sends the same bytes.
         self.writer.broadcast(Barrier(checkpoint_id))
         self._write_state(self.chain.snapshot_state(checkpoint_id))
         self._phase = EpochPhase.DONE
         self.processor.suspend()
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
-        """Tell the operators that a checkpoint is committed: each hears of each once, in order (C2).
+        """Notify the operators of a committed checkpoint: of each once, in order (C2).
 
-        Nobody hears of one that failed: a task that took it is closed and made again.
+        There is no notification of a failed one: its task is closed and created again.
         """
 
         def notify() -> None:
@@ -433,7 +434,7 @@ class StreamTask(ABC):
         self.processor.get_mailbox_executor(MAX_PRIORITY).execute(notify, "checkpoint %s complete", checkpoint_id)
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
-        """Write the state of the epoch; a task without state has none."""
+        """Write the state of the epoch; tasks without state do nothing."""
 
     def _report(self) -> TaskReport:
         counters: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""A vertex of the program, which tasks run, as it travels to the workers."""
+"""A vertex of the program as it travels to the workers, where tasks run it."""
 
 from __future__ import annotations
 
@@ -21,57 +21,57 @@ from pillarbox._types.codecs import time_zone
 # The code of buffers with a task's metrics. Negative codes never belong to a subtask.
 REPORT_TARGET = -1
 
-# The channel of buffers that say nothing, but that their receiver is to run.
+# The channel of empty buffers that only make Spark run their receiver.
 WAKE_CHANNEL = -1
 
-# An edge's number holds the sending vertex in its lowest bits, above them the ordinal.
+# An edge id contains the sending vertex in its lowest bits, and above them the ordinal.
 _VERTEX_BITS = 28
 
 
 def edge_id(vertex: int, ordinal: int = 0) -> int:
-    """Return the number by which a receiver knows one of its edges.
+    """Return an edge's id at its receiver.
 
     Args:
         vertex: the sending vertex.
-        ordinal: which of the edges from that vertex to this receiver it is, from 0.
+        ordinal: index among the edges from that vertex to this receiver.
     """
     return ordinal << _VERTEX_BITS | vertex
 
 
 def sender_of_edge(edge: int) -> int:
-    """Return the sending vertex of an edge, from the number by which the receiver knows it."""
+    """Return the sending vertex of an edge id."""
     return edge & ((1 << _VERTEX_BITS) - 1)
 
 
 def edge_from(edge: int, vertex: int) -> int:
-    """Return the number of an edge where its sending vertex has another one."""
+    """Return an edge id with another sending vertex."""
     return edge - sender_of_edge(edge) + vertex
 
 
-#: Where the operators of a program are that have state: uid, vertex number, level.
+#: The operators of a program that have state: (uid, vertex number, level).
 Places = Sequence[tuple[str, int, int]]
 
 
 def source_numbers(places: Places) -> Iterator[int]:
-    """Return the vertex numbers of a program's sources, in their order; there is no end to them."""
-    taken = {number for _, number, _ in places}
-    return (number for number in count() if number not in taken)
+    """Yield the vertex numbers of a program's sources in order, without end."""
+    stateful = {number for _, number, _ in places}
+    return (number for number in count() if number not in stateful)
 
 
 def edge_in(places: Places, edge: int, then: Places) -> int:
-    """Return the number of an edge in a program whose operators are where they were, and whose sources may not be.
+    """Translate an edge id to a program with the same stateful operators and possibly other sources.
 
-    Sources are known by their order, since Spark knows them by their order when it resumes from a checkpoint.
+    Sources are matched by their order, as Spark matches them when it resumes from a checkpoint.
 
     Args:
-        then: the operators of the program in which the edge had its number.
+        then: the stateful operators of the program that the edge id comes from.
     """
     sender = sender_of_edge(edge)
     before = [number for _, number, _ in then]
     if sender in before:
         return edge
-    place = sender - sum(number < sender for number in before)
-    return edge_from(edge, next(islice(source_numbers(places), place, None)))
+    position = sender - sum(number < sender for number in before)
+    return edge_from(edge, next(islice(source_numbers(places), position, None)))
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ChainInput:
 
     Attributes:
         node: index of the operator.
-        index: which of the operator's inputs it is.
+        index: index of the operator's input.
     """
 
     node: int
@@ -89,7 +89,7 @@ class ChainInput:
 
 @dataclass
 class Consumers:
-    """The consumers of a stream within its vertex: inputs of the chain's operators, and edges out, by index."""
+    """The consumers of a stream within its vertex: inputs of the chain's operators, and outgoing edges, by index."""
 
     nodes: list[ChainInput] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
@@ -100,11 +100,11 @@ class ChainNode:
     """One operator of a chain. A chain is a tree; node 0 is its head.
 
     Attributes:
-        name: the operator's name, for people.
-        uid: what its state is stored under; unique in the program.
-        factory: makes it.
+        name: the operator's display name.
+        uid: identifies its state; unique in the program.
+        factory: creates it.
         output: the consumers of its main output.
-        side_outputs: the same by tag, for its side outputs.
+        side_outputs: the consumers of its side outputs, by tag.
     """
 
     name: str
@@ -116,17 +116,17 @@ class ChainNode:
 
 @dataclass
 class Edge:
-    """A way out of a vertex.
+    """An outgoing edge of a vertex.
 
     Attributes:
         receiver: the number of the receiving vertex, or the name of the output.
         index: the input of the receiving operator.
-        id: the number by which the receiver knows the edge (:func:`edge_id`).
+        id: the edge's id at its receiver (:func:`edge_id`).
         targets: the buffer code of each receiving subtask (set by the layout), or of the output.
-        partitioner: how records are spread over the targets.
+        partitioner: distributes records over the targets.
         max_parallelism: number of key groups.
-        sender: names of the operators that send on it.
-        senders: the number of sending subtasks; 0: it is a source, whose partitions are Spark's.
+        sender: names of the sending operators.
+        senders: the number of sending subtasks; 0 for a source, whose partitions are Spark's.
     """
 
     receiver: int | str
@@ -141,16 +141,16 @@ class Edge:
 
 @dataclass(frozen=True)
 class InputEdge:
-    """A way into a vertex.
+    """An incoming edge of a vertex.
 
     Attributes:
         vertex: the sending vertex.
         parallelism: the number of its subtasks; 0 for a source, whose partitions are counted again in every epoch.
-        idle_timeout: milliseconds without records after which a source no longer holds back the watermark.
-        ordinal: which of the edges from that vertex to this one it is, from 0.
-        index: the input of the head operator that its records go to.
+        idle_timeout: milliseconds without records after which a source no longer holds the watermark back.
+        ordinal: index among the edges from that vertex to this one.
+        index: the input of the head operator.
         progress_timeout: milliseconds without records after which a source's watermark advances with the clock.
-        partitioner: how the records are spread on it.
+        partitioner: distributes the records.
     """
 
     vertex: int
@@ -163,7 +163,7 @@ class InputEdge:
 
     @property
     def id(self) -> int:
-        """The number by which the vertex knows the edge."""
+        """The edge's id at this vertex."""
         return edge_id(self.vertex, self.ordinal)
 
     @cached_property
@@ -173,12 +173,12 @@ class InputEdge:
 
     @property
     def is_source(self) -> bool:
-        """Whether it comes from a source."""
+        """Whether its sender is a source."""
         return self.parallelism == 0
 
     @property
     def reacts_to_silence(self) -> bool:
-        """Whether something happens by the clock when no records come: only a source can be silent."""
+        """Whether silence has an effect: only a source can be silent."""
         return self.is_source and (self.idle_timeout is not None or self.progress_timeout is not None)
 
 
@@ -188,32 +188,32 @@ class Vertex:
 
     Attributes:
         number: identifies the vertex in the program.
-        name: for people.
-        uid: what its state is stored under: the uid of its head operator.
-        level: 0 for sources; one more than the highest level that it gets records from.
+        name: display name.
+        uid: identifies its state: the uid of its head operator.
+        level: 0 for sources; otherwise one more than the highest level among its senders.
         parallelism: number of subtasks; 0 for a source, whose partitions are Spark's.
         nodes: the chain.
-        edges: its ways out.
-        inputs: its ways in; empty for a source.
-        uses_processing_time: whether something in it has to happen by the wall clock.
-        fires_processing_time: whether it will: a streaming query of Spark runs epochs without data only where the
-            program says that it needs them.
+        edges: outgoing edges.
+        inputs: incoming edges; empty for a source.
+        uses_processing_time: whether an operator needs the wall clock.
+        fires_processing_time: whether it gets it: a streaming query of Spark runs epochs without data only if the
+            program declares that it needs them.
         program: uid, number and level of all vertices of the program that have state.
-        job_parallelism: number of subtasks of the program's vertices that are no sources and have no other one.
-        latency_interval: milliseconds between two probes of how long mails wait for their turn; None: there are none.
-        kind: the method that made its head operator.
-        key: the description of its key; None where its head has no key.
-        state_depends_on: what the keyed state of its head depends on.
-        codes: by which scheme of codes the state of subtasks is found; None: it is found otherwise.
-        parallelisms: the numbers of subtasks of all vertices of the program, where they do not depend on its layout.
+        job_parallelism: the program's default number of subtasks.
+        latency_interval: milliseconds between two probes of mail latency; None: no probes.
+        kind: the method that created its head operator.
+        key: the description of its key; None: its head has no key.
+        state_depends_on: properties that the keyed state of its head depends on.
+        codes: the version of the subtask codes of its state, or None.
+        parallelisms: the numbers of subtasks of all vertices of the program that do not depend on its layout.
         batch: whether it runs in batch mode.
-        time_zone: the time zone of naive datetimes, by its name; None: they are no points in time.
-        moved: the classes that have moved, by the module and name that checkpoints have them by.
+        time_zone: name of the time zone of naive datetimes; None: they are refused.
+        moved: moved classes, by their module and name in checkpoints.
         object_reuse: whether emitted values are not copied.
-        immutable: the classes whose instances never change, as declared.
+        immutable: classes declared as immutable.
         partitions: how many tasks of a vertex after a shuffle run at a time, by the program.
-        rate_scope: which rate limits its task shares with others; None: none. The runtime sets it where the task runs.
-        shared: what its task shares with the others of the vertex there; None: nothing. The runtime sets it, too.
+        rate_scope: the tasks that share its rate limits, or None. Set by the runtime in the worker.
+        shared: resources shared by the vertex's tasks in a process, or None. Set by the runtime in the worker.
     """
 
     number: int
@@ -246,7 +246,7 @@ class Vertex:
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads a source; else it stands after a shuffle, and has a place for state."""
+        """Whether it reads a source; otherwise it follows a shuffle, and may have state."""
         return self.parallelism == 0
 
     @property
@@ -261,7 +261,7 @@ class Vertex:
 
     @property
     def channels(self) -> list[list[int]]:
-        """The channels of each way in whose senders are known: of a source they are not."""
+        """The channels of each incoming edge, except edges from sources, whose channels are unknown."""
         return [
             [channel_code(edge.id, subtask) for subtask in range(edge.parallelism)]
             for edge in self.inputs
@@ -269,7 +269,7 @@ class Vertex:
         ]
 
     def log_identity(self, subtask: int) -> LogIdentity:
-        """Return whose state the log of a subtask holds."""
+        """Return the owner of a subtask's log."""
         return LogIdentity(
             self.uid,
             subtask,

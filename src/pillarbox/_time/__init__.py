@@ -1,4 +1,4 @@
-"""Time: processing time and its timers, event time and its watermarks, durations.
+"""Processing time and its timers, event time and its watermarks, durations.
 
 All times are in milliseconds. Nothing here knows operators, tasks or Spark.
 """

@@ -1,4 +1,4 @@
-"""Timers in batch mode: keys come one after the other, and the timers of each fire when it has ended.
+"""Timers in batch mode: keys are processed one after another, and a key's timers fire when its records end.
 
 Source of the behaviour: Flink's ``BatchExecutionInternalTimeService``.
 """
@@ -21,10 +21,10 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 _log = logging.getLogger("pillarbox")
 
 
-class _UsersTimers:
-    """Timers that the user's code sets: none is added while the timers of a key that has ended fire.
+class _UserTimers:
+    """Timers set by user code. While the timers of an ended key fire, new ones are dropped.
 
-    So a timer that sets itself again and again ends. The first one that is not added is logged.
+    So a timer that registers itself again and again ends. The first dropped timer is logged.
     """
 
     def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
@@ -41,7 +41,6 @@ class _UsersTimers:
         return len(self._timers)
 
     def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Add a timer of the current key, unless it has it, or has ended."""
         if not self.ending:
             self._timers.register(timestamp, namespace)
         elif not self._warned:
@@ -56,26 +55,24 @@ class _UsersTimers:
 
 
 class BatchTimerService(InternalTimerService):
-    """The timers of one operator under one name. The watermark is the minimum, or, at a key's end, the maximum."""
+    """The timers of one operator and name. The watermark is the minimum until a key's records end, then the maximum."""
 
-    _users: tuple[_UsersTimers, ...] = ()
+    _users: tuple[_UserTimers, ...] = ()
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._kept: tuple[KeyedTimers, KeyedTimers] = self.event_timers, self.processing_timers
+        self._timers: tuple[KeyedTimers, KeyedTimers] = self.event_timers, self.processing_timers
 
     def let_user_set(self) -> None:
-        """Let timers of the user come to an end with their key."""
-        events, processing = (
-            _UsersTimers(timers, self._keys) for timers in (self.event_timers, self.processing_timers)
-        )
+        """Drop timers that user code sets at the end of a key."""
+        events, processing = (_UserTimers(timers, self._keys) for timers in (self.event_timers, self.processing_timers))
         self._users = events, processing
         self.event_timers: KeyedTimers = events
         self.processing_timers: Any = processing
 
     def end_key(self) -> None:
-        """Fire all timers of the key whose records have come, in order: event-time timers first."""
-        if not len(self._kept[0]) and not len(self._kept[1]):
+        """Fire all timers of the current key in order, event time first."""
+        if not len(self._timers[0]) and not len(self._timers[1]):
             return
         self.current_watermark: int = MAX_WATERMARK
         for timers in self._users:
@@ -87,16 +84,16 @@ class BatchTimerService(InternalTimerService):
         self.current_watermark = MIN_TIMESTAMP
 
     def schedule(self) -> None:
-        """Do nothing: the clock fires no timers."""
+        """Do nothing: the clock fires no timers in batch mode."""
 
     def begin_epoch(self, now: int) -> None:
         """Do nothing: timers fire at the end of their key."""
 
     def fire_due_processing_time_timers(self, now: int) -> None:
-        """Do nothing, likewise."""
+        """Do nothing, as in :meth:`begin_epoch`."""
 
     def fire_overdue_processing_time_timers(self) -> None:
-        """Do nothing, likewise."""
+        """Do nothing, as in :meth:`begin_epoch`."""
 
 
 class BatchTimeServiceManager(InternalTimeServiceManager):
@@ -106,6 +103,6 @@ class BatchTimeServiceManager(InternalTimeServiceManager):
     _services: dict[str, BatchTimerService]  # type: ignore[assignment]
 
     def end_key(self) -> None:
-        """Fire all timers of the key whose records have come."""
+        """Fire all timers of the current key."""
         for service in self._services.values():
             service.end_key()

@@ -1,9 +1,9 @@
-"""The processing-time service: a clock that calls back at times to come, and its three states (T6).
+"""The processing-time service: a clock with timers, and its three states (T6).
 
 All times are epoch milliseconds. Source of the behaviour: Flink's ``ProcessingTimeService`` and ``TimerService``.
 
-A service is in one of three states. ALIVE. QUIESCED: what has not begun does not fire any more, new timers never
-complete, what is running finishes. SHUTDOWN: in addition, registering raises.
+A service is ALIVE, QUIESCED (waiting timers never fire, new timers never complete, running callbacks finish) or
+SHUTDOWN (in addition, registering raises).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from enum import Enum
 from typing import Any
 
 ProcessingTimeCallback = Callable[[int], object]
-"""Called with the time (epoch milliseconds) that the timer was set for; its result is ignored."""
+"""Called with the timestamp (epoch milliseconds) of the timer; its result is ignored."""
 
 
 class ServiceState(Enum):
-    """The life of a processing-time service."""
+    """State of a processing-time service."""
 
     ALIVE = "alive"
     QUIESCED = "quiesced"
@@ -28,7 +28,7 @@ class ServiceState(Enum):
 
 
 class TimerState(Enum):
-    """The life of a timer."""
+    """State of a timer."""
 
     WAITING = 0
     RUNNING = 1
@@ -37,16 +37,16 @@ class TimerState(Enum):
 
 
 class ScheduledTimer(ABC):
-    """The handle of a registered timer. Any thread may use it."""
+    """Handle of a registered timer, for any thread."""
 
     __slots__ = ()
 
     @abstractmethod
     def cancel(self) -> bool:
-        """Keep the timer from firing.
+        """Cancel the timer.
 
         Returns:
-            Whether that was in time: False if the timer has fired, is just firing, or was cancelled before.
+            False if the timer has fired, is firing, or was cancelled before.
         """
 
     @abstractmethod
@@ -55,11 +55,11 @@ class ScheduledTimer(ABC):
 
     @abstractmethod
     def done(self) -> bool:
-        """Return whether it is over: it has fired, or was cancelled."""
+        """Return whether it has fired or was cancelled."""
 
 
 class NeverTimer(ScheduledTimer):
-    """A timer of a quiesced service: it never fires and never completes, unless by cancelling."""
+    """A timer of a quiesced service: it never fires, and only cancelling completes it."""
 
     __slots__ = ("_cancelled",)
 
@@ -78,9 +78,9 @@ class NeverTimer(ScheduledTimer):
 
 
 class ProcessingTimeService(ABC):
-    """Tells the processing time and calls back at times to come.
+    """A clock with timers.
 
-    Each service says in which thread callbacks run. Registering, cancelling and asking are for any thread.
+    Each implementation documents the thread of its callbacks. All other methods may be called from any thread.
     """
 
     @abstractmethod
@@ -88,11 +88,11 @@ class ProcessingTimeService(ABC):
         """Return the processing time in epoch milliseconds."""
 
     def begin_epoch(self) -> None:
-        """Take note that the task begins an epoch, which may log its readings. The mailbox thread calls it."""
+        """Begin an epoch, for clocks that log their readings. Called in the mailbox thread."""
 
     @abstractmethod
     def relative_time_millis(self) -> int:
-        """Return milliseconds since whenever, by a clock that nobody sets: for how long something takes.
+        """Return milliseconds of a monotonic clock, for measuring durations.
 
         Only differences within one process mean anything. (Flink's ``RelativeClock``.)
         """
@@ -102,8 +102,7 @@ class ProcessingTimeService(ABC):
         """Call ``callback(timestamp)`` once, at that time or soon after.
 
         Args:
-            timestamp: when, in epoch milliseconds; if it is past, at once.
-            callback: gets the timestamp.
+            timestamp: epoch milliseconds; a past one fires at once.
 
         Returns:
             The timer. In a quiesced service, one that never completes.
@@ -114,22 +113,22 @@ class ProcessingTimeService(ABC):
 
     @abstractmethod
     def quiesce(self) -> Future[None]:
-        """Let nothing fire any more. May be called again, and does not block.
+        """Stop firing timers. Does not block, and may be called again.
 
         Returns:
-            Done when the callbacks that were running have finished. Each call returns the same future.
+            Done when running callbacks have finished. Each call returns the same future.
         """
 
     @abstractmethod
     def shutdown(self) -> None:
-        """End the service: :meth:`quiesce`, and from now on registering raises."""
+        """Stop firing timers as :meth:`quiesce` does, and refuse new ones."""
 
 
 class ClosableService(ProcessingTimeService):
-    """A service's state, and how many of its callbacks are on their way.
+    """The state of a service and the number of its running callbacks.
 
     Args:
-        lock: guards all of this.
+        lock: guards both.
     """
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
@@ -137,13 +136,13 @@ class ClosableService(ProcessingTimeService):
         self._state = ServiceState.ALIVE
         # Callbacks that have begun and not finished.
         self._running = 0
-        # Done when the service fires nothing any more, and none is running.
+        # Done when the service is closed and no callback runs.
         self._quiesced: Future[None] = _future_of_all()
         self._settled = False
 
     @property
     def state(self) -> ServiceState:
-        """The state the service is in."""
+        """The service's state."""
         return self._state
 
     def quiesce(self) -> Future[None]:
@@ -154,7 +153,7 @@ class ClosableService(ProcessingTimeService):
         self._close(ServiceState.SHUTDOWN)
 
     def _close(self, state: ServiceState) -> None:
-        """Enter a state that is not ALIVE, unless the service is shut down already."""
+        """Enter a state other than ALIVE, unless the service is shut down."""
         with self._lock:
             if self._state is not ServiceState.SHUTDOWN:
                 self._state = state
@@ -162,16 +161,16 @@ class ClosableService(ProcessingTimeService):
         self._settle()
 
     def _closed(self) -> None:
-        """Give up what waits. The lock is held."""
+        """Drop waiting timers. The lock is held."""
 
     def _end(self) -> None:
-        """Take note that a callback has finished."""
+        """Note that a callback has finished."""
         with self._lock:
             self._running -= 1
         self._settle()
 
     def _settle(self) -> None:
-        """Complete the future if its time has come. Not under the lock: its callbacks are called right here."""
+        """Complete the future if it is due. Without the lock, as the future's callbacks run in this call."""
         with self._lock:
             if self._running or self._state is ServiceState.ALIVE or self._settled:
                 return
@@ -180,7 +179,7 @@ class ClosableService(ProcessingTimeService):
         quiesced.set_result(None)
 
     def _reopen(self) -> None:
-        """Go back from QUIESCED to ALIVE; no effect in another state."""
+        """Return from QUIESCED to ALIVE; no effect in another state."""
         with self._lock:
             if self._state is ServiceState.QUIESCED:
                 self._state = ServiceState.ALIVE
@@ -189,7 +188,7 @@ class ClosableService(ProcessingTimeService):
 
 
 def _future_of_all() -> Future[None]:
-    """Return a future that nobody can cancel: it is everybody's."""
+    """Return a future that cannot be cancelled, as several callers share it."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

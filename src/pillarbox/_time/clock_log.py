@@ -1,7 +1,7 @@
-"""What a task's clock showed in an epoch, so that the epoch can run again by the same clock.
+"""Log of a task's clock in an epoch, so that the epoch can run again with the same times.
 
-A log has the readings whose time differs from the one before, and the timers that fired, each with how many buffers the
-task had received by then. Buffers are the same when an epoch runs again, also where they come in other portions.
+A log has each reading that differs from the one before and each firing of timers, with the number of buffers received
+by then. A replayed epoch receives the same buffers, possibly in other portions.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from typing import Any
 from pillarbox._time.clock import ProcessingTimeCallback, ProcessingTimeService, ScheduledTimer, TimerState
 from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 
-# An epoch of a second has at most a thousand different readings. A log has so many entries; later ones are left out.
+# Largest number of entries in a log. An epoch of a second has at most a thousand different readings.
 _ENTRIES = 4_096
 
-# Of an entry that is no reading: timers fired.
+# Marks an entry as a firing, not a reading.
 _FIRED = -1
 
 
 class ClockLog:
-    """The readings and firings of one epoch, in their order. The mailbox thread writes it.
+    """The readings and firings of one epoch, in order. Written in the mailbox thread.
 
     Attributes:
-        is_whole: whether it has all of them.
+        is_whole: whether no entry was dropped.
     """
 
     def __init__(self) -> None:
-        # How many buffers had come, how many readings had been made (or that timers fired), and the time (epoch ms).
+        # (buffers received, readings made or `_FIRED`, epoch ms)
         self._entries: list[tuple[int, int, int]] = []
         self.is_whole: bool = True
 
     def read(self, buffers: int, readings: int, time: int) -> None:
-        """Note a reading that differs from the one before."""
+        """Log a reading that differs from the one before."""
         self._add(buffers, readings, time)
 
     def fired(self, buffers: int, time: int) -> None:
-        """Note that the timers for a time fired."""
+        """Log that the timers of a time fired."""
         self._add(buffers, _FIRED, time)
 
     def _add(self, buffers: int, readings: int, time: int) -> None:
@@ -54,16 +54,16 @@ class ClockLog:
 
     @property
     def readings(self) -> list[tuple[int, int, int]]:
-        """Buffers that had come, readings before, and the time, of each reading that differs from the one before."""
+        """Readings as (buffers received, readings before, epoch ms)."""
         return [entry for entry in self._entries if entry[1] != _FIRED]
 
     @property
     def firings(self) -> list[tuple[int, int]]:
-        """Buffers that had come, and the time of the timers that fired."""
+        """Firings as (buffers received, epoch ms)."""
         return [(buffers, time) for buffers, readings, time in self._entries if readings == _FIRED]
 
     def to_bytes(self) -> bytes:
-        """Return the log as it is kept; empty, if it is."""
+        """Serialize the log; an empty log is ``b""``."""
         if not self._entries:
             return b""
         columns: list[list[int]] = [list(column) for column in zip(*self._entries)]
@@ -73,7 +73,7 @@ class ClockLog:
 
     @staticmethod
     def of_bytes(payload: bytes) -> ClockLog:
-        """Return the log that :meth:`to_bytes` has written."""
+        """Deserialize the result of :meth:`to_bytes`."""
         log = ClockLog()
         if payload:
             log.is_whole, buffers, readings, times = json.loads(zlib.decompress(payload))
@@ -84,25 +84,24 @@ class ClockLog:
         return log
 
     def to_text(self, limit: int | None = None) -> str | None:
-        """Return the log as text; None: it has more characters than the limit."""
+        """Return the log as text, or None if it exceeds ``limit`` characters."""
         text = base64.b85encode(self.to_bytes()).decode()
         return text if limit is None or len(text) <= limit else None
 
     @staticmethod
     def of_text(text: str) -> ClockLog:
-        """Return the log that :meth:`to_text` has written."""
+        """Parse the result of :meth:`to_text`."""
         return ClockLog.of_bytes(base64.b85decode(text))
 
 
 class LoggedClock(ProcessingTimeService):
-    """A clock that logs what the mailbox thread reads of it.
+    """A clock that logs its readings in the mailbox thread.
 
     Args:
-        inner: the clock.
-        buffers: tells how many buffers the task has received in the epoch.
+        buffers: returns the number of buffers that the task has received in the epoch.
 
     Attributes:
-        log: of the epoch. The mailbox thread writes it.
+        log: the epoch's log, written in the mailbox thread.
     """
 
     def __init__(self, inner: ProcessingTimeService, buffers: Callable[[], int]) -> None:
@@ -110,23 +109,20 @@ class LoggedClock(ProcessingTimeService):
         self._buffers = buffers
         self.log: ClockLog = ClockLog()
         self._began: int | None = None
-        # The thread whose readings it has; None: no epoch has begun.
+        # The thread whose readings are logged; None before the first epoch.
         self._thread: int | None = None
         self._readings = 0
         self._shown: int | None = None
 
     def begin_epoch(self) -> None:
-        """Begin a new log, with the readings of the calling thread."""
+        """Begin a new log of readings in the calling thread."""
         self._thread = threading.get_ident()
         self.log = ClockLog()
         self._readings, self._shown = 0, None
         self._inner.begin_epoch()
 
     def read_beginning(self) -> int:
-        """Return the time at which the epoch begins: its first reading, or the beginning of the epoch before if later.
-
-        The mailbox thread calls it.
-        """
+        """Return the begin of the epoch: now, or the begin of the previous epoch if later. Mailbox thread."""
         now = self._inner.current_processing_time()
         self._began = now if self._began is None else max(now, self._began)
         self._log_reading(self._began)
@@ -145,7 +141,7 @@ class LoggedClock(ProcessingTimeService):
         self._readings += 1
 
     def log_firing(self, timestamp: int) -> None:
-        """Note that a timer fires. The mailbox thread calls it."""
+        """Log the firing of a timer. Called in the mailbox thread."""
         self.log.fired(self._buffers(), timestamp)
 
     def relative_time_millis(self) -> int:
@@ -162,15 +158,14 @@ class LoggedClock(ProcessingTimeService):
 
 
 class ReplayedClock(HeapTimerService):
-    """A clock that shows what a log says, and whose timers fire when they did.
+    """A clock that repeats a log: its readings, and the moments at which timers fire.
 
-    The task gets its input through :meth:`feed`, which fires them. One thread uses it: the task's.
+    :meth:`feed` delivers the task's input and fires timers. Used by the task's thread alone.
 
     Args:
-        log: of the epoch.
-        otherwise: what the clock shows where the log says nothing (epoch ms).
-        is_same_code: whether the task does what it did, so that each of its readings is the next one of the log; else a
-            reading shows the time at which as many buffers had come.
+        otherwise: epoch ms of readings that are missing in the log.
+        is_same_code: whether the task reads the clock as often as it did when the log was written, so that readings
+            match by their number; otherwise they match by the number of buffers received.
     """
 
     def __init__(self, log: ClockLog, otherwise: int, *, is_same_code: bool = True) -> None:
@@ -199,7 +194,7 @@ class ReplayedClock(HeapTimerService):
         return self._now
 
     def feed(self, portions: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
-        """Yield the buffers of the input, one by one, and nothing at all where the mails of timers are to run."""
+        """Yield the input buffer by buffer, and an empty list wherever mails of timers must run."""
         for portion in portions:
             for buffer in portion:
                 yield from self._fire()
@@ -216,7 +211,7 @@ class ReplayedClock(HeapTimerService):
                 yield []
 
     def _take(self, time: int) -> HeapTimer | None:
-        """Take the first timer for a time; None: other code has set none."""
+        """Remove and return the first timer of a time, or None if the replayed code has registered none."""
         with self._lock:
             entry = min((each for each in self._heap if each[0] == time and not each[2].done()), default=None)
             if entry is None:

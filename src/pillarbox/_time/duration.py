@@ -1,8 +1,7 @@
-"""Durations: the ways to write one, and their whole milliseconds.
+"""Durations: their notations, and their length in whole milliseconds.
 
-``Duration`` and ``Time`` are PyFlink's, so that its programs read the same. The units of strings
-are Spark's (``"1 hour 30 minutes"``) and the units of Flink's ``TimeUtils.parseDuration`` (``"200ms"``,
-``"10 min"``). All of it is immutable: any thread may use it.
+``Duration`` and ``Time`` are PyFlink's, so that its programs read the same. Strings have Spark's units (``"1 hour 30
+minutes"``) and those of Flink's ``TimeUtils.parseDuration`` (``"200ms"``, ``"10 min"``). Everything is immutable.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _PART = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([a-z]+)(?![a-z])", re.IGNO
 
 
 class _Millis:
-    """An amount of time in whole milliseconds."""
+    """A whole number of milliseconds."""
 
     __slots__ = ("_millis",)
 
@@ -64,7 +63,7 @@ class _Millis:
 
 
 def _times(count: int, unit: int) -> int:
-    # `count * unit` of a float or a string would be nonsense that looks like a number or a string.
+    # Return `count * unit`. Other types than integers raise, as their product would be nonsense.
     return _Millis(count)._millis * unit
 
 
@@ -82,32 +81,32 @@ class Duration(_Millis):
 
     @staticmethod
     def of_days(days: int) -> Duration:
-        """Return a duration of this number of days, of 24 hours each."""
+        """Return a duration in days of 24 hours."""
         return Duration(_times(days, _DAY))
 
     @staticmethod
     def of_hours(hours: int) -> Duration:
-        """Return a duration of this number of hours."""
+        """Return a duration in hours."""
         return Duration(_times(hours, _HOUR))
 
     @staticmethod
     def of_minutes(minutes: int) -> Duration:
-        """Return a duration of this number of minutes."""
+        """Return a duration in minutes."""
         return Duration(_times(minutes, _MINUTE))
 
     @staticmethod
     def of_seconds(seconds: int) -> Duration:
-        """Return a duration of this number of seconds."""
+        """Return a duration in seconds."""
         return Duration(_times(seconds, _SECOND))
 
     @staticmethod
     def of_millis(millis: int) -> Duration:
-        """Return a duration of this number of milliseconds."""
+        """Return a duration in milliseconds."""
         return Duration(millis)
 
     @staticmethod
     def of_nanos(nanos: int) -> Duration:
-        """Return a duration of the whole milliseconds in this number of nanoseconds."""
+        """Return a duration in nanoseconds, rounded down to milliseconds."""
         return Duration(_times(nanos, 1) // 1_000_000)
 
     def to_millis(self) -> int:
@@ -133,27 +132,27 @@ class Time(_Millis):
 
     @staticmethod
     def days(days: int) -> Time:
-        """Return this number of days, of 24 hours each."""
+        """Return an amount of time in days of 24 hours."""
         return Time(_times(days, _DAY))
 
     @staticmethod
     def hours(hours: int) -> Time:
-        """Return this number of hours."""
+        """Return an amount of time in hours."""
         return Time(_times(hours, _HOUR))
 
     @staticmethod
     def minutes(minutes: int) -> Time:
-        """Return this number of minutes."""
+        """Return an amount of time in minutes."""
         return Time(_times(minutes, _MINUTE))
 
     @staticmethod
     def seconds(seconds: int) -> Time:
-        """Return this number of seconds."""
+        """Return an amount of time in seconds."""
         return Time(_times(seconds, _SECOND))
 
     @staticmethod
     def milliseconds(milliseconds: int) -> Time:
-        """Return this number of milliseconds."""
+        """Return an amount of time in milliseconds."""
         return Time(milliseconds)
 
     def to_milliseconds(self) -> int:
@@ -165,24 +164,21 @@ class Time(_Millis):
 
 
 DurationLike = datetime.timedelta | int | str | Duration | Time
-"""The ways to write a duration."""
+"""All notations of a duration."""
 
 
 def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = False) -> int:
-    """Return a duration in whole milliseconds.
-
-    Smaller parts are cut off, as ``Duration.toMillis`` does in Java.
+    """Convert a duration to whole milliseconds. Fractions are cut off, as in Java's ``Duration.toMillis``.
 
     Args:
-        value: a ``timedelta``; an int, which counts milliseconds; a :class:`Duration` or
-            :class:`Time` (or PyFlink's); or a string of numbers with units: "5 seconds", "1 hour 30
-            minutes", "200ms". Units go from weeks to microseconds; months and years have no fixed
-            length.
-        what: the option that it is given for, to be named where it is refused.
-        allow_negative: accept durations below zero, which only offsets can be.
+        value: a ``timedelta``; an int (milliseconds); a :class:`Duration` or :class:`Time` (or PyFlink's); or a string
+            of numbers with units from weeks to microseconds: "5 seconds", "1 hour 30 minutes", "200ms". Months and
+            years have no fixed length.
+        what: the name of the option, for errors.
+        allow_negative: accept negative durations, as offsets do.
 
     Raises:
-        ProgramError: it is negative, or not a duration at all.
+        ProgramError: not a duration, or a negative one.
     """
     millis = _millis_of(value)
     where = f"{what}: " if what else ""
@@ -196,13 +192,13 @@ def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = Fal
 
 
 def positive_millis(value: DurationLike, what: str) -> int:
-    """Return a duration in milliseconds that has to be above zero.
+    """Convert a duration of at least one millisecond to milliseconds.
 
     Args:
-        what: the name of the duration, for the error.
+        what: the name of the duration, for errors.
 
     Raises:
-        ProgramError: it is not, or is no duration.
+        ProgramError: not a duration, or not a positive one.
     """
     millis = to_millis(value, what)
     if millis <= 0:
@@ -226,7 +222,7 @@ def _millis_of(value: object) -> int | None:
     if isinstance(value, datetime.timedelta):
         exact = Fraction((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds, 1000)
         return _cut(exact)
-    for method in ("to_millis", "to_milliseconds"):  # PyFlink's own classes, for one
+    for method in ("to_millis", "to_milliseconds"):  # for example PyFlink's classes
         convert = getattr(value, method, None)
         if callable(convert) and not isinstance(value, type):
             return int(convert())
@@ -255,5 +251,5 @@ def _parse(text: str) -> int | None:
 
 
 def _cut(exact: Fraction) -> int:
-    """Cut off fractions downwards, so that negative durations stay negative."""
+    """Round down, so that negative durations stay negative."""
     return exact.numerator // exact.denominator

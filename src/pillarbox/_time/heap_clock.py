@@ -1,4 +1,4 @@
-"""A clock with a heap of timers: the common part of the system's and the manual clock."""
+"""A clock with a heap of timers: the base of the system clock and the manual clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._time.clock import (
 
 
 class HeapTimer(ScheduledTimer):
-    """A timer of a :class:`HeapTimerService`. Its fields change under the service's lock only."""
+    """A timer of a :class:`HeapTimerService`. The service's lock guards its fields."""
 
     __slots__ = ("callback", "service", "state", "timestamp")
 
@@ -29,7 +29,7 @@ class HeapTimer(ScheduledTimer):
         self.state: TimerState = TimerState.WAITING
 
     def end(self, state: TimerState) -> None:
-        """End the timer. It may be kept longer than the objects that its callback refers to."""
+        """End the timer, and release its callback: callers may hold the handle for long."""
         self.state = state
         self.callback = _nothing
 
@@ -47,21 +47,20 @@ class HeapTimer(ScheduledTimer):
 
 
 class HeapTimerService(ClosableService):
-    """A heap of timers. ``_lock`` guards every field here and in the timers; callbacks run without it."""
+    """A heap of timers. ``_lock`` guards all fields here and in the timers; callbacks run without it."""
 
     def __init__(self) -> None:
         self._lock: threading.Condition = threading.Condition()
         super().__init__(self._lock)
-        # (when to fire, in the unit of the subclass; order of registration; timer)
+        # (due time in the subclass's unit, order of registration, timer)
         self._heap: list[tuple[int, int, HeapTimer]] = []
         self._sequence = 0
-        # Entries in the heap whose timer was cancelled. Operators cancel most of their timeouts
-        # long before their time, so such entries must not stay for long: see _cancel().
+        # Cancelled timers in the heap. Operators cancel most timeouts early, so these must be removed: see _cancel().
         self._dead = 0
 
     @property
     def num_active_timers(self) -> int:
-        """The number of timers that wait for their time."""
+        """Number of waiting timers."""
         with self._lock:
             return len(self._heap) - self._dead
 
@@ -77,7 +76,7 @@ class HeapTimerService(ClosableService):
 
     @abstractmethod
     def _due(self, timestamp: int) -> int:
-        """Return when a timer that is just being registered is to fire, in the heap's unit. The lock is held."""
+        """Return the due time of a new timer, in the heap's unit. The lock is held."""
 
     def _push(self, due: int, timer: HeapTimer) -> None:
         self._sequence += 1
@@ -98,13 +97,13 @@ class HeapTimerService(ClosableService):
             return True
 
     def _skim(self) -> None:
-        """Drop cancelled timers from the top of the heap. The lock is held."""
+        """Remove cancelled timers from the top of the heap. The lock is held."""
         while self._heap and self._heap[0][2].state is not TimerState.WAITING:
             heapq.heappop(self._heap)
             self._dead -= 1
 
     def _take_due(self, now: int) -> HeapTimer | None:
-        """Take the first timer that is due at ``now`` and mark it as running. The lock is held."""
+        """Remove the first timer due at ``now`` and mark it as running. The lock is held."""
         self._skim()
         if not self._heap or self._heap[0][0] > now:
             return None
@@ -114,7 +113,7 @@ class HeapTimerService(ClosableService):
         return timer
 
     def _run(self, timer: HeapTimer) -> None:
-        """Run a timer that was taken; its errors come through. Not under the lock."""
+        """Run a removed timer; its errors propagate. Called without the lock."""
         try:
             timer.callback(timer.timestamp)
         finally:
@@ -131,4 +130,4 @@ class HeapTimerService(ClosableService):
 
 
 def _nothing(timestamp: int) -> None:
-    """Do nothing: the callback of a timer that is over."""
+    """Do nothing: the callback of an ended timer."""

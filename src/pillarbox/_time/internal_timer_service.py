@@ -1,7 +1,7 @@
 """Timers of keyed operators: per key and namespace, without duplicates, checkpointed, deletable (T1-T5, T9).
 
-The timers themselves are keyed state, kept by the state backend; here is when they fire. Source of the behaviour:
-Flink's ``InternalTimerServiceImpl`` and ``InternalTimeServiceManagerImpl``.
+The state backend stores the timers as keyed state; this module decides when they fire. Source of the behaviour: Flink's
+``InternalTimerServiceImpl`` and ``InternalTimeServiceManagerImpl``.
 """
 
 from __future__ import annotations
@@ -15,87 +15,87 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 VOID_NAMESPACE = None
 
-# How many timers the timers of users may set at the end of the data: these, and so many for each existing timer.
+# Limit of timers that user timers may set after the end of the data: this many, and more for each existing timer.
 _LAST = 1_000_000
 _LAST_EACH = 100
 
 
 class KeyedTimers(Protocol):
-    """The timers of one time domain of a service, of all keys: each occurs once. ``len()`` is their number."""
+    """The timers of one time domain of a service, for all keys, without duplicates. ``len()`` is their number."""
 
     def __len__(self) -> int: ...
 
     def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Add a timer of the current key, unless it has it."""
+        """Add a timer of the current key; no effect if it exists."""
 
     def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Remove a timer of the current key, if it has it."""
+        """Remove a timer of the current key; no effect if it is missing."""
 
     def next_timestamp(self) -> int | None:
-        """Return the earliest timestamp that has a timer."""
+        """Return the earliest timestamp."""
 
     def first_of_key(self) -> int | None:
         """Return the current key's earliest timer without a namespace."""
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
-        """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
+        """Fire all timers up to and including ``limit`` in timestamp order, also those that fired timers register."""
 
 
 class KeyedProcessingTimers(KeyedTimers, Protocol):
-    """Processing-time timers: those that are overdue when an epoch begins wait for its records."""
+    """Processing-time timers. Those overdue at the begin of an epoch wait for its records."""
 
     def begin_epoch(self, now: int) -> None:
-        """Let the timers up to and at ``now`` wait for :meth:`fire_overdue`."""
+        """Defer the timers up to and including ``now`` to :meth:`fire_overdue`."""
 
     def next_for_clock(self) -> int | None:
-        """Return the earliest timestamp that has a timer which the clock is to fire."""
+        """Return the earliest timestamp among the timers that the clock fires."""
 
     def has_overdue(self) -> bool:
         """Return whether timers wait for :meth:`fire_overdue`."""
         ...
 
     def fire_overdue(self, trigger: Callable[[int, Any], None]) -> None:
-        """Fire overdue timers in timestamp order, also those that are set meanwhile, and those that wait for them."""
+        """Fire overdue timers in timestamp order, also those that fired timers register."""
 
 
 class KeyContext(Protocol):
-    """The keyed state as a timer service needs it: the current key, and timers.
+    """The keyed state as a timer service sees it: the current key, and storage for timers.
 
-    In Flink as well it is the keyed backend that makes the queues of timers.
+    As in Flink, the keyed backend creates the timer queues.
     """
 
     operator: str
     key: Any
 
     def create_timers(self, name: str, *, namespaced: bool = False) -> Any:
-        """Return the timers of one time domain: :class:`KeyedTimers`, or :class:`KeyedProcessingTimers`.
+        """Create the timers of one time domain: :class:`KeyedTimers`, or :class:`KeyedProcessingTimers`.
 
         Args:
-            name: the service's name and ``/event`` or ``/processing``.
+            name: the service's name with ``/event`` or ``/processing``.
         """
         ...
 
 
 class Triggerable(Protocol):
-    """The operator whose timers they are. The timer's key is the current key during the call."""
+    """The operator that owns the timers. During a call, the timer's key is the current key."""
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None: ...
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None: ...
 
     def flush(self) -> None:
-        """Hand on what the processing-time timers have emitted that were due together."""
+        """Emit the results of processing-time timers that were due together."""
 
 
 class InternalTimerService:
-    """The timers of one operator under one name. Only the mailbox thread may touch it.
+    """The timers of one operator under one name. Only the mailbox thread may use it.
 
     Args:
-        fires: whether processing-time timers can fire here; where not, they are refused.
-        may_run_on: whether timers may set timers for ever, as those of users may.
+        fires: whether processing-time timers can fire; otherwise registering one is an error.
+        may_run_on: whether timers may set timers without end, as user timers may.
 
     Attributes:
-        triggerable: is told of each timer that fires.
+        triggerable: its methods are called for each timer that fires.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class InternalTimerService:
         self._scheduled_at: int | None = None
 
     def let_user_set(self) -> None:
-        """Take note that the user's code sets timers, and not only the operator."""
+        """Note that user code sets timers, not only the operator."""
 
     def current_processing_time(self) -> int:
         """Return the processing time in epoch milliseconds."""
@@ -133,14 +133,14 @@ class InternalTimerService:
         self.event_timers.register(timestamp, namespace)
 
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Remove an event-time timer of the current key; nothing happens when there is none."""
+        """Delete an event-time timer of the current key; no effect if it is missing."""
         self.event_timers.delete(timestamp, namespace)
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
         """Register a timer of the current key that fires when the clock has passed ``timestamp`` (epoch ms).
 
         Raises:
-            ProgramError: it would never be called.
+            ProgramError: the program declares no processing-time timers, so this one would never fire.
         """
         if not self._fires:
             raise ProgramError(
@@ -149,19 +149,19 @@ class InternalTimerService:
                 " process(..., processing_time=True), or uses_processing_time = True in the class of the function"
             )
         self.processing_timers.register(timestamp, namespace)
-        # Only the earliest timer is scheduled (T4): re-schedule when this one comes before it.
+        # Only the earliest timer is scheduled (T4).
         if self._scheduled_at is None or timestamp < self._scheduled_at:
             self.schedule()
 
     def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Remove a processing-time timer of the current key; nothing happens when there is none."""
+        """Delete a processing-time timer of the current key; no effect if it is missing."""
         self.processing_timers.delete(timestamp, namespace)
 
     def advance_watermark(self, watermark: int) -> None:
         """Fire all event-time timers up to ``watermark`` in timestamp order (T5).
 
         Raises:
-            ProgramError: the data has ended, and timers set timers without end.
+            ProgramError: after the end of the data, timers set timers without end.
         """
         self.current_watermark = watermark
         trigger = self.triggerable.on_event_time
@@ -169,9 +169,9 @@ class InternalTimerService:
         self.event_timers.fire(watermark, self._counted(trigger) if at_the_end else trigger)
 
     def _counted(self, trigger: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
-        """Return what calls ``trigger``, and stops timers that set timers without end: no watermark is after the last.
+        """Wrap ``trigger`` with a limit for timers that set timers: no watermark follows the last one.
 
-        Those that come to an end fire all, as in Flink.
+        Chains of timers that end fire in full, as in Flink.
         """
         timers = self.event_timers
         left = limit = _LAST + _LAST_EACH * len(timers)
@@ -192,12 +192,12 @@ class InternalTimerService:
         return call
 
     def begin_epoch(self, now: int) -> None:
-        """Let the processing-time timers up to and at ``now`` wait for the epoch's records; schedule the next."""
+        """Defer processing-time timers up to and including ``now`` to :meth:`fire_overdue`; schedule the next."""
         self.processing_timers.begin_epoch(now)
         self.schedule()
 
     def fire_due_processing_time_timers(self, now: int) -> None:
-        """Fire the processing-time timers up to ``now``, in order, except for overdue ones; then schedule the next."""
+        """Fire the processing-time timers up to ``now`` in order, except overdue ones, and schedule the next."""
         self._scheduled_at = None
         first = self.processing_timers.next_for_clock()
         if first is not None and first <= now:
@@ -228,7 +228,7 @@ class InternalTimerService:
             self._scheduled = self._clock.register_timer(timestamp, self.fire_due_processing_time_timers)
 
     def unschedule(self) -> None:
-        """Take the scheduled timer back from the clock: nothing fires until :meth:`schedule`."""
+        """Cancel the scheduled timer: nothing fires until :meth:`schedule`."""
         if self._scheduled is not None:
             self._scheduled.cancel()
         self._scheduled = None
@@ -244,7 +244,7 @@ class InternalTimerService:
 
 
 class InternalTimeServiceManager:
-    """The timer services of one operator: the same name always means the same service (T2)."""
+    """The timer services of one operator, by name (T2)."""
 
     _service_class: type[InternalTimerService] = InternalTimerService
 
@@ -263,11 +263,11 @@ class InternalTimeServiceManager:
         by_user: bool = False,
         may_run_on: bool = False,
     ) -> InternalTimerService:
-        """Return the service of this name, made at the first call.
+        """Return the service of this name, created at the first call.
 
         Args:
-            by_user: whether the user's code sets timers, and not only the operator.
-            may_run_on: whether nothing but the user's code ends timers that set timers.
+            by_user: whether user code sets timers, not only the operator.
+            may_run_on: whether only user code ends a chain of timers that set timers.
         """
         service = self._services.get(name)
         if service is None:

@@ -1,4 +1,4 @@
-"""An operator's view of its task's clock: callbacks become the operator's mails (T6, P6).
+"""An operator's view of its task's clock: callbacks run as the operator's mails (T6, P6).
 
 Source of the behaviour: Flink's ``ProcessingTimeServiceImpl``.
 """
@@ -23,9 +23,9 @@ from pillarbox.mailbox import RejectedExecutionError
 
 
 class _DeferredTimer(ScheduledTimer):
-    """An operator's timer: on its way through the clock, then through the mailbox.
+    """An operator's timer, which passes through the clock and then through the mailbox.
 
-    ``fire`` runs in the clock's thread, ``__call__`` as the mail in the mailbox thread.
+    ``fire`` runs in the clock's thread, ``__call__`` as a mail in the mailbox thread.
     """
 
     __slots__ = ("_callback", "_inner", "_service", "_state")
@@ -37,26 +37,26 @@ class _DeferredTimer(ScheduledTimer):
         self._inner: ScheduledTimer | None = None
 
     def attach(self, inner: ScheduledTimer) -> None:
-        # Nobody can cancel before that: nobody has been given this timer yet.
+        # Set the clock's timer. Before this call, no caller has a handle that could cancel.
         self._inner = inner
 
     def fire(self, timestamp: int) -> None:
         service = self._service
         if not service._begin():
-            self._give_up()
+            self._drop()
             return
         try:
             service._defer(self, timestamp)
         except RejectedExecutionError:
-            # The task has ended: nobody waits for its timers any more.
-            self._give_up()
+            # The task has ended.
+            self._drop()
             service._end()
         except BaseException:
-            self._give_up()
+            self._drop()
             service._end()
             raise
 
-    def _give_up(self) -> None:
+    def _drop(self) -> None:
         with self._service._lock:
             if self._state is TimerState.WAITING:
                 self._state = TimerState.CANCELLED
@@ -94,26 +94,26 @@ class _DeferredTimer(ScheduledTimer):
     def done(self) -> bool:
         if self._state is TimerState.DONE or self._state is TimerState.CANCELLED:
             return True
-        # The clock below may have been closed before the timer's time came.
+        # The clock may have been closed before the timer was due.
         return self._inner is not None and self._inner.cancelled()
 
     def __repr__(self) -> str:
         return f"<timer for {self}: {self._state.name.lower()}>"
 
     def __str__(self) -> str:
-        # For the description of the mail.
+        # The mail's description.
         return getattr(self._callback, "__qualname__", None) or shorten(self._callback)
 
 
 class ProcessingTimeServiceImpl(ClosableService):
-    """An operator's processing-time service: its callbacks become its mails.
+    """An operator's processing-time service: its callbacks run as the operator's mails.
 
-    It can be quiesced by itself, so that one operator of a chain is finished while timers of the
-    others continue; its state is its own, and the service below is left as it is.
+    It can be quiesced alone, so that one operator of a chain finishes while timers of the others continue. Quiescing it
+    does not affect the task's clock.
 
-    Two promises go beyond Flink's class of this name. :meth:`quiesce` counts a timer until its mail
-    *has run*, not only until it was posted. And a timer whose mail still waits in the mailbox can
-    be cancelled: cancelled in the mailbox thread, it never calls.
+    It promises more than Flink's class of this name. :meth:`quiesce` waits until a timer's mail *has run*, not only
+    until it was posted. And a timer whose mail waits in the mailbox can be cancelled: if that happens in the mailbox
+    thread, its callback is never called.
     """
 
     def __init__(
@@ -122,18 +122,18 @@ class ProcessingTimeServiceImpl(ClosableService):
         defer: Callable[[ProcessingTimeCallback, int], object],
         firing: Callable[[int], object] = lambda timestamp: None,
     ) -> None:
-        """Make the view of one operator.
+        """Create the view of one operator.
 
         Args:
-            inner: the task's service.
-            defer: called in the clock's thread as ``defer(callback, timestamp)``: it has to
-                arrange that ``callback(timestamp)`` is called, exactly once, in the mailbox thread,
-                as a mail with the operator's priority; ``str(callback)`` names it. Where it raises,
-                the timer is given up; the error goes to the error handler of ``inner``, but for
+            inner: the task's clock.
+            defer: called in the clock's thread as ``defer(callback, timestamp)``. It must post a mail with the
+                operator's priority that calls ``callback(timestamp)`` in the mailbox thread; ``str(callback)``
+                describes it. If it raises, the timer is dropped, and the error handler of ``inner`` gets the error,
+                except for
                 :class:`RejectedExecutionError`: the task has ended.
-            firing: called with the time of a timer before it calls back, in the mailbox thread.
+            firing: called in the mailbox thread with a timer's timestamp, before the callback.
         """
-        # These count as running: timers that have fired and whose mail has not run to its end yet.
+        # A timer counts as running from the moment it fires until its mail has run.
         super().__init__(threading.Lock())
         self._inner = inner
         self._defer = defer
@@ -156,19 +156,18 @@ class ProcessingTimeServiceImpl(ClosableService):
         return timer
 
     def quiesce(self) -> Future[None]:
-        """Let no timer of this operator fire any more.
+        """Stop firing this operator's timers.
 
         Returns:
-            Done when every mail that was posted has run. The mailbox thread must not block on it:
-            it yields to the mailbox until it is done, or adds a callback that posts what comes
-            next. If the mailbox is closed, and mails are dropped with it, it never gets done.
+            Done when every posted mail has run. The mailbox thread must not block on it: it yields to the mailbox, or
+                adds a callback. If the mailbox is closed and drops mails, the future never completes.
         """
         return super().quiesce()
 
     def resume(self) -> None:
-        """Let timers fire again after :meth:`quiesce`: a task may outlive the end of its data.
+        """Fire timers again after :meth:`quiesce`: a task may outlive the end of its data.
 
-        Timers that were given up while it was quiesced stay given up. No effect unless it is quiesced.
+        Timers that were dropped while it was quiesced stay dropped. No effect in another state.
         """
         self._reopen()
 

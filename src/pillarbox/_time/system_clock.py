@@ -1,4 +1,4 @@
-"""The wall clock, with one scheduler thread for each task.
+"""The wall clock, with one scheduler thread per task.
 
 Source of the behaviour: Flink's ``SystemProcessingTimeService`` and ``ProcessingTimeServiceUtil``.
 """
@@ -15,7 +15,7 @@ from pillarbox._time.heap_clock import HeapTimer, HeapTimerService
 
 _log = logging.getLogger(__name__)
 
-# A timer may be set for the end of time, but no lock can wait that long.
+# A timer may be set for the end of time, but locks have a limit for waiting.
 _LONGEST_WAIT_S = 3600.0
 
 
@@ -25,22 +25,22 @@ def system_clock_ms() -> int:
 
 
 def processing_time_delay(timestamp: int, now: int) -> int:
-    """Return the milliseconds to wait from ``now`` before a timer for ``timestamp`` may fire.
+    """Return the milliseconds from ``now`` until a timer for ``timestamp`` may fire.
 
     One more than the difference, unless the timestamp is past: a timer for *t* fires when the clock has passed *t*, as
-    a watermark *t* says that nothing at *t* comes any more.
+    a watermark *t* means that no record at *t* is expected.
     """
     return timestamp - now + 1 if timestamp >= now else 0
 
 
 class SystemProcessingTimeService(HeapTimerService):
-    """Timers by the wall clock, called from one daemon thread that starts with the first timer.
+    """A wall clock whose timers run in one daemon thread, which starts with the first timer.
 
-    **Callbacks run in the scheduler thread**: they have to be short and may touch neither operators
-    nor state. In a task they only post a mail, see :class:`ProcessingTimeServiceImpl`.
+    **Callbacks run in the scheduler thread**: they must be short and must not use operators or state. In a task they
+    only post a mail, see :class:`ProcessingTimeServiceImpl`.
 
-    How long a timer waits is settled when it is registered and measured by the monotonic clock, as
-    in Flink: setting the wall clock afterwards neither hastens nor holds it up.
+    As in Flink, the delay of a timer is fixed when it is registered and measured by the monotonic clock: setting the
+    wall clock afterwards does not affect it.
     """
 
     def __init__(
@@ -49,12 +49,11 @@ class SystemProcessingTimeService(HeapTimerService):
         clock: Callable[[], int] = system_clock_ms,
         name: str = "pillarbox-timers",
     ) -> None:
-        """Make a service.
+        """Create a service.
 
         Args:
-            error_handler: called, in the scheduler thread, with the error of a callback; a task
-                fails by it.
-            clock: returns the processing time in epoch milliseconds; any thread may call it.
+            error_handler: called in the scheduler thread with the error of a callback; a task fails by it.
+            clock: returns the processing time in epoch milliseconds, in any thread.
             name: of the scheduler thread.
         """
         super().__init__()
@@ -82,7 +81,7 @@ class SystemProcessingTimeService(HeapTimerService):
             self._lock.notify_all()
 
     def _schedule(self) -> None:
-        """Wait for the first timer and run it, again and again: the scheduler thread."""
+        """Fire timers in the scheduler thread until the service is closed."""
         while True:
             with self._lock:
                 while True:
@@ -98,10 +97,10 @@ class SystemProcessingTimeService(HeapTimerService):
                         self._lock.wait()
             try:
                 self._run(timer)
-            # Also errors that are no Exception: without its thread, the service would fall silent.
+            # Also errors other than Exception: without its thread, the service would stop silently.
             except BaseException as error:
                 self._report(error)
-            # Else the last timer would live on through the next wait.
+            # Do not keep the last timer alive while waiting.
             del timer
 
     def _report(self, error: BaseException) -> None:

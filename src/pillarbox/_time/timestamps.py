@@ -1,11 +1,9 @@
-"""Event-time timestamps: their limits, how a record gets one, and what counts as one.
+"""Event-time timestamps: their limits, their assigners, and the types that convert to one.
 
-A timestamp is an ``int``: milliseconds since the epoch (1970-01-01T00:00Z), within 64 bits. Source
-of the names and limits: Flink's ``TimestampAssigner``, ``Watermark.MAX_WATERMARK`` and
-``Long.MIN_VALUE`` as "none".
+A timestamp is an ``int``: milliseconds since the epoch (1970-01-01T00:00Z), within 64 bits. Source of the names and
+limits: Flink's ``TimestampAssigner``, ``Watermark.MAX_WATERMARK`` and ``Long.MIN_VALUE`` for "no timestamp".
 
-Nothing here holds state that changes, so any thread may use it; records get their timestamps in the
-thread that generates watermarks.
+Nothing here has mutable state, so any thread may use it.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ MIN_TIMESTAMP = -(2**63)
 """Before all time: no watermark yet, or no timestamp (Flink's ``Long.MIN_VALUE``)."""
 
 MAX_WATERMARK = 2**63 - 1
-"""The end of event time: a bounded input ends with this watermark, so that all event-time timers fire."""
+"""The end of event time: the last watermark of a bounded input, which fires all event-time timers."""
 
 EXPECTED = "milliseconds since the epoch are expected, as int (or a datetime or date)"
-"""The values that are points in time, for errors."""
+"""The accepted types of a timestamp, for errors."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
@@ -42,36 +40,35 @@ class TimestampAssigner(ABC):
 
         Args:
             value: the record.
-            record_timestamp: the timestamp that the record has so far, in epoch milliseconds;
-                ``MIN_TIMESTAMP`` where it has none.
+            record_timestamp: the record's present timestamp in epoch milliseconds, or ``MIN_TIMESTAMP``.
 
         Returns:
-            Milliseconds since the epoch. A ``datetime`` does as well, without a time zone in the session's time zone;
-            fractions of a millisecond are cut off towards the past. So does a ``date``: its midnight there.
+            Milliseconds since the epoch. A ``datetime`` is converted, without a time zone in the session's time zone;
+            fractions of a millisecond are rounded down. A ``date`` stands for its midnight in the session's time zone.
         """
 
 
 def to_timestamp(
     value: object, zone: datetime.tzinfo | None = None, source: object = None, record: object = None
 ) -> int:
-    """Turn a point in time into epoch milliseconds: an event time, a watermark, the time of a timer.
+    """Convert a point in time (of an event, a watermark or a timer) to epoch milliseconds.
 
     Args:
-        value: an int (numpy's integers too), a ``datetime``, or a ``date``, which is its midnight.
-        zone: the time zone of dates and naive datetimes, as Spark casts DATE and TIMESTAMP_NTZ to TIMESTAMP; None: they
-            are refused.
-        source: where it came from, for the error message: an assigner or a function.
-        record: the record it was extracted from, for the error message.
+        value: an int (also numpy's), a ``datetime``, or a ``date``, which stands for its midnight.
+        zone: the time zone of dates and naive datetimes, as Spark casts DATE and TIMESTAMP_NTZ to TIMESTAMP; None
+            refuses them.
+        source: the assigner or function that returned it, for errors.
+        record: its record, for errors.
 
     Raises:
-        TypeError: it is something else: None, a bool, a float, a string, a NaT.
-        ValueError: it does not fit in 64 bits, or has no time zone and ``zone`` is None.
+        TypeError: another type, such as None, a bool, a float, a string or NaT.
+        ValueError: it exceeds 64 bits, or has no time zone while ``zone`` is None.
     """
-    # The order matters: this runs once for each record, and a plain int is what nearly all give.
+    # The order matters: this runs for each record, and nearly all values are plain ints.
     if type(value) is int:
         number = value
     elif isinstance(value, datetime.date):
-        # pandas' NaT calls itself a datetime but is not equal to itself.
+        # pandas' NaT is an instance of datetime, but not equal to itself.
         if value != value:
             raise _not_a_timestamp(value, source, record)
         if not isinstance(value, datetime.datetime):
@@ -81,7 +78,7 @@ def to_timestamp(
                 raise ValueError(no_time_zone(f"{shorten(value)}{_origin(source, record)}"))
             value = value.replace(tzinfo=zone)
         since = value - _EPOCH
-        # Exact: seconds and microseconds are never negative, so the division cuts towards the past.
+        # Exact: seconds and microseconds are never negative, so the division rounds down.
         number = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
     elif isinstance(value, (bool, np.bool_)):
         raise _not_a_timestamp(value, source, record)
@@ -110,7 +107,7 @@ class _FunctionTimestampAssigner(TimestampAssigner):
     """Calls ``function(value, record_timestamp)``.
 
     Args:
-        assigner: whose function it is, for errors: a user's assigner, or the function itself.
+        assigner: the user's assigner or function, for errors.
     """
 
     def __init__(self, function: Callable[[Any, int], Any], assigner: object) -> None:
@@ -138,14 +135,14 @@ class _ValueFunctionTimestampAssigner(TimestampAssigner):
 
 
 class ColumnTimestampAssigner(TimestampAssigner):
-    """Takes the timestamp from a column of the record.
+    """Reads the timestamp from a column of the record.
 
-    A record is a mapping, a row (Spark's ``Row``, a named tuple), or any object with an attribute
-    of that name. The column holds epoch milliseconds, datetimes or dates.
+    A record is a mapping, a row (Spark's ``Row``, a named tuple), or an object with an attribute of that name. The
+    column contains epoch milliseconds, datetimes or dates.
     """
 
     def __init__(self, column: str) -> None:
-        """Make an assigner for one column.
+        """Create an assigner for one column.
 
         Raises:
             ValueError: the name is empty.
@@ -162,17 +159,17 @@ class ColumnTimestampAssigner(TimestampAssigner):
         """
         column = self.column
         try:
-            # By position where there are field names: as an attribute, a column that is called
-            # `count` or `index` would be the tuple's method.
+            # By position if the record has field names: a column called `count` or `index` would otherwise be the
+            # tuple's method.
             if isinstance(value, Mapping):
-                found = value[column]
+                timestamp = value[column]
             elif isinstance(value, tuple):
-                found = value[_fields_of(value).index(column)]
+                timestamp = value[_fields_of(value).index(column)]
             else:
-                found = getattr(value, column)
+                timestamp = getattr(value, column)
         except (KeyError, AttributeError, ValueError, IndexError):
             raise ValueError(f"no timestamp column {column!r} in the record {shorten(value)}") from None
-        return found  # type: ignore[no-any-return]
+        return timestamp  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"column {self.column!r}"
@@ -184,20 +181,18 @@ def _fields_of(row: Any) -> Any:
 
 
 def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
-    """Return a checking assigner for any that a user may pass.
+    """Convert a user's timestamp assigner.
 
     Args:
-        assigner: an object with ``extract_timestamp(value, record_timestamp)``, a function
-            ``f(value)`` or ``f(value, record_timestamp)``, or the name of a column. Of a function,
-            the signature decides, once: it gets the record's timestamp where it requires a second
-            argument, or has one that is called ``record_timestamp``; other arguments with defaults
-            are its own.
+        assigner: an object with ``extract_timestamp(value, record_timestamp)``, a function ``f(value)`` or ``f(value,
+            record_timestamp)``, or the name of a column. A function gets the record's timestamp if it requires a second
+            argument, or has one called ``record_timestamp``; it may have other arguments with defaults.
 
     Returns:
-        An assigner; its results are for ``to_timestamp``, which knows the session's time zone.
+        An assigner, whose results ``to_timestamp`` converts.
 
     Raises:
-        TypeError: it is none of these.
+        ProgramError: another type.
     """
     if isinstance(assigner, str):
         return ColumnTimestampAssigner(assigner)
@@ -214,12 +209,12 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
             f"not a timestamp assigner: {shorten(assigner)}; a TimestampAssigner, a function "
             "f(value) or f(value, record_timestamp), or the name of a column is expected"
         )
-    if _wants_record_timestamp(assigner):
+    if _takes_record_timestamp(assigner):
         return _FunctionTimestampAssigner(assigner, assigner)
     return _ValueFunctionTimestampAssigner(assigner)
 
 
-def _wants_record_timestamp(function: Callable[..., Any]) -> bool:
+def _takes_record_timestamp(function: Callable[..., Any]) -> bool:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some builtins have no signature

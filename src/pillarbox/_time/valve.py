@@ -1,7 +1,7 @@
-"""``StatusWatermarkValve``: one watermark out of the watermarks of many channels.
+"""``StatusWatermarkValve``: combines the watermarks of many channels into one.
 
-Source of the behaviour: Flink's class of the same name (2.x: the flush at the last active channel's
-idleness is unconditional). All times are epoch milliseconds. Only the mailbox thread may touch a valve.
+Source of the behaviour: Flink's class of the same name (2.x: the flush at the last active channel's idleness is
+unconditional). All times are epoch milliseconds. Only the mailbox thread may use a valve.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from pillarbox._time.watermark_generators import WatermarkSink
 
 
 class _Channel:
-    """The state of one channel.
+    """State of one channel.
 
-    ``aligned`` is False for a channel that is idle, or is active again but has not yet reached the output
-    watermark.
+    ``aligned`` is False for an idle channel, and for an active one that has not yet reached the output watermark.
     """
 
     __slots__ = ("aligned", "idle", "watermark")
@@ -30,57 +29,52 @@ class _Channel:
 
 
 class StatusWatermarkValve:
-    """Makes one watermark, and one status, out of the watermarks and statuses of all channels.
+    """Combines the watermarks and statuses of all channels into one watermark and one status.
 
-    - The output is the minimum over the *aligned* channels. It never goes back and is never
-      repeated.
-    - An idle channel is left out; its watermarks are ignored until it is active again.
-    - A channel that is active again is counted as soon as it has caught up with the output, not
-      before: what it sent until then would take time back.
-    - When the last active channel becomes idle, the largest watermark of all is let out, so that
-      the result does not depend on the order in which they fell idle; then the valve itself is
-      idle.
+    - The output is the minimum over the *aligned* channels. It is strictly ascending.
+    - An idle channel does not count; its watermarks are ignored until it is active again.
+    - A channel that becomes active counts as soon as it has caught up with the output: before that, it would take event
+      time back.
+    - When the last active channel becomes idle, the output is the largest watermark of all channels, so that it does
+      not depend on the order in which they became idle. Then the valve itself is idle.
 
-    After every call, the output is at least the minimum over the aligned channels. (Flink, in one
-    corner, waits for the next watermark with that: when a channel becomes active that is ahead of
-    all others, which have not reached the output.)
+    After every call, the output is at least the minimum over the aligned channels. (In one corner, Flink waits for the
+    next watermark: if a channel becomes active that is ahead of all others, which have not reached the output.)
 
-    Every method that can make output takes the ``sink`` for it, and returns when the sink has taken
-    it.
+    Methods that emit take a ``sink``, and return after the sink's call.
     """
 
     def __init__(self, channels: Iterable[Hashable]) -> None:
-        """Make a valve.
+        """Create a valve.
 
         Args:
-            channels: the channels that exist: the output stays where it is until each has sent a watermark or is idle.
+            channels: all channels. The output does not advance until each has sent a watermark or is idle.
         """
         self._channels: dict[Hashable, _Channel] = {channel: _Channel() for channel in channels}
         self._output = MIN_TIMESTAMP
-        # None: it was, and there may be those downstream that have not heard so.
+        # None: idle, but downstream may not know it.
         self._idle: bool | None = False
-        # After a restore, until the first call that has a sink: the output may not fit the
-        # channels.
+        # True after a restore until the first call with a sink: the output may not match the channels.
         self._unsettled = False
 
     @property
     def current_watermark(self) -> int:
-        """The last watermark that was let out; ``MIN_TIMESTAMP`` before the first."""
+        """The last emitted watermark; ``MIN_TIMESTAMP`` before the first."""
         return self._output
 
     @property
     def is_idle(self) -> bool:
-        """Whether the valve's last status was idle. A new valve is active."""
+        """Whether the valve's last status is idle. A new valve is active."""
         return self._idle is not False
 
     @property
     def channels(self) -> tuple[Hashable, ...]:
-        """The channels there are."""
+        """All channels."""
         return tuple(self._channels)
 
     @property
     def is_aligned(self) -> bool:
-        """Whether all channels count: none is idle, or has yet to catch up with the output."""
+        """Whether all channels count: none is idle or has yet to catch up with the output."""
         return all(state.aligned for state in self._channels.values())
 
     def watermark_of(self, channel: Hashable) -> int:
@@ -88,14 +82,14 @@ class StatusWatermarkValve:
         return self._known(channel).watermark
 
     def is_idle_channel(self, channel: Hashable) -> bool:
-        """Return whether a channel's last status was idle."""
+        """Return whether a channel's last status is idle."""
         return self._known(channel).idle
 
     def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
-        """Take a watermark of a channel. One that is not above the channel's last is ignored.
+        """Take a watermark of a channel, unless it is at most the channel's last.
 
         Raises:
-            ValueError: there is no such channel.
+            ValueError: unknown channel.
         """
         state = self._channel(channel, sink)
         if state.idle or timestamp <= state.watermark:
@@ -105,7 +99,7 @@ class StatusWatermarkValve:
         if not state.aligned:
             state.aligned = timestamp >= self._output
         elif before > self._output:
-            # Another channel holds the output where it is: this one's step forward cannot free it.
+            # Another channel holds the output back.
             return
         self._advance(sink)
 
@@ -113,7 +107,7 @@ class StatusWatermarkValve:
         """Take a status of a channel: idle, or active again.
 
         Raises:
-            ValueError: there is no such channel.
+            ValueError: unknown channel.
         """
         state = self._channel(channel, sink)
         if idle == state.idle:
@@ -121,27 +115,26 @@ class StatusWatermarkValve:
         state.idle = idle
         if idle:
             state.aligned = False
-            self._someone_left(sink)
+            self._on_idle(sink)
         else:
             state.aligned = state.watermark >= self._output
-            self._someone_came(sink)
+            self._on_active(sink)
 
     def input_at_once(self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkSink) -> None:
-        """Take what several channels have said, as if all of it had come at one moment.
+        """Take changes of several channels at one moment.
 
-        The outcome does not depend on their order: a channel that is active again has caught up if it has reached the
-        output as it is before, however far others have come meanwhile.
+        Their order has no effect: a channel that becomes active has caught up if it reaches the output as it was before
+        the call.
 
         Args:
-            changes: of channels the last watermark that they sent while they were active, and their last status; None:
-                there was none.
+            changes: maps channels to (last watermark while active, last status); None for unchanged.
 
         Raises:
-            ValueError: there is no such channel.
+            ValueError: unknown channel.
         """
         if self._unsettled:
             self._settle(sink)
-        states = [(self._channel(channel, sink), *said) for channel, said in changes.items()]
+        states = [(self._channel(channel, sink), *change) for channel, change in changes.items()]
         for state, watermark, idle in states:
             if watermark is not None and watermark > state.watermark:
                 state.watermark = watermark
@@ -151,16 +144,16 @@ class StatusWatermarkValve:
         if not states:
             return
         if any(not state.idle for state in self._channels.values()):
-            self._someone_came(sink)
+            self._on_active(sink)
             return
         if self._idle and max(state.watermark for state in self._channels.values()) > self._output:
-            # One was active meanwhile, and came further than any before.
+            # A channel was active in between, and is ahead of all others.
             self._idle = False
             sink.process_status(False)
-        self._someone_left(sink)
+        self._on_idle(sink)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the valve's whole state as a plain dict of ints, bools and the channels' names.
+        """Return the valve's state as a dict.
 
         ``{"watermark": ms, "idle": bool, "channels": {channel: (watermark_ms, idle, aligned)}}``
         """
@@ -171,15 +164,14 @@ class StatusWatermarkValve:
         }
 
     def restore(self, snapshot: dict[str, Any], *, say_anew: bool = False) -> None:
-        """Take over the state of a snapshot.
+        """Restore the state of a snapshot.
 
-        The valve keeps the channels that it was made with (the program upstream may have changed): those that the
-        snapshot does not know start over and hold the output where it was until they have caught up. Nothing is
-        emitted here; what the change of channels leads to comes out with the next input.
+        The valve keeps its own channels, as the program upstream may have changed. Channels that are missing in the
+        snapshot start over, and hold the output back until they have caught up. Nothing is emitted before the next
+        input.
 
         Args:
-            say_anew: whether there may be those downstream who have not heard that the valve is idle: it says so once
-                more. To those who have, that is nothing new.
+            say_anew: emit the idle status once more, because some of the receivers may not know it.
         """
         saved = {name: _Channel(*state) for name, state in snapshot["channels"].items()}
         self._channels = {name: saved.get(name) or _Channel() for name in self._channels}
@@ -203,17 +195,17 @@ class StatusWatermarkValve:
     def _settle(self, sink: WatermarkSink) -> None:
         self._unsettled = False
         if any(not state.idle for state in self._channels.values()):
-            self._someone_came(sink)
+            self._on_active(sink)
         else:
-            self._someone_left(sink)
+            self._on_idle(sink)
 
-    def _someone_came(self, sink: WatermarkSink) -> None:
+    def _on_active(self, sink: WatermarkSink) -> None:
         if self._idle is not False:
             self._idle = False
             sink.process_status(False)
         self._advance(sink)
 
-    def _someone_left(self, sink: WatermarkSink) -> None:
+    def _on_idle(self, sink: WatermarkSink) -> None:
         channels = self._channels.values()
         if any(not state.idle for state in channels):
             self._advance(sink)
@@ -229,6 +221,6 @@ class StatusWatermarkValve:
 
     def _emit(self, watermark: int, sink: WatermarkSink) -> None:
         if watermark > self._output:
-            # Noted first: the sink may look at `current_watermark`.
+            # Set first: the sink may read `current_watermark`.
             self._output = watermark
             sink.process_watermark(watermark)

@@ -1,10 +1,9 @@
 """``WatermarkStrategy``: the source of a stream's timestamps and watermarks.
 
 PyFlink's class of the same name, with Python manners: durations as ``timedelta`` or ``"5 seconds"``, functions and
-column names as timestamp assigners, and one's own generators.
+column names as timestamp assigners, and user-defined generators.
 
-A strategy is part of the program: it is built by the user, pickled, and read by the tasks. It never changes, so any
-thread may use it.
+A strategy is built by the user, pickled with the program, and read by the tasks. It is immutable.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from pillarbox._time.watermark_generators import (
 class WatermarkStrategy:
     """The source of a stream's timestamps and watermarks.
 
-    Made by the ``for_*`` methods and :meth:`no_watermarks`, refined by the ``with_*`` methods, each of which returns a
-    new strategy.
+    Created by the ``for_*`` methods and :meth:`no_watermarks`, refined by the ``with_*`` methods, each of which returns
+    a new strategy.
 
     Example:
         >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
@@ -46,10 +45,9 @@ class WatermarkStrategy:
 
     Attributes:
         generator_factory: makes the watermark generator of a subtask; use :meth:`create_generator`.
-        timestamp_assigner: returns each record's timestamp, and raises ``TypeError`` where there is
-            none; None: records keep the timestamps that they have.
-        timestamp_column: the column that ``timestamp_assigner`` reads, where it is one: columnar
-            data can be stamped without it, in one go.
+        timestamp_assigner: returns each record's timestamp, or raises ``TypeError``; None: records keep their
+            timestamps.
+        timestamp_column: the column that ``timestamp_assigner`` reads, if any: columnar data is stamped in one step.
         idle_timeout: milliseconds without a record after which the stream is idle; None: never.
         progress_timeout: milliseconds without a record after which the watermark advances with the clock; None: never.
     """
@@ -62,16 +60,16 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
-        """Return a strategy for timestamps that never go down within a partition: watermarks follow closely."""
+        """Return a strategy for timestamps that ascend within a partition: watermarks follow closely."""
         return WatermarkStrategy(AscendingTimestampsWatermarks)
 
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: DurationLike) -> WatermarkStrategy:
-        """Return a strategy for records that come out of order, but at most ``max_out_of_orderness`` late.
+        """Return a strategy for records that are at most ``max_out_of_orderness`` out of order.
 
         Args:
-            max_out_of_orderness: after a record of time T, none older than T minus this is
-                expected; as an int, milliseconds.
+            max_out_of_orderness: after a record of time T, no record older than T minus this is expected; as an int,
+                milliseconds.
 
         Raises:
             ProgramError: not a duration, or a negative one.
@@ -86,32 +84,30 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_generator(factory: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
-        """Return a strategy with a generator of one's own.
+        """Return a strategy with a user-defined generator.
 
-        A generator is no state: it starts over with each epoch of a source, and after a shuffle with each task that
-        is made again (there its last watermark is kept, so none goes back). One that heeds more than the timestamps,
-        such as the number of records, says other things then.
+        A generator has no state in checkpoints: it starts over with each epoch of a source, and after a shuffle with
+        each new task (which keeps its last watermark, so event time never goes back). A generator that depends on more
+        than the timestamps, such as the number of records, emits other watermarks then.
 
         Args:
-            factory: called once in each subtask, without arguments (in Java it gets a context); a class will do whose
-                constructor takes none.
+            factory: called without arguments once per subtask (in Java it gets a context); for example a class.
 
         Raises:
-            ProgramError: it is a generator itself, which all subtasks would share, or cannot be
-                called, or not without arguments.
+            ProgramError: it is a generator, which all subtasks would share, or cannot be called without arguments.
         """
-        made: object = factory  # not all users have their program type-checked
-        if isinstance(made, WatermarkGenerator):
-            name = type(made).__name__
+        generator: object = factory  # not all users have their program type-checked
+        if isinstance(generator, WatermarkGenerator):
+            name = type(generator).__name__
             raise ProgramError(
                 f"for_generator(): each subtask needs a generator of its own: give a function that makes one, "
                 f"for instance the class {name}, not the instance {shorten(factory)}"
             )
-        if not callable(made):
+        if not callable(generator):
             raise ProgramError(f"for_generator(): not a function that makes a watermark generator: {shorten(factory)}")
         try:
-            signature = inspect.signature(made)
-        except ValueError:  # of something built in
+            signature = inspect.signature(generator)
+        except ValueError:  # of a builtin
             return WatermarkStrategy(factory)
         try:
             signature.bind()
@@ -126,39 +122,37 @@ class WatermarkStrategy:
         self,
         timestamp_assigner: TimestampAssigner | Callable[[Any], Any] | Callable[[Any, int], Any] | str,
     ) -> WatermarkStrategy:
-        """Return this strategy with timestamps from ``timestamp_assigner``.
+        """Return this strategy with another timestamp assigner.
 
         Args:
-            timestamp_assigner: a :class:`TimestampAssigner`; a function ``f(value)`` or ``f(value,
-                record_timestamp)``; or the name of a column. The timestamp is an int (epoch
-                milliseconds), a datetime or a date (its midnight).
+            timestamp_assigner: a :class:`TimestampAssigner`; a function ``f(value)`` or ``f(value, record_timestamp)``;
+                or the name of a column. The timestamp is an int (epoch milliseconds), a datetime or a date (its
+                midnight).
 
         Raises:
-            ProgramError: it is none of these, or the column's name is empty.
+            ProgramError: another type, or an empty name.
         """
-        made = as_timestamp_assigner(timestamp_assigner)
-        column = made.column if isinstance(made, ColumnTimestampAssigner) else None
-        return dataclasses.replace(self, timestamp_assigner=made, timestamp_column=column)
+        assigner = as_timestamp_assigner(timestamp_assigner)
+        column = assigner.column if isinstance(assigner, ColumnTimestampAssigner) else None
+        return dataclasses.replace(self, timestamp_assigner=assigner, timestamp_column=column)
 
     def with_idleness(self, idle_timeout: DurationLike) -> WatermarkStrategy:
-        """Return this strategy with a limit on silence.
+        """Return this strategy with idleness: downstream does not wait for a partition without records for a time.
 
-        Downstream does not wait for a partition that has been silent for longer.
+        Before the first shuffle, a source is idle as a whole. After a shuffle, each subtask is idle by itself,
+        beginning with its first epoch, also if it never gets a record. The clock is the epoch's time (Spark's batch
+        timestamp), and the start of the silence is state: a repeated epoch does the same, and the time for which a
+        query is stopped counts. (In Flink the countdown starts over.)
 
-        Before the first shuffle a source is silent as a whole. After one each subtask is by itself, from its first
-        epoch on, also one that never has a record, such as one without a key. The clock shows the time of the epoch
-        (Spark's batch timestamp), and the time since which there has been silence is state: so an epoch that is run
-        again does the same, and the time for which a query was stopped counts. (In Flink the countdown starts over.)
-
-        A streaming query with it runs an epoch at each trigger, also while no data come: silence is noticed in epochs.
-        So give the query a trigger, such as ``trigger(processingTime="5 seconds")``; without one, an epoch follows the
-        other at once.
+        A streaming query runs an epoch at each trigger then, also without data, as idleness is noticed in epochs. So
+        give the query a trigger, such as ``trigger(processingTime="5 seconds")``; without one, epochs follow each other
+        at once.
 
         Args:
-            idle_timeout: how long without a record is idle; as an int, milliseconds.
+            idle_timeout: the time without a record; as an int, milliseconds.
 
         Raises:
-            ProgramError: it is zero, negative or no duration.
+            ProgramError: not a positive duration.
         """
         millis = positive_millis(idle_timeout, "with_idleness(): the idle timeout")
         return dataclasses.replace(self, idle_timeout=millis)
@@ -166,22 +160,22 @@ class WatermarkStrategy:
     def with_wall_clock_progress(self, timeout: DurationLike) -> WatermarkStrategy:
         """Return this strategy with a watermark that advances with the clock while the source is silent.
 
-        So the last windows fire without further data. Once a source has had no record for ``timeout``, counted from its
-        last epoch with records, its watermark is the one of that epoch and the time that has gone by since the timeout
-        ended. Records that come afterwards with older timestamps are late. The clock shows the epochs' times (Spark's
-        batch timestamp), so an epoch that is run again does the same; the time for which a query was stopped counts,
-        unless its first epoch has records. A source that has had no watermark yet stays without one.
+        So the last windows fire without further data. After ``timeout`` without a record, counted from the last epoch
+        with records, the watermark is that epoch's plus the time since the timeout ended. Records that arrive later
+        with older timestamps are late. The clock is the epoch's time (Spark's batch timestamp), so a repeated epoch
+        does the same. The time for which a query is stopped counts, unless its first epoch has records. A source
+        without a watermark stays without one.
 
-        Each source counts by itself. With :meth:`with_idleness` as well, one that is idle holds nobody back, and its
-        watermark counts only while all sources are idle. At the end of bounded input event time ends anyway.
+        Each source counts by itself. With :meth:`with_idleness` as well, an idle source does not hold the others back,
+        and its watermark counts only while all sources are idle. At the end of bounded input, event time ends.
 
-        It is for strategies that are assigned before the first ``key_by(...)`` or ``rebalance()``.
+        Only for strategies that are assigned before the first ``key_by(...)`` or ``rebalance()``.
 
         Args:
-            timeout: how long a source has to be silent; as an int, milliseconds.
+            timeout: the time without a record; as an int, milliseconds.
 
         Raises:
-            ProgramError: it is zero, negative or no duration.
+            ProgramError: not a positive duration.
         """
         millis = positive_millis(timeout, "with_wall_clock_progress(): the timeout")
         return dataclasses.replace(self, progress_timeout=millis)
@@ -198,19 +192,18 @@ class WatermarkStrategy:
 
     @property
     def emits_watermarks(self) -> bool:
-        """Whether watermarks come before the end of the input: they do not with :meth:`no_watermarks`."""
+        """Whether watermarks are emitted before the end of the input, which :meth:`no_watermarks` does not."""
         return self.generator_factory is not NoWatermarksGenerator
 
     def create_generator(self, now_ms: Callable[[], int] | None = None) -> WatermarkGenerator:
-        """Make a generator, for one subtask and one stream of records.
+        """Create the generator of one subtask and stream.
 
         Args:
-            now_ms: the clock (milliseconds) for idleness: after a shuffle the time of the epoch. With
-                it, and where there is an ``idle_timeout``, the generator also watches for idleness;
-                without it, the caller has to see to that.
+            now_ms: the clock (milliseconds) for idleness: after a shuffle, the epoch's time. With it and an
+                ``idle_timeout``, the generator also detects idleness; without it, the caller does.
 
         Raises:
-            TypeError: the factory returned something else.
+            TypeError: the factory returned another type.
         """
         generator = self.generator_factory()
         if not isinstance(generator, WatermarkGenerator):

@@ -23,16 +23,16 @@ class PeriodTimer(Protocol):
         """Begin a period."""
 
     def mark_end(self) -> None:
-        """End the period that was begun."""
+        """End the period."""
 
 
 @final
 class Suspension:
-    """A pause of the default action; ends with :meth:`resume`.
+    """A pause of the default action, which ends with :meth:`resume`.
 
-    The timer runs while the loop has nothing to do because of the pause: it stands still while
-    mails are run, and while the loop itself is suspended. Its calls come in pairs, start first.
-    (In Flink the caller of ``suspendDefaultAction`` starts and ends it, see ``ResumeWrapper``.)
+    The timer runs while the pause leaves the loop without work: it stops while mails run, and while the loop itself is
+    suspended. Its calls come in pairs, start first. (In Flink the caller of ``suspendDefaultAction`` starts and ends
+    it, see ``ResumeWrapper``.)
 
     Flink: ``MailboxDefaultAction.Suspension``.
     """
@@ -47,25 +47,25 @@ class Suspension:
         self._start_timer()
 
     def resume(self) -> None:
-        """Let the default action be called again. Any thread, any number of times.
+        """Resume the default action. Any thread, any number of times.
 
-        From another thread this is an urgent mail. It does nothing if the pause is over already, or
-        if the mailbox takes no more mails.
+        From another thread this is an urgent mail. No effect if the pause is over, or if the mailbox takes no more
+        mails.
         """
         processor = self._processor
-        # A look without the lock is enough: a suspension is current before anybody can hold it,
-        # and once it is not, it never is again.
+        # Reading it without the lock is enough: a suspension is current before any caller has it, and never becomes
+        # current again.
         if processor._suspended_default_action is not self:
             return
         if processor.is_mailbox_thread():
             self._resume()
-            if processor._mailbox._waiting:  # a signal handler's, beneath the loop that waits for mail
+            if processor._mailbox._waiting:  # a signal handler, called while the loop waits for mail
                 processor._mailbox._wake()
             return
         try:
             processor._send_control_mail(self._resume, "resume default action")
         except MailboxClosedError:
-            pass  # the loop is about to end, there is nothing to resume
+            pass  # the loop is about to end
 
     def _resume(self) -> None:
         if self._processor._suspended_default_action is self:
@@ -98,7 +98,7 @@ class MailboxController:
     def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
         """Do not call the default action until the returned suspension is resumed.
 
-        Mails continue to be processed. Mailbox thread only.
+        Mails are still processed. Mailbox thread only.
 
         Args:
             timer: measures the pause.
@@ -110,10 +110,10 @@ class MailboxController:
         return self._processor._suspend_default_action(timer)
 
     def all_actions_completed(self) -> None:
-        """End the loop for good; see :meth:`MailboxProcessor.all_actions_completed`."""
+        """End the loop permanently; see :meth:`MailboxProcessor.all_actions_completed`."""
         self._processor.all_actions_completed()
 
 
-#: The action that the loop calls over and over. It should do a bounded piece of work and return: mails wait
-#: meanwhile. Flink: ``MailboxDefaultAction``.
+#: The action that the loop calls over and over. It should do a bounded piece of work and return, as mails wait for it.
+#: Flink: ``MailboxDefaultAction``.
 MailboxDefaultAction = Callable[[MailboxController], object]

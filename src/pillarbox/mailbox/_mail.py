@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, final
 
-#: The priority that every ``take`` without a wish of its own asks for: any mail will do.
+#: The lowest priority, and the default of ``take``: any mail matches.
 MIN_PRIORITY = -1
 
-#: The highest priority: every operator of a chain may run such a mail while it waits.
-#: (Java's ``Integer.MAX_VALUE``, so that numbers in logs look the same.)
+#: The highest priority: every operator of a chain may run such a mail while it waits. (Java's ``Integer.MAX_VALUE``, so
+#: that numbers in logs look the same.)
 MAX_PRIORITY = 2**31 - 1
 
 
 @final
 class MailOptions:
-    """How a mail wants to be treated. Immutable: ``DEFAULT``, or one of the two below.
+    """Treatment of a mail. Immutable: ``DEFAULT``, :meth:`urgent` or :meth:`deferrable`.
 
     Flink: ``MailboxExecutor.MailOptions``.
     """
@@ -34,7 +34,7 @@ class MailOptions:
 
     @staticmethod
     def urgent() -> MailOptions:
-        """Let the mail overtake all that are not urgent. Urgent mails keep their order.
+        """Overtake all mails that are not urgent. Urgent mails keep their order.
 
         For mails that must not wait for a long batch, such as an unaligned checkpoint.
         """
@@ -42,10 +42,10 @@ class MailOptions:
 
     @staticmethod
     def deferrable() -> MailOptions:
-        """Let the mail wait until no operator is in the middle of a record.
+        """Wait until no operator is in the middle of a record.
 
-        It is not run by :meth:`MailboxExecutor.yield_` and :meth:`MailboxExecutor.try_yield`, so
-        that a blocked operator (and the checkpoint after it) gets free as soon as possible.
+        :meth:`MailboxExecutor.yield_` and :meth:`MailboxExecutor.try_yield` do not run such mails, so that a blocked
+        operator (and the checkpoint after it) continues as soon as possible.
         """
         return _DEFERRABLE
 
@@ -58,23 +58,23 @@ MailOptions.DEFAULT = MailOptions(is_urgent=False, is_deferrable=False)
 _URGENT = MailOptions(is_urgent=True, is_deferrable=False)
 _DEFERRABLE = MailOptions(is_urgent=False, is_deferrable=True)
 
-# A module constant is cheaper to look at, once per mail, than an attribute of a class.
+# A module constant is cheaper to read, once per mail, than a class attribute.
 _DEFAULT = MailOptions.DEFAULT
 
 
 @final
 class Mail:
-    """An action bound to one operator of the chain, with a description for people.
+    """An action for one operator of the chain, with a readable description.
 
     Any thread may create a mail; only the mailbox thread runs it.
 
     Args:
-        command: what to do. A future-like command (one with a ``cancel`` method) can be cancelled
-            while it waits, see :meth:`try_cancel`.
-        priority: the chain index of the operator that the mail is for. It does not order the
-            execution: it hides mails of upstream operators from an operator that waits for its own.
-        description: a description of the mail, for debugging and errors; ``%``-style with ``args``.
-        args: arguments of the description, formatted only when somebody looks.
+        command: the action. A future-like command (one with a ``cancel`` method) can be cancelled while it waits, see
+            :meth:`try_cancel`.
+        priority: the chain index of the mail's operator. It does not order the execution: it hides mails of upstream
+            operators from an operator that waits for its own.
+        description: for debugging and errors; ``%``-style with ``args``.
+        args: arguments of the description, formatted on demand.
         options: urgent, deferrable or neither.
 
     Flink: ``Mail``.
@@ -82,13 +82,13 @@ class Mail:
 
     __slots__ = ("_args", "_command", "_description", "operator_priority", "options", "priority")
 
-    #: How the mail wants to be treated.
+    #: Urgent, deferrable or neither.
     options: MailOptions
 
-    #: The priority that counts: ``MIN_PRIORITY`` for a deferrable mail.
+    #: The effective priority: ``MIN_PRIORITY`` for a deferrable mail.
     priority: int
 
-    #: The priority of the operator which the mail is for, deferrable or not.
+    #: The priority of the mail's operator, also for a deferrable mail.
     operator_priority: int
 
     def __init__(
@@ -107,15 +107,15 @@ class Mail:
         self.options = options
 
     def run(self) -> None:
-        """Run the command; its errors go to the caller. Mailbox thread only."""
+        """Run the command; its errors propagate. Mailbox thread only."""
         self._command()
 
     def try_cancel(self) -> bool:
-        """Cancel the command if it can be cancelled.
+        """Cancel the command if possible.
 
         Returns:
-            whether the command was future-like and accepted it. ``False`` for plain functions and
-            for futures that already run or are done.
+            Whether the command was future-like and accepted it. ``False`` for plain functions, and for futures that run
+            or are done.
         """
         cancel = getattr(self._command, "cancel", None)
         return bool(cancel()) if callable(cancel) else False
@@ -126,7 +126,7 @@ class Mail:
         try:
             return self._description % self._args
         except (TypeError, ValueError, KeyError):
-            # A description must never be the reason why an error report is lost.
+            # A wrong description must not hide the error that it belongs to.
             return f"{self._description} {self._args!r}"
 
     def __repr__(self) -> str:

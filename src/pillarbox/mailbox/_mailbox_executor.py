@@ -1,4 +1,4 @@
-"""The face of a mailbox towards operators: put actions in, yield to others."""
+"""The operators' interface to a mailbox: submit actions, yield to other mails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RejectedExecutionError(RuntimeError):
 
 @final
 class _FutureCommand(Future[T]):
-    """A future that computes itself when it is called: Java's ``FutureTask``."""
+    """A future that runs its command when it is called: Java's ``FutureTask``."""
 
     def __init__(self, command: Callable[[], T]) -> None:
         super().__init__()
@@ -36,13 +36,13 @@ class _FutureCommand(Future[T]):
         if not self.set_running_or_notify_cancel():
             return  # cancelled while it waited
         command = self._command
-        del self._command  # the future may be kept longer than the objects that the command refers to
+        del self._command  # the future may outlive the objects that the command refers to
         try:
             result = command()
         except Exception as error:
             self.set_exception(error)
         except BaseException as error:
-            # Ctrl-C and sys.exit() are for the thread, not only for the holder of the future.
+            # Ctrl-C and sys.exit() concern the thread, not only the future's owner.
             self.set_exception(error)
             raise
         else:
@@ -51,22 +51,21 @@ class _FutureCommand(Future[T]):
 
 @final
 class MailboxExecutor:
-    """Puts commands into a mailbox with one operator's priority, and yields to mails of it.
+    """Puts commands into a mailbox with one operator's priority, and yields to its mails.
 
-    ``execute`` and ``submit`` may be called from any thread. The others belong to the mailbox
-    thread.
+    ``execute`` and ``submit`` may be called from any thread. The other methods belong to the mailbox thread.
 
-    An operator that must wait (for capacity, say) in the middle of a record yields: it runs mails
-    of itself and of operators downstream until the event that it waits for has happened. Mails of upstream
-    operators stay hidden from it: they could produce the next record into the half-done one.
+    An operator that must wait in the middle of a record, for example for capacity, yields: it runs its own mails and
+    those of operators downstream until the event happens. Mails of upstream operators stay hidden, as they could emit
+    the next record into the unfinished one.
 
-    Flink: ``MailboxExecutorImpl``. One thing differs: no executor's yield runs deferrable mails, as
-    Flink documents it; in Flink's code, one of the lowest priority does.
+    Flink: ``MailboxExecutorImpl``. One difference: no executor's yield runs deferrable mails, as Flink documents it; in
+    Flink's code, the executor of the lowest priority does.
 
     Args:
-        mailbox: where the mails go.
+        mailbox: receives the mails.
         priority: the priority of these mails, and the lowest one that yielding accepts.
-        processor: whose default action :meth:`is_idle` looks at.
+        processor: the processor whose default action :meth:`is_idle` checks.
     """
 
     __slots__ = ("_mailbox", "_priority", "_processor", "_put")
@@ -84,7 +83,7 @@ class MailboxExecutor:
 
     @property
     def priority(self) -> int:
-        """The priority of the mails of this executor."""
+        """The priority of this executor's mails."""
         return self._priority
 
     def execute(
@@ -97,8 +96,8 @@ class MailboxExecutor:
         """Run ``command`` in the mailbox thread. Its errors fail the loop.
 
         Args:
-            command: what to run.
-            description: a description, for people; ``%``-style, formatted with ``args`` on demand.
+            command: the action.
+            description: ``%``-style, formatted with ``args`` on demand.
             args: arguments of the description.
             options: urgent, deferrable or neither.
 
@@ -117,11 +116,11 @@ class MailboxExecutor:
         *args: object,
         options: MailOptions = _DEFAULT,
     ) -> Future[T]:
-        """Run ``command`` in the mailbox thread; its result and its error go to the future.
+        """Run ``command`` in the mailbox thread; the future gets its result or its error.
 
-        An error does *not* fail the task: use :meth:`execute` unless somebody looks at the future.
-        The future is cancelled if the mailbox is closed before its turn has come. Do not wait for
-        it in the mailbox thread: that is the thread that would complete it.
+        An error does *not* fail the task: use :meth:`execute` unless the future is examined. The future is cancelled if
+        the mailbox is closed before its turn. Do not wait for it in the mailbox thread, which would have to complete
+        it.
 
         Raises:
             RejectedExecutionError: the mailbox is quiesced or closed.
@@ -133,7 +132,7 @@ class MailboxExecutor:
     def yield_(self) -> None:
         """Wait for one mail of at least this executor's priority, and run it.
 
-        Does not run deferrable mails. The caller gets any error that the mail raises.
+        Does not run deferrable mails. Errors of the mail propagate.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -142,9 +141,9 @@ class MailboxExecutor:
         self._mailbox._take(self._is_own).run()
 
     def yield_ignoring_deferrable(self) -> None:
-        """As :meth:`yield_`, but deferrable mails of the same operators are run as others are.
+        """Yield as :meth:`yield_` does, also to deferrable mails of the same operators.
 
-        For an operator that is being finished: it is in the middle of nothing, and all of its mails have to run.
+        For an operator that is being finished: no record is in progress, and all of its mails have to run.
 
         Flink: ``MailboxExecutorImpl.tryYieldIgnoringDeferrable``.
 
@@ -155,12 +154,12 @@ class MailboxExecutor:
         self._mailbox._take(lambda mail: mail.operator_priority >= self._priority).run()
 
     def try_yield(self) -> bool:
-        """Run one mail of at least this executor's priority, if there is one now.
+        """Run one mail of at least this executor's priority, if one waits.
 
-        Does not run deferrable mails. The caller gets any error that the mail raises.
+        Does not run deferrable mails. Errors of the mail propagate.
 
         Returns:
-            whether a mail was run.
+            Whether a mail was run.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -176,7 +175,7 @@ class MailboxExecutor:
         return mail.priority >= self._priority and not mail.options.is_deferrable
 
     def should_interrupt(self) -> bool:
-        """Whether a long computation in the mailbox thread should pause, because mail waits.
+        """Return whether a long computation in the mailbox thread should pause, because mail waits.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -184,7 +183,7 @@ class MailboxExecutor:
         return self._mailbox.has_mail()
 
     def is_idle(self) -> bool:
-        """Whether nothing is left to do: no mail, no default action, but the mailbox is open.
+        """Return whether the open mailbox is empty and the default action is suspended.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.

@@ -31,25 +31,24 @@ _log = logging.getLogger(__name__)
 class MailboxProcessor:
     """Runs the mails of a mailbox and a default action by turns, in one thread.
 
-    Because nothing else runs operators, nothing in them needs a lock: timers, checkpoints and
-    asynchronous results arrive as mails and never meet a record half-way.
+    As nothing else runs operators, they need no locks: timers, checkpoints and asynchronous results arrive as mails,
+    and never in the middle of a record.
 
-    Life: *open*, then :meth:`prepare_close` (no new mails), then :meth:`close`. As a context
-    manager it closes itself.
+    Life: *open*, then :meth:`prepare_close` (no new mails), then :meth:`close`. As a context manager it closes itself.
 
-    Threads: ``suspend``, ``all_actions_completed``, ``report_throwable``, the two
-    ``get_..._executor`` and the ``is_...`` may be called from any; all else belongs to the mailbox
-    thread and raises :class:`WrongThreadError` elsewhere.
+    Threads: ``suspend``, ``all_actions_completed``, ``report_throwable``, the two ``get_..._executor`` and the
+    ``is_...`` may be called from any thread; everything else belongs to the mailbox thread and raises
+    :class:`WrongThreadError` elsewhere.
 
-    A round of the loop that meets no mail takes no lock and makes no call but the one of the
-    default action. That is why everything that changes the loop's course from outside is a mail,
-    and why the flags below are plain attributes that only the mailbox thread writes.
+    A round of the loop without mail takes no lock, and calls nothing but the default action. So everything that changes
+    the loop's course from outside is a mail, and the flags below are plain attributes that only the mailbox thread
+    writes.
 
     Flink: ``MailboxProcessor``.
 
     Args:
-        default_action: called with a :class:`MailboxController` whenever no mail is to be run. It
-            should do a bounded piece of work; its errors leave the loop.
+        default_action: called with a :class:`MailboxController` whenever no mail waits. It should do a bounded piece of
+            work; its errors leave the loop.
         mailbox: default: a new one that belongs to the calling thread.
         metrics: default: new ones, without latency.
     """
@@ -74,14 +73,14 @@ class MailboxProcessor:
         self._default_action = default_action
         self._mailbox = TaskMailbox() if mailbox is None else mailbox
         self._controller = MailboxController(self)
-        # Whether the loop may still be run; False for good after all_actions_completed.
+        # Whether the loop may be run again; permanently False after all_actions_completed.
         self._mailbox_loop_running = True
-        # Whether the loop is to be left, or is not being run. False only if the above is True.
+        # Whether the loop must be left, or is not running. False only if the flag above is True.
         self._suspended = False
-        # The pause of the default action, if it is paused. Other threads may compare it (see
-        # Suspension.resume); only the mailbox thread acts on it.
+        # The current pause of the default action, or None. Other threads may compare it (see Suspension.resume); only
+        # the mailbox thread acts on it.
         self._suspended_default_action: Suspension | None = None
-        # The two above in one, so that the loop has one thing to look at per round.
+        # Both flags in one, so that the loop checks one attribute per round.
         self._needs_attention = False
         self._metrics = MailboxMetrics() if metrics is None else metrics
         self._metrics._bind(self._mailbox, self.get_main_mailbox_executor())
@@ -90,7 +89,7 @@ class MailboxProcessor:
 
     @property
     def mailbox(self) -> TaskMailbox:
-        """The mailbox that is processed."""
+        """The processed mailbox."""
         return self._mailbox
 
     @property
@@ -107,27 +106,27 @@ class MailboxProcessor:
         return MailboxExecutor(self._mailbox, priority, self)
 
     def is_mailbox_thread(self) -> bool:
-        """Whether the caller runs in the mailbox thread."""
+        """Return whether the caller runs in the mailbox thread."""
         return self._mailbox.is_mailbox_thread()
 
     def is_mailbox_loop_running(self) -> bool:
-        """Whether the loop runs or can be run again: not yet ended by all_actions_completed."""
+        """Return whether the loop runs or can be run again: all_actions_completed has not ended it."""
         return self._mailbox_loop_running
 
     def is_default_action_available(self) -> bool:
-        """Whether the default action is not suspended."""
+        """Return whether the default action is not suspended."""
         return self._suspended_default_action is None
 
     def suspend(self) -> None:
         """Leave the loop before its next step; it can be run again later.
 
-        Mails that wait stay where they are. A call while the loop is not being run makes the next
-        run return at once. No effect once the mailbox is quiesced or closed.
+        Waiting mails stay in the mailbox. If the loop is not running, its next run returns at once. No effect once the
+        mailbox is quiesced or closed.
         """
         self._send_poison_mail(self._suspend_loop)
 
     def all_actions_completed(self) -> None:
-        """End the loop for good: running it again does nothing.
+        """End the loop permanently: running it again does nothing.
 
         No effect once the mailbox is quiesced or closed.
         """
@@ -151,15 +150,15 @@ class MailboxProcessor:
     # -- mailbox thread: the loop ----------------------------------------------------------------
 
     def run_mailbox_loop(self) -> None:
-        """Process mails and call the default action by turns, until something ends it.
+        """Process mails and call the default action by turns, until the loop ends.
 
-        A round first runs the mails that were waiting when it began (urgent ones also if they come
-        later), then the default action once. So mails that put mails do not keep the default action
-        from its turn. While the default action is suspended the loop waits for mail.
+        A round first runs the mails that were waiting when it began (and urgent ones that arrive later), then the
+        default action once. So mails that put mails do not starve the default action. While the default action is
+        suspended, the loop waits for mail.
 
-        Returns after :meth:`suspend`, and can then be run again, or :meth:`all_actions_completed`,
-        and then returns at once forever. An error of a mail or of the default action leaves the loop;
-        the mails after it are kept, and it is up to the caller to run the loop again or to close.
+        Returns after :meth:`suspend`, and can then be run again; or after :meth:`all_actions_completed`, and then
+        returns at once. An error of a mail or of the default action leaves the loop; later mails stay in the mailbox,
+        and the caller decides whether to run the loop again or to close.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -172,7 +171,7 @@ class MailboxProcessor:
         batch = mailbox._batch
         default_action = self._default_action
         controller = self._controller
-        # While nobody drives the loop, neither a pause nor a probe's latency is measured.
+        # Pauses and latencies are measured only while the loop runs.
         self._metrics._loop_entered()
         self._start_timer()
         try:
@@ -188,10 +187,10 @@ class MailboxProcessor:
             mailbox._leave()
 
     def run_mailbox_step(self) -> bool:
-        """Run one mail or, if there is none, the default action once. For tests.
+        """Run one mail or, without mail, the default action once. For tests.
 
         Returns:
-            whether there was something to do.
+            Whether there was something to do.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -214,10 +213,9 @@ class MailboxProcessor:
             self._mailbox._leave()
 
     def drain(self) -> None:
-        """Run all mails that are waiting now. Without concurrent writers none is left afterwards.
+        """Run all waiting mails, without those that they put.
 
-        (Mails put by these mails are left.) If one raises, the mails after it are kept; cancelled, if it has
-        closed the mailbox.
+        If one raises, later mails stay in the mailbox; if the mail has closed the mailbox, they are cancelled.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -240,7 +238,7 @@ class MailboxProcessor:
     # -- mailbox thread: the end -----------------------------------------------------------------
 
     def prepare_close(self) -> None:
-        """Take no more mails in: executors reject from now on.
+        """Stop accepting mails: executors reject from now on.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -248,11 +246,11 @@ class MailboxProcessor:
         self._mailbox.quiesce()
 
     def close(self) -> None:
-        """Close the mailbox and cancel the futures of the mails that it still held.
+        """Close the mailbox and cancel the futures of its remaining mails.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
-            Exception: the error of the first cancellation that failed; the others were done.
+            Exception: the error of the first cancellation that failed; all were attempted.
         """
         dropped = self._mailbox.close()
         self._stop_timer()
@@ -275,20 +273,20 @@ class MailboxProcessor:
         self.close()
 
     def rebind_to_current_thread(self) -> None:
-        """Make the calling thread the mailbox thread, while the loop is not being run.
+        """Make the calling thread the mailbox thread, while the loop is not running.
 
-        Spark may drive a resident task from another thread in the next epoch. Flink has no
-        counterpart: its tasks live and die in one thread.
+        Spark may drive a resident task from another thread in the next epoch. Flink has no counterpart: its tasks live
+        in one thread.
 
         Raises:
-            RuntimeError: the loop is being run.
+            RuntimeError: the loop is running.
         """
         self._mailbox.bind_to_current_thread()
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _enter(self) -> bool:
-        """Begin a run of the loop. False if it was ended for good."""
+        """Begin a run of the loop. False if it has ended permanently."""
         mailbox = self._mailbox
         mailbox._check_is_mailbox_thread()
         if not self._mailbox_loop_running:
@@ -303,7 +301,7 @@ class MailboxProcessor:
         return True
 
     def _process_mails(self) -> None:
-        """Run the mails in the mailbox; wait in it until the default action is available."""
+        """Run the waiting mails; wait for more until the default action is available."""
         mailbox = self._mailbox
         if mailbox.create_batch():
             self._stop_timer()
@@ -318,7 +316,7 @@ class MailboxProcessor:
             self._start_timer()
 
     def _await_mail(self) -> None:
-        """Wait until there may be a mail. The time spent here is idle time."""
+        """Wait until there may be a mail. This is idle time."""
         metrics = self._metrics
         metrics._idle_started()
         try:
@@ -327,7 +325,7 @@ class MailboxProcessor:
             metrics._idle_ended()
 
     def _run_mails(self, limit: int = -1) -> None:
-        """Run the mails of the batch, at most ``limit``, until the loop is to be left."""
+        """Run the mails of the batch, at most ``limit``, until the loop must be left."""
         poll = self._mailbox._poll_batch
         metrics = self._metrics
         while limit != 0 and not self._suspended:
@@ -336,7 +334,7 @@ class MailboxProcessor:
                 return
             metrics.mails_processed += 1
             mail.run()
-            # A mail that ends the loop is no reason to start measuring.
+            # Do not start measuring for a mail that ends the loop.
             if metrics.start_pending and not self._suspended:
                 metrics._start()
             limit -= 1
@@ -375,21 +373,21 @@ class MailboxProcessor:
 
     def _send_poison_mail(self, command: Callable[[], None]) -> None:
         def put_if_open() -> None:
-            # One step under the lock, so that no close() comes between the look and the put.
+            # One step under the lock, so that no close() happens between the check and the put.
             if self._mailbox.state is MailboxState.OPEN:
                 self._send_control_mail(command, "poison mail")
 
         self._mailbox.run_exclusively(put_if_open)
 
     def _send_control_mail(self, command: Callable[[], None], description: str, *args: object) -> None:
-        # Urgent: it overtakes all mails of operators, but control mails keep their order, so that
-        # an error reported before a suspension is also raised before it.
+        # Urgent: it overtakes all mails of operators. Control mails keep their order, so an error reported before a
+        # suspension is also raised before it.
         mail = Mail(command, MAX_PRIORITY, description, *args, options=MailOptions.urgent())
         self._mailbox.put(mail)
 
 
 def _cancel(mails: Iterable[Mail]) -> Exception | None:
-    """Cancel mails that will not be run; return the error of the first cancellation that failed, and log the others."""
+    """Cancel mails that will not run; return the first error, and log the others."""
     first_error: Exception | None = None
     for mail in mails:
         try:

@@ -1,4 +1,4 @@
-"""How a mailbox is doing: counts, latency, idle time."""
+"""Measurements of a mailbox: counts, latency, idle time."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _KEPT_LATENCIES = 10
 @final
 @dataclass(frozen=True)
 class LatencyStatistics:
-    """How long the latest probe mails waited for their turn, in seconds."""
+    """Waiting times of the latest probe mails, in seconds."""
 
-    #: How many probes were measured so far.
+    #: Number of probes so far.
     count: int
     #: The latest one.
     last: float
@@ -39,7 +39,7 @@ class LatencyStatistics:
 @final
 @dataclass(frozen=True)
 class MailboxStatistics:
-    """The measurements that :meth:`MailboxMetrics.statistics` returns."""
+    """The result of :meth:`MailboxMetrics.statistics`."""
 
     mails_processed: int
     mails_waiting: int
@@ -53,16 +53,14 @@ class MailboxStatistics:
 class MailboxMetrics:
     """Measures one mailbox and its loop.
 
-    Latency is measured by a probe mail that does nothing but look at the clock: it is put at an
-    interval, and waits as long as any mail. The probes start with the first real mail
-    (a loop that is only driven by its default action pays nothing), and need a scheduler. A probe
-    that met a suspended loop says nothing about latency and is not counted.
+    A probe mail measures latency: it does nothing but read the clock, is put at an interval, and waits like any other
+    mail. Probes start with the first real mail (so a loop without mails pays nothing), and need a scheduler. A probe
+    that waited while the loop was suspended does not count.
 
-    Idle time is the time for which the loop waited for mail because its default action was
-    suspended.
+    Idle time is the time that the loop waited for mail because its default action was suspended.
 
-    The loop writes, in the mailbox thread, with no lock; any thread may read. Nothing here is
-    touched by a round of the loop that meets no mail.
+    The loop writes in the mailbox thread, without a lock; any thread may read. A round of the loop without mail touches
+    nothing here.
 
     Flink: ``MailboxMetricsController``.
 
@@ -87,10 +85,10 @@ class MailboxMetrics:
         "start_pending",
     )
 
-    #: How many mails the loop has run, probes and control mails included.
+    #: Number of mails that the loop has run, including probes and control mails.
     mails_processed: int
 
-    #: Whether measuring latency is set up and waits for the first real mail.
+    #: Whether probes wait for the first real mail.
     start_pending: bool
 
     def __init__(
@@ -113,25 +111,25 @@ class MailboxMetrics:
         self._latency_count = 0
         self._idle_time = 0.0
         self._idle_since: float | None = None
-        # Counts the runs of the loop, so that a probe knows whether it waited across a gap.
+        # Counts the runs of the loop, so that a probe notices a suspension.
         self._run = 0
 
     # -- reading: any thread ---------------------------------------------------------------------
 
     @property
     def mails_waiting(self) -> int:
-        """How many mails are in the mailbox now."""
+        """Number of mails in the mailbox."""
         return 0 if self._mailbox is None else self._mailbox.size()
 
     @property
     def idle_time(self) -> float:
-        """Seconds for which the loop had nothing to do so far, the current wait included."""
+        """Seconds without work, including the current wait."""
         since = self._idle_since
         return self._idle_time + (0.0 if since is None else max(0.0, self._clock() - since))
 
     @property
     def latency(self) -> LatencyStatistics | None:
-        """How long probes waited; ``None`` before the first one was measured."""
+        """Waiting times of probes; ``None`` before the first measurement."""
         latencies = list(self._latencies)
         if not latencies:
             return None
@@ -145,11 +143,11 @@ class MailboxMetrics:
 
     @property
     def is_latency_measurement_started(self) -> bool:
-        """Whether the first real mail has set off the probes."""
+        """Whether the first real mail has started the probes."""
         return self._executor is not None and self._schedule is not None and not self.start_pending
 
     def statistics(self) -> MailboxStatistics:
-        """All of it, at one moment."""
+        """Return all measurements at one moment."""
         return MailboxStatistics(
             mails_processed=self.mails_processed,
             mails_waiting=self.mails_waiting,
@@ -188,7 +186,7 @@ class MailboxMetrics:
         self._schedule(self._interval, self._send_probe)
 
     def _send_probe(self) -> None:
-        # The scheduler's thread.
+        # In the scheduler's thread.
         assert self._executor is not None
         run, sent = self._run, self._clock()
 
@@ -201,4 +199,4 @@ class MailboxMetrics:
         try:
             self._executor.execute(probe, "measure mailbox latency")
         except RejectedExecutionError:
-            pass  # the task is ending, and so are the probes
+            pass  # the task is ending

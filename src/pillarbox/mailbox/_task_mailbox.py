@@ -14,13 +14,13 @@ from pillarbox.mailbox._mail import MIN_PRIORITY, Mail
 
 T = TypeVar("T")
 
-# Seconds after which a wait looks up: Python runs no handler for a signal that came just before a thread blocked (and
-# on Windows none at all while it is blocked).
+# Longest wait in seconds: Python does not handle a signal that arrived just before a thread blocked (and on Windows
+# none while it is blocked).
 _LONGEST_WAIT = 1.0
 
 
 class MailboxState(enum.Enum):
-    """Where a mailbox stands in its life, which only goes forward.
+    """State of a mailbox: OPEN, QUIESCED, CLOSED, in this order.
 
     Flink: ``TaskMailbox.State``.
     """
@@ -47,14 +47,14 @@ _CLOSED = MailboxState.CLOSED
 
 
 class MailboxClosedError(RuntimeError):
-    """The mailbox is quiesced or closed, and no longer accepts the call.
+    """The mailbox is quiesced or closed, and rejects the call.
 
     Flink: ``TaskMailbox.MailboxClosedException``.
     """
 
 
 class WrongThreadError(RuntimeError):
-    """Something that belongs to the mailbox thread was called from another thread.
+    """A method of the mailbox thread was called from another thread.
 
     Flink: the ``IllegalStateException`` of ``TaskMailboxImpl.checkIsMailboxThread``.
     """
@@ -64,35 +64,31 @@ class WrongThreadError(RuntimeError):
 class TaskMailbox:
     """A queue with many writers and one reader, the *mailbox thread*.
 
-    Mails are taken from three places, in this order:
+    Mails are taken from three deques, in this order:
 
-    1. *urgent*: urgent mails, first come, first served;
-    2. *batch*: mails that :meth:`create_batch` moved over in one go; only the mailbox thread
-       touches it;
-    3. *queue*: all else that was put.
+    1. *urgent*: urgent mails, in order of arrival;
+    2. *batch*: mails that :meth:`create_batch` moved at once; only the mailbox thread touches it;
+    3. *queue*: all other mails.
 
-    Threads: ``put``, ``put_first``, ``size``, ``run_exclusively``, ``state`` and
-    ``is_mailbox_thread`` may be called from any; everything else raises
-    :class:`WrongThreadError` outside the mailbox thread.
+    Threads: ``put``, ``put_first``, ``size``, ``run_exclusively``, ``state`` and ``is_mailbox_thread`` may be called
+    from any thread; everything else raises :class:`WrongThreadError` outside of the mailbox thread.
 
-    Signal handlers and finalizers may put mails, also where they interrupt the mailbox itself, in
-    whichever thread. They come between two steps of Python, and the lock, which is reentrant, does
-    not keep them out. So each change here is one step: a mail goes in, comes out or moves over by
-    one call of a deque's method, and the notes about the deques may only err on the safe side
-    (``_may_have_new_mail``). An error of a handler (Ctrl-C) leaves the mailbox as it was before or after
-    that step; only the mail that is just being handed to the taker may go with it.
+    Signal handlers and finalizers may put mails, even if they interrupt the mailbox itself, in any thread. They run
+    between two steps of Python, and the lock, which is reentrant, does not exclude them. So each change is one step:
+    one call of a deque's method adds, removes or moves a mail, and the flags about the deques may only err on the safe
+    side (``_may_have_new_mail``). An error of a handler (Ctrl-C) leaves the mailbox as it was before or after that
+    step; only a mail that is just being taken may be lost with it.
 
-    The package's other classes know the mailbox from inside: the processor reads the deques, and
-    calls the methods of the section "for the package", which leave out checks that it has made.
+    The package's other classes use the mailbox's internals: the processor reads the deques, and calls the methods of
+    the section "for the package", which omit checks.
 
-    Flink: ``TaskMailboxImpl``. Two things differ. Urgent mails have a queue of their own instead of
-    sitting in reverse order at the head of the common one; the order in which mails come out is
-    Flink's order. And a blocking :meth:`take` on a quiesced mailbox that holds no fitting mail
-    raises, where Flink would wait for a mail that can never come.
+    Flink: ``TaskMailboxImpl``. Two differences. Urgent mails have a deque of their own instead of being in reverse
+    order at the head of the common one; mails are taken in Flink's order. And a blocking :meth:`take` on a quiesced
+    mailbox without a matching mail raises, where Flink would wait forever.
 
     Args:
         thread: the mailbox thread; by default the thread that creates the mailbox.
-        resting: returns a context in which the mailbox thread waits, as one that gives away a lock.
+        resting: returns a context in which the mailbox thread waits, for example one that releases a lock.
     """
 
     __slots__ = (
@@ -117,50 +113,47 @@ class TaskMailbox:
     ) -> None:
         self._resting = resting
         self._thread = threading.current_thread() if thread is None else thread
-        # Held to put, and to change _state, _thread and _in_use. Taking needs no lock: only the
-        # mailbox thread takes, and each step of a deque is atomic by itself.
-        # Reentrant, because run_exclusively lends it to functions that put.
+        # Held to put, and to change _state, _thread and _in_use. Taking needs no lock: only the mailbox thread takes,
+        # and each step of a deque is atomic. Reentrant, because run_exclusively runs functions that put.
         self._lock = threading.RLock()
         self._queue: deque[Mail] = deque()
         self._urgent: deque[Mail] = deque()
-        # False only if both are empty: one attribute for the loop to look at, every round, without the
-        # lock. Set before a mail goes in, cleared before mails come out, both under the lock.
+        # False only if both are empty: one attribute for the loop to read every round, without the lock. Set before a
+        # mail is added, cleared before mails are moved, both under the lock.
         self._may_have_new_mail = False
-        # Mailbox thread only. (size() looks at its length from outside: one atomic read.)
+        # Mailbox thread only. (size() reads its length from outside: one atomic read.)
         self._batch: deque[Mail] = deque()
         self._state = _OPEN
-        # The blocked take. A lock that is always held serves as a binary semaphore: half the cost
-        # of a threading.Condition (0.2 against 0.4 microseconds to put with nobody waiting), and
-        # interruptible by signals.
+        # The blocked take. A lock that is always held serves as a binary semaphore: half the cost of a
+        # threading.Condition (0.2 against 0.4 microseconds for a put without a waiter), and interruptible by signals.
         self._waiting = False
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
-        # Whether a processor is driving this mailbox right now; forbids a change of thread.
+        # Whether a processor drives this mailbox; forbids a change of thread.
         self._in_use = False
 
     # -- any thread ------------------------------------------------------------------------------
 
     def is_mailbox_thread(self) -> bool:
-        """Whether the caller runs in the mailbox thread."""
-        # The thread object, not its ident: idents are used again when a thread has died.
+        """Return whether the caller runs in the mailbox thread."""
+        # The thread object, not its ident: idents are reused after a thread has died.
         return threading.current_thread() is self._thread
 
     @property
     def state(self) -> MailboxState:
-        """Where the mailbox stands in its life.
+        """The mailbox's state.
 
-        Outside the mailbox thread it may be outdated as soon as it is read, except inside
-        :meth:`run_exclusively`.
+        Outside of the mailbox thread it may be outdated at once, except inside :meth:`run_exclusively`.
         """
         return self._state
 
     @property
     def has_new_mail(self) -> bool:
-        """Whether something was put that is not in the batch. Takes no lock.
+        """Whether a mail is not in the batch yet. Takes no lock.
 
-        Outside the mailbox thread, and on a free-threaded build, it may be outdated. That delays
-        a mail to the next look and never loses it: the loop looks again every round, and a take
-        that would block looks once more when every put wakes it.
+        Outside of the mailbox thread, and on a free-threaded build, it may be outdated. That delays a mail to the next
+        check, and never loses it: the loop checks again every round, and a take that would block checks once more after
+        every put wakes it.
         """
         return bool(self._queue or self._urgent)
 
@@ -170,12 +163,12 @@ class TaskMailbox:
         return bool(self._urgent)
 
     def size(self) -> int:
-        """How many mails wait. Outside the mailbox thread it is a snapshot."""
+        """Return the number of waiting mails, a snapshot outside of the mailbox thread."""
         with self._lock:
             return len(self._urgent) + len(self._batch) + len(self._queue)
 
     def put(self, mail: Mail) -> None:
-        """Add ``mail`` at the end; an urgent one after the other urgent ones, before the rest.
+        """Add ``mail`` at the end; an urgent one after the other urgent ones.
 
         Raises:
             MailboxClosedError: the mailbox is quiesced or closed.
@@ -183,8 +176,8 @@ class TaskMailbox:
         with self._lock:
             if self._state is not _OPEN:
                 raise self._rejected(mail)
-            # Before the mail is put: an interrupted put then wakes for nothing, and does not
-            # leave a mail that nobody is woken for.
+            # Before the mail is added: an interrupted put then wakes the waiter without need, but never leaves a mail
+            # without a wake-up.
             if self._waiting:
                 self._wake()
             self._may_have_new_mail = True
@@ -193,9 +186,9 @@ class TaskMailbox:
     def put_first(self, mail: Mail) -> None:
         """Add ``mail`` at the head.
 
-        From the mailbox thread it becomes the head of the batch: the next mail to be taken, but for
-        urgent ones. From another thread it becomes the head of the queue, because the batch is not
-        theirs to touch (an urgent mail: the head of the urgent ones), and wakes a waiting take.
+        From the mailbox thread it becomes the head of the batch: the next mail to be taken, except for urgent ones.
+        From another thread it becomes the head of the queue, because other threads must not touch the batch (an urgent
+        mail: the head of the urgent ones), and wakes a waiting take.
 
         Raises:
             MailboxClosedError: the mailbox is quiesced or closed.
@@ -205,7 +198,7 @@ class TaskMailbox:
         with self._lock:
             if self._state is not _OPEN:
                 raise self._rejected(mail)
-            if self._waiting:  # also in the mailbox thread: a signal handler's, beneath a take
+            if self._waiting:  # also in the mailbox thread: a signal handler that interrupts a take
                 self._wake()
             if self.is_mailbox_thread():
                 self._batch.appendleft(mail)
@@ -216,8 +209,8 @@ class TaskMailbox:
     def run_exclusively(self, function: Callable[[], T]) -> T:
         """Run ``function`` under the mailbox lock and return its result.
 
-        Nobody else puts, and nobody quiesces or closes the mailbox, while it runs: "look at the
-        state, then put" is one step. Keep it short, all writers wait.
+        No other thread puts, quiesces or closes in that time: "check the state, then put" is one step. Keep it short,
+        all writers wait.
 
         Flink: ``TaskMailboxImpl.runExclusively``.
         """
@@ -227,7 +220,7 @@ class TaskMailbox:
     # -- mailbox thread only ---------------------------------------------------------------------
 
     def has_mail(self) -> bool:
-        """Whether a mail waits, of any priority. Takes no lock.
+        """Return whether any mail waits. Takes no lock.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -236,12 +229,12 @@ class TaskMailbox:
         return bool(self._batch or self._queue or self._urgent)
 
     def create_batch(self) -> bool:
-        """Move the mails that were put into the batch, in one locking (none if nothing was put).
+        """Move the queued mails to the batch, with one locking.
 
-        Mails that are left from an earlier batch stay in front.
+        Mails of an earlier batch stay in front.
 
         Returns:
-            whether :meth:`try_take_from_batch` will find a mail.
+            Whether :meth:`try_take_from_batch` will find a mail.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -254,11 +247,11 @@ class TaskMailbox:
         return bool(self._batch or self._urgent)
 
     def try_take_from_batch(self) -> Mail | None:
-        """Return the next mail of the batch, or ``None`` if the batch is used up.
+        """Return the next mail of the batch, or ``None`` if it is empty.
 
-        Urgent mails come first, whenever they were put. An urgent mail that finds the batch empty
-        pulls the rest of the queue into the batch, as in Flink (FLINK-39898): else a steady flow of
-        urgent mails would leave the others behind.
+        Urgent mails come first, whenever they were put. An urgent mail that finds the batch empty moves the rest of the
+        queue into the batch, as in Flink (FLINK-39898): otherwise a steady flow of urgent mails would starve the
+        others.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -280,19 +273,18 @@ class TaskMailbox:
         return self._try_take(lambda mail: mail.priority >= priority)
 
     def take(self, priority: int = MIN_PRIORITY) -> Mail:
-        """Return the first mail whose priority is at least ``priority``; wait until there is one.
+        """Return the first mail whose priority is at least ``priority``; wait for one.
 
         Signals are handled while it waits (in the main thread), so Ctrl-C ends it.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
-            MailboxClosedError: the mailbox is closed, or it is quiesced and holds no such mail, so
-                that none can ever come.
+            MailboxClosedError: the mailbox is closed, or quiesced without such a mail.
         """
         return self._take(lambda mail: mail.priority >= priority)
 
     def drain(self) -> list[Mail]:
-        """Remove all mails and return them, in the order in which they would have been taken.
+        """Remove all mails and return them in the order of taking.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -303,7 +295,7 @@ class TaskMailbox:
         return mails
 
     def quiesce(self) -> None:
-        """Take no more mails in. Waiting mails can still be taken. No effect if closed.
+        """Stop accepting mails. Waiting mails can still be taken. No effect if closed.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -316,19 +308,19 @@ class TaskMailbox:
                     self._wake()
 
     def close(self) -> list[Mail]:
-        """End the mailbox and wake the threads that wait for it.
+        """Close the mailbox and wake waiting threads.
 
         Returns:
-            the mails that were dropped; nothing on a second call, unless the first was interrupted.
+            The dropped mails; empty on a second call, unless the first was interrupted.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
         """
         self._check_is_mailbox_thread()
         with self._lock:
-            # First, so that nothing comes in after the drain.
+            # First, so that nothing is added after the drain.
             self._state = _CLOSED
-            # A take can only be waiting here if a signal handler closes the mailbox beneath it.
+            # A take can only wait here if a signal handler, which interrupts it, closes the mailbox.
             if self._waiting:
                 self._wake()
             return self.drain()
@@ -338,8 +330,8 @@ class TaskMailbox:
     def bind_to_current_thread(self) -> None:
         """Make the calling thread the mailbox thread.
 
-        For tasks that stay alive while nothing drives them, and are then driven by another thread.
-        Use :meth:`MailboxProcessor.rebind_to_current_thread` where there is a processor.
+        For tasks that another thread drives later. If there is a processor, use
+        :meth:`MailboxProcessor.rebind_to_current_thread`.
 
         Raises:
             RuntimeError: a processor's loop runs on this mailbox, or a take waits in it.
@@ -357,7 +349,7 @@ class TaskMailbox:
     def _enter(self) -> bool:
         """Claim the mailbox for a processor's loop; False if it is claimed already."""
         with self._lock:
-            # Under the lock, so that a concurrent bind_to_current_thread comes before or after.
+            # Under the lock, so that a concurrent bind_to_current_thread happens before or after.
             self._check_is_mailbox_thread()
             if self._in_use:
                 return False
@@ -376,25 +368,25 @@ class TaskMailbox:
                 self._may_have_new_mail = True
 
     def _drain_into(self, mails: list[Mail] | deque[Mail]) -> None:
-        """Move all mails to the end of ``mails``, in the order in which they would be taken."""
+        """Move all mails to the end of ``mails``, in the order of taking."""
         with self._lock:
             for source in (self._urgent, self._batch, self._queue):
                 _move(source, mails)
 
     def _poll_batch(self) -> Mail | None:
-        """As try_take_from_batch, with no checks: for the loop, which has made them once.
+        """Take from the batch without checks: the loop has made them.
 
-        It leaves the queue alone, so that mails which were put during a round wait for the next.
+        Does not touch the queue, so mails put during a round wait for the next.
         """
         try:
             if self._urgent:
                 return self._urgent.popleft()
             return self._batch.popleft() if self._batch else None
         except IndexError:
-            return None  # a signal handler has closed the mailbox just now
+            return None  # a signal handler has just closed the mailbox
 
     def _put_back(self, mails: Iterable[Mail]) -> None:
-        """Return mails that were taken but not run to the head of the batch, in their order."""
+        """Return mails that were taken but not run to the head of the batch, in order."""
         self._batch.extendleft(reversed(list(mails)))
 
     def _try_take(self, fits: Callable[[Mail], bool]) -> Mail | None:
@@ -414,7 +406,7 @@ class TaskMailbox:
                 return mail
             try:
                 self._announce_wait()
-                # Mails that are older than the announcement woke nobody.
+                # Mails put before the announcement woke no thread.
                 mail = self._try_take(fits)
                 if mail is not None:
                     return mail
@@ -424,7 +416,7 @@ class TaskMailbox:
                 self._waiting = False
 
     def _await_new_mail(self, is_over: Callable[[], bool]) -> None:
-        """Wait until there is mail, or ``is_over`` says, or for a spurious reason; take nothing."""
+        """Wait for mail, for ``is_over``, or spuriously; take nothing."""
         try:
             self._announce_wait()
             if not (self._batch or self._queue or self._urgent or is_over()):
@@ -434,7 +426,7 @@ class TaskMailbox:
             self._waiting = False
 
     def _announce_wait(self) -> None:
-        """Ask to be woken by every put from now on."""
+        """Make every put from now on wake this thread."""
         with self._lock:
             if self._state is not _OPEN:
                 raise MailboxClosedError(f"the mailbox is {self._state.name} and holds no fitting mail: none can come")
@@ -467,16 +459,16 @@ class TaskMailbox:
 
 
 def _move(source: deque[Mail], target: list[Mail] | deque[Mail]) -> None:
-    """Move all mails to the end of ``target``, as one step.
+    """Move all mails to the end of ``target``, in one step.
 
-    Python runs no handler within ``extend``, nor does a mail ever sit in both or in neither. (What a
-    finalizer puts meanwhile stays in ``source``.)
+    Python runs no handler within ``extend``, and no mail is ever in both deques or in neither. (A mail put by a
+    finalizer at this moment stays in ``source``.)
     """
     target.extend(starmap(source.popleft, repeat((), len(source))))
 
 
 def _remove_first(mails: deque[Mail], fits: Callable[[Mail], bool]) -> Mail | None:
-    """Remove and return the first mail that fits."""
+    """Remove and return the first matching mail."""
     try:
         for index in range(len(mails)):
             mail = mails[index]
@@ -485,5 +477,5 @@ def _remove_first(mails: deque[Mail], fits: Callable[[Mail], bool]) -> Mail | No
                 mails.remove(mail)
                 return mail
     except (IndexError, ValueError):
-        pass  # a signal handler has closed the mailbox just now
+        pass  # a signal handler has just closed the mailbox
     return None

@@ -193,8 +193,8 @@ def inspect(
     To see what a change of a program would do, run the changed program once on a checkpoint of its own, as in a test,
     and pass that checkpoint by --against: the exit code is 1 if the program could not resume from CHECKPOINT.
     """
-    from pillarbox._runtime.spark.files import is_savepoint
     from pillarbox._runtime.spark.reading.inspection import changes_to, inspect_checkpoint, inspect_savepoint
+    from pillarbox._runtime.spark.session.folders import is_savepoint
 
     with open_session(f"Reading {checkpoint}") as spark:
         if is_savepoint(spark, checkpoint):
@@ -242,9 +242,9 @@ def state(
     If --output is interrupted, run the same command again: it starts from scratch, and overwrites the incomplete DIR.
     """
     from pillarbox._runtime.spark.failures import unwrapped_failures
-    from pillarbox._runtime.spark.files import reader
     from pillarbox._runtime.spark.reading.state_reader import read_state
-    from pillarbox._runtime.spark.settings.places import new_folder
+    from pillarbox._runtime.spark.session.folders import reader
+    from pillarbox._runtime.spark.session.places import new_folder
 
     with open_session(f"Reading the state of {uid}") as spark, unwrapped_failures():
         rows = read_state(spark, checkpoint, uid, epoch)

@@ -15,7 +15,7 @@ from pillarbox._errors import PillarboxError
 from pillarbox_tools.cli.commands import JSON, place, say, timeout_option, with_spark
 
 if TYPE_CHECKING:
-    from pillarbox._runtime.spark.settings.writer import Start
+    from pillarbox._runtime.spark.session.writer import Start
 
 
 class _CaughtError(BaseException):

@@ -21,7 +21,7 @@ from pillarbox_tools.cli.recordings import run_to_start
 
 if TYPE_CHECKING:
     from pillarbox._runtime.shipping import ShippedVertex
-    from pillarbox._runtime.spark.settings.writer import Start
+    from pillarbox._runtime.spark.session.writer import Start
     from pillarbox_tools.recording.recording import Recording
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pillarbox._runtime.spark.settings.session import new_session
+from pillarbox._runtime.spark.session.local_session import new_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pillarbox._runtime.spark.settings.requirements import (
+from pillarbox._runtime.spark.session.requirements import (
     java_problem,
     numbers_of,
     pandas_problem,

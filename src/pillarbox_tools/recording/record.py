@@ -22,11 +22,11 @@ from pillarbox._reports.failure import Failure, message_of
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.copy import CheckpointCopy, RemovedError, copied_checkpoint
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
-from pillarbox._runtime.spark.facts import is_classic
 from pillarbox._runtime.spark.homes.broadcasts import values_of
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped
-from pillarbox._runtime.spark.settings.session_settings import session_settings
-from pillarbox._runtime.spark.settings.writer import Start
+from pillarbox._runtime.spark.session.session import check_classic
+from pillarbox._runtime.spark.session.session_settings import session_settings
+from pillarbox._runtime.spark.session.writer import Start
 from pillarbox._runtime.spark.tasks.replacement import REPLACEMENT
 from pillarbox._time.clock_log import ClockLog
 from pillarbox_tools.recording.receiver import Receiver
@@ -66,8 +66,7 @@ def record(
         )
     start = Start(writer, "start", **options)
     spark = start.spark
-    if not is_classic(spark):
-        raise ConfigurationError("record() takes a classic session: under Spark Connect the driver cannot be reached")
+    check_classic(spark, "record() takes a classic session: under Spark Connect the driver cannot be reached")
     if start.checkpoint is None:
         raise ProgramError("record() takes a writer with a checkpointLocation, whose epochs it records")
     folder = Path(directory)

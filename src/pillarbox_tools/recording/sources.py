@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError
 from pillarbox._graph.description import json_object
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.facts import file_system, frame_of, java_class, path_class
-from pillarbox._runtime.spark.files import file_names, read_lines
-from pillarbox._runtime.spark.plan.analyzed_plan import plan_steps
+from pillarbox._runtime.spark.session.java import file_system, java_class, path_class, plan_steps
+from pillarbox._runtime.spark.session.session import dataframe_of, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +28,7 @@ def check_sources(spark: SparkSession, writer: Any, checkpoint: str, copy: str, 
         CheckpointMismatchError: a file that it read no longer exists.
         ConfigurationError: a source does not give the same rows again.
     """
-    if any("TextSocketSource" in step.simpleString(1) for step in plan_steps(frame_of(writer))):
+    if any("TextSocketSource" in step.simpleString(1) for step in plan_steps(dataframe_of(writer))):
         raise ConfigurationError(
             "the query reads a socket, which does not give the same rows again: no epoch of it can be recorded; read"
             " them from Kafka or files instead"
@@ -53,7 +52,7 @@ def _files_of(spark: SparkSession, checkpoint: str, epoch: int) -> Iterator[str]
     before = offsets[epoch - 1].files
     for source, last in offsets[epoch].files.items():
         folder = f"{checkpoint.rstrip('/')}/sources/{source}"
-        names = file_names(spark, folder)
+        names = session_of(spark).folder(folder).names()
         for number in range(before.get(source, -1) + 1, last + 1):
             yield from _entries(spark, folder, names, number)
 
@@ -64,7 +63,7 @@ def _entries(spark: SparkSession, folder: str, names: list[str], number: int) ->
     name = str(number)
     if name not in names:
         name = next((f"{each}{_COMPACT}" for each in compact if each >= number), name)
-    for _, line in read_lines(spark, folder, [name]):
+    for _, line in session_of(spark).folder(folder).lines([name]):
         entry = json_object(line)
         if entry.get("batchId") == number and "path" in entry:
             yield str(entry["path"])

@@ -17,8 +17,8 @@ from pillarbox._elements import TaskReport
 from pillarbox._errors import describe
 from pillarbox._graph.description import json_object
 from pillarbox._json import plain, read
-from pillarbox._runtime.spark.facts import is_classic
-from pillarbox._runtime.spark.files import add_file, add_line, file_names, read_lines, remove_file
+from pillarbox._runtime.spark.session.folders import HadoopFolder
+from pillarbox._runtime.spark.session.session import session_of
 from pillarbox_tools.model.query_model import QueryModel, now_ms
 from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot
 
@@ -55,7 +55,7 @@ class HistoryWriter:
 
     def write_if_due(self) -> None:
         """Write what is new, if a minute has passed since the last time. It raises nothing."""
-        if is_classic(self._spark) and now_ms() >= self._next:
+        if session_of(self._spark).has_jvm and now_ms() >= self._next:
             self.write()
 
     def write(self, *, is_end: bool = False) -> None:
@@ -78,22 +78,25 @@ class HistoryWriter:
             self._warned = True
 
     def _write(self, text: str) -> None:
-        if not is_classic(self._spark):
-            add_line(self._spark, self._folder, text)
+        session = session_of(self._spark)
+        folder = session.hadoop_folder(self._folder)
+        if folder is None:
+            session.folder(self._folder).add_line(text)
             return
         began, before = self._model.snapshot().run.began, self._file
         self._written += 1
         name = f"{began:013d}-{self._model.run_id[:8]}-{self._written:06d}.txt"
         if before is None:
-            self._forget_old_runs()
-        add_file(self._spark, self._folder, name, f"{text}\n")
+            _forget_old_runs(folder)
+        folder.add(name, f"{text}\n")
         self._file = name
         if before is not None:
-            remove_file(self._spark, self._folder, before)
+            folder.remove(before)
 
-    def _forget_old_runs(self) -> None:
-        for name in sorted(file_names(self._spark, self._folder))[: -(_RUNS - 1)]:
-            remove_file(self._spark, self._folder, name)
+
+def _forget_old_runs(folder: HadoopFolder) -> None:
+    for name in sorted(folder.names())[: -(_RUNS - 1)]:
+        folder.remove(name)
 
 
 def condensed(snapshot: Snapshot) -> Snapshot:
@@ -132,7 +135,7 @@ def _lowest(epoch: EpochRun) -> list[TaskReport]:
 def read_history(spark: SparkSession, checkpoint: str) -> list[Snapshot]:
     """Return what the history of a checkpoint has of each run, the newest first, without files of other formats."""
     newest: dict[str, Snapshot] = {}
-    for _, line in read_lines(spark, folder_of(checkpoint)):
+    for _, line in session_of(spark).folder(folder_of(checkpoint)).lines():
         found: dict[str, Any] = json_object(line)
         if found.get("format") != FORMAT:
             continue

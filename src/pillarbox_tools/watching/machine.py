@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pillarbox._runtime.spark.configuration import configuration_of, packages_here
+from pillarbox._runtime.spark.session.configuration import configuration_of
+from pillarbox._runtime.spark.session.packages import packages_here
 from pillarbox_tools.doctor.facts import Facts
 
 if TYPE_CHECKING:

@@ -11,14 +11,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from pillarbox._errors import describe
-from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.session.session import session_of
 from pillarbox_tools.model.catching_up import line_of
 from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.watching.following import watched
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pillarbox._runtime.spark.starting.started import StartedQuery
 
 _log = logging.getLogger("pillarbox")
@@ -78,7 +76,7 @@ def progress_line(started: StartedQuery) -> Iterator[None]:
     There is none if standard error is no terminal, or if Spark's own progress bar uses it.
     """
     stream = sys.stderr
-    if not stream.isatty() or _has_progress_bar(started.start.spark):
+    if not stream.isatty() or session_of(started.start.spark).shows_progress_bar:
         yield
         return
     found = watched(started)
@@ -98,10 +96,3 @@ def progress_line(started: StartedQuery) -> Iterator[None]:
         has_ended.set()
         writer.join(_EVERY)
         line.clear()
-
-
-def _has_progress_bar(spark: SparkSession) -> bool:
-    """Return whether Spark writes its own progress to standard error, over and over into the last line."""
-    if not is_classic(spark):
-        return False
-    return bool(spark.sparkContext.getConf().get("spark.ui.showConsoleProgress", "false") == "true")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import describe
 from pillarbox._reports.plan import Plan
-from pillarbox._runtime.spark.configuration import configuration_of
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.reading.key_life import key_life, no_checkpoint
+from pillarbox._runtime.spark.session.configuration import configuration_of
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES
 from pillarbox_tools.doctor.warnings import warn_of_findings

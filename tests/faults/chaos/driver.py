@@ -37,7 +37,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import pillarbox
 from pillarbox import CheckpointMismatchError
 from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
-from pillarbox._runtime.spark.settings.session import local_session
+from pillarbox._runtime.spark.session.local_session import local_session
 from pillarbox._state.savepoint.files import LocalSavepoint
 from tests.faults.chaos.sinks import ChaosSink, LoggedFiles
 from tests.faults.parts import columns

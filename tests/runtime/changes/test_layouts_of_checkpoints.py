@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,21 +19,18 @@ COMPILED = [Layout(16, 128)]
 NOTE = {"codes": CODES, "layouts": [[8, 64]], "number": 1}
 
 
-class Folder:
+class Notes:
     """The small files of a checkpoint with one committed epoch."""
 
     def __init__(self, *notes: dict[str, Any]) -> None:
-        self.lines = [json.dumps(note, sort_keys=True) for note in notes]
+        self.notes = [json.dumps(note, sort_keys=True) for note in notes]
         self.epochs = ["0"]
 
-    def read_lines(self, spark: Any, folder: str, names: Sequence[str] = ()) -> list[tuple[str, str]]:
-        return [("part", line) for line in self.lines] if folder.endswith("/pillarbox") else []
+    def folder(self, path: str) -> Any:
+        def lines(names: Sequence[str] = ()) -> list[tuple[str, str]]:
+            return [("part", line) for line in self.notes] if path.endswith("/pillarbox") else []
 
-    def file_names(self, spark: Any, folder: str) -> list[str]:
-        return self.epochs
-
-    def add_line(self, spark: Any, folder: str, text: str) -> None:
-        self.lines.append(text)
+        return SimpleNamespace(lines=lines, names=lambda: self.epochs, add_line=self.notes.append)
 
     def layouts(self, found: Sequence[Layout | None] | None) -> list[Layout]:
         def find() -> Sequence[Layout | None]:
@@ -45,10 +43,9 @@ class Folder:
 
 @pytest.fixture
 def folder(monkeypatch):
-    def made(*notes: dict[str, Any]) -> Folder:
-        files = Folder(*notes)
-        for name in ("read_lines", "file_names", "add_line"):
-            monkeypatch.setattr(module, name, getattr(files, name))
+    def made(*notes: dict[str, Any]) -> Notes:
+        files = Notes(*notes)
+        monkeypatch.setattr(module, "session_of", lambda spark: files)
         return files
 
     return made
@@ -56,31 +53,31 @@ def folder(monkeypatch):
 
 def test_what_is_noted_holds(folder):
     files = folder(NOTE)
-    assert files.layouts(None) == [Layout(8, 64, CODES)] and len(files.lines) == 1
+    assert files.layouts(None) == [Layout(8, 64, CODES)] and len(files.notes) == 1
 
 
 def test_a_new_checkpoint_is_noted(folder):
     files = folder()
     files.epochs = []
     assert files.layouts(None) == [Layout(16, 128, CODES)]
-    assert json.loads(files.lines[0]) == {**NOTE, "layouts": [[16, 128]]}
+    assert json.loads(files.notes[0]) == {**NOTE, "layouts": [[16, 128]]}
 
 
 def test_a_lost_note_is_written_again_from_the_heads_of_the_logs(folder):
     files = folder()
     assert files.layouts([Layout(8, 64, CODES)]) == [Layout(8, 64, CODES)]
-    assert list(map(json.loads, files.lines)) == [NOTE]
+    assert list(map(json.loads, files.notes)) == [NOTE]
     assert files.layouts(None) == [Layout(8, 64, CODES)]
 
 
 def test_nothing_is_noted_that_was_guessed(folder):
     files = folder()
     assert files.layouts([None]) == [Layout(16, 128, CODES)]
-    assert files.lines == []
+    assert files.notes == []
 
 
 def test_another_scheme_of_codes_is_refused_and_stays_noted(folder):
     files = folder({**NOTE, "codes": CODES + 1})
     with pytest.raises(CheckpointMismatchError, match=f"by scheme {CODES + 1} of codes"):
         files.layouts(None)
-    assert len(files.lines) == 1
+    assert len(files.notes) == 1

@@ -10,6 +10,7 @@ from pillarbox import TaskReport
 from pillarbox._elements import text_of_report
 from pillarbox._runtime.spark.running.progress_reader import ProgressReader
 from pillarbox._runtime.spark.running.query import EndOfWork
+from tests.model.made import observed, observed_as
 
 # 2026-11-21T20:00:00.000Z, and a second later.
 TEN = 1795291200000
@@ -26,7 +27,7 @@ def batch(*tasks: str, read: bool = False, second: int = 0, name: str = "pillarb
     return {
         "timestamp": f"2026-11-21T20:00:0{second}.000Z",
         "sources": [{"startOffset": "1", "endOffset": "1"}, {"startOffset": "1", "endOffset": "2" if read else "1"}],
-        "observedMetrics": {name: [list(tasks)], "the user's": [3]},
+        "observedMetrics": observed({observed_as(name): [list(tasks)], "the user's": [3]}, [[]]),
     }
 
 

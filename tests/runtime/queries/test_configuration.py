@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox._runtime.spark import configuration
-from pillarbox._runtime.spark.configuration import masked, settings_of
+from pillarbox._runtime.spark.session.configuration import masked, settings_of
 
 _HIDDEN = "*********"
 _SETTINGS = {
@@ -36,12 +35,13 @@ def test_a_password_in_a_url_is_masked_and_the_rest_is_told() -> None:
 
 
 @pytest.mark.parametrize("classic", [True, False])
-def test_only_settings_that_matter_are_told(monkeypatch: pytest.MonkeyPatch, classic: bool) -> None:
-    monkeypatch.setattr(configuration, "is_classic", lambda spark: classic)
+def test_only_settings_that_matter_are_told(classic: bool) -> None:
     text = "\n".join(f"{name}={value}" for name, value in _SETTINGS.items())
     context = SimpleNamespace(getConf=lambda: SimpleNamespace(toDebugString=lambda: text), defaultParallelism=4)
     conf = SimpleNamespace(get=lambda name, default: default, getAll=_SETTINGS)
-    session: Any = SimpleNamespace(sparkContext=context, conf=conf)
+    session: Any = SimpleNamespace(conf=conf)
+    if classic:
+        session.sparkContext, session._jsparkSession = context, None
     found = settings_of(session)
     assert "hunter2" not in str(found)
     assert "AKIA123" not in str(found)
@@ -55,13 +55,13 @@ def test_only_settings_that_matter_are_told(monkeypatch: pytest.MonkeyPatch, cla
     }
 
 
-def test_settings_that_a_session_has_of_its_own_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configuration, "is_classic", lambda spark: True)
+def test_settings_that_a_session_has_of_its_own_are_told() -> None:
     of_session = {"spark.pillarbox.homes": "off", "spark.sql.session.timeZone": "UTC", "spark.other": "1"}
     context = SimpleNamespace(
         getConf=lambda: SimpleNamespace(toDebugString=lambda: "spark.pillarbox.homes=fork"), defaultParallelism=4
     )
-    session: Any = SimpleNamespace(sparkContext=context, conf=SimpleNamespace(get=of_session.get))
+    conf = SimpleNamespace(get=of_session.get)
+    session: Any = SimpleNamespace(_jsparkSession=None, sparkContext=context, conf=conf)
     found = settings_of(session)
     assert (found["spark.pillarbox.homes"], found["spark.sql.session.timeZone"]) == ("off", "UTC")
     assert "spark.other" not in found

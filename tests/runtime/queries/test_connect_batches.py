@@ -12,7 +12,7 @@ from pillarbox import CheckpointMismatchError, SavepointError, stop_with_savepoi
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
-from pillarbox._runtime.spark.settings.writer import Start
+from pillarbox._runtime.spark.session.writer import Start
 from pillarbox._runtime.spark.starting.start import check_compiled
 from pillarbox._runtime.spark.starting.started import StartedQuery, remember
 
@@ -32,9 +32,9 @@ def planned(layout: Layout) -> PlannedProgram:
     return PlannedProgram("p", 2, layout, False, False, facts)
 
 
-def test_whose_tasks_are_told():
-    assert Start(SimpleNamespace(_spark=None), "start").tasks_are_told, "a classic one"
-    assert start(foreach_batch=False).tasks_are_told and not start(foreach_batch=True).tasks_are_told
+def test_whose_passes_settings():
+    assert Start(SimpleNamespace(_spark=SimpleNamespace(_jsparkSession=None)), "start").passes_settings, "a classic one"
+    assert start(foreach_batch=False).passes_settings and not start(foreach_batch=True).passes_settings
 
 
 def test_a_checkpoint_of_another_layout_is_refused():

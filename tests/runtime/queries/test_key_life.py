@@ -186,7 +186,6 @@ def test_one_key_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"key": "ann"}
 
     monkeypatch.setattr(module, "_read", meanwhile)
-    monkeypatch.setattr(module, "is_classic", lambda spark: False)
     assert key_life(no_spark, "/checkpoint", "count", "ann")["key"] == "ann"
     # Also after one that fails.
     monkeypatch.setattr(module, "_read", lambda *arguments: 1 / 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
+from typing import Any, cast
 
 from pillarbox import MapFunction
 from pillarbox._graph.description import describe_programs
@@ -34,7 +34,7 @@ def test_a_planned_program_is_not_kept(monkeypatch):
         program = harness._program
         layout = Layout(8, 64)
         described = describe_programs([program], [layout])
-        registry.register(program, "secret")
+        registry.register(cast("Any", harness), program, "secret")
         number, kept = program.id, weakref.ref(program)
     del harness, program
     gc.collect()

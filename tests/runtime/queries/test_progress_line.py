@@ -93,13 +93,13 @@ def _run(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, bar: str, written
     query, known = Query(written), model()
     known.progressed(progress(1, source(records_in=50)))
     context = SimpleNamespace(getConf=lambda: {"spark.ui.showConsoleProgress": bar})
-    start: Any = SimpleNamespace(checkpoint=None, is_available_now=True, spark=SimpleNamespace(sparkContext=context))
+    spark = SimpleNamespace(_jsparkSession=None, sparkContext=context)
+    start: Any = SimpleNamespace(checkpoint=None, is_available_now=True, spark=spark)
     sparks: Any = query
     started = StartedQuery(sparks, start)
     watched: Any = known
     monkeypatch.setattr(module, "watched", lambda started: watched)
     remember(started)
-    monkeypatch.setattr(module, "is_classic", lambda spark: True)
     monkeypatch.setattr(sys, "stderr", stream)
     pillarbox.run(sparks)
     return stream.getvalue()

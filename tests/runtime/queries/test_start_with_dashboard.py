@@ -11,8 +11,8 @@ import pytest
 
 import pillarbox
 from pillarbox._graph.dashboard_place import DashboardPlace
-from pillarbox._runtime.spark.configuration import Configuration
 from pillarbox._runtime.spark.running import query as module
+from pillarbox._runtime.spark.session.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery, find, remember
 from pillarbox._runtime.spark.tools import Hooks
 from pillarbox_tools import entry

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from pillarbox._runtime.spark.plan import registry
-from pillarbox._runtime.spark.settings.writer import Start
+from pillarbox._runtime.spark.session.writer import Start
 from pillarbox._runtime.spark.starting import start
+from pillarbox._runtime.spark.starting.start import start_query
 
 
 class Session:
-    """A session, as far as a start without programs looks at it."""
+    """A classic session, as far as a start without programs looks at it."""
+
+    _jsparkSession = None
 
 
 def unreadable(writer: Any) -> Any:
@@ -22,21 +25,19 @@ def unreadable(writer: Any) -> Any:
 
 
 def test_a_query_starts_although_its_plan_cannot_be_read(monkeypatch, caplog):
+    query: Any = "a query"
     monkeypatch.setattr(start, "programs_of", unreadable)
-    starts = start._with_settings(lambda writer, path: f"a query that writes to {path}")
     with caplog.at_level(logging.WARNING, logger="pillarbox"):
-        assert starts(SimpleNamespace(_spark=Session()), "out") == "a query that writes to out"
+        assert start_query(Start(SimpleNamespace(_spark=Session()), "start"), lambda: query) == query
     assert "it starts as it is: RuntimeError: the plan cannot be read" in caplog.text
 
 
 def test_it_does_not_where_a_program_waits_for_its_start(monkeypatch):
     monkeypatch.setattr(start, "programs_of", unreadable)
     session: Any = Session()
-    planned: Any = SimpleNamespace(id="waits")
-    registry.take_metrics_name(session, "pillarbox", planned)
-    starts = start._with_settings(lambda writer: pytest.fail("it was started"))
+    monkeypatch.setattr(registry, "_unstarted", {session})
     with pytest.raises(RuntimeError, match="the plan cannot be read"):
-        starts(SimpleNamespace(_spark=session))
+        start_query(Start(SimpleNamespace(_spark=session), "start"), lambda: pytest.fail("it was started"))
 
 
 def test_a_start_can_be_repeated_whatever_its_options_are_called():

@@ -12,9 +12,9 @@ from pillarbox import CheckpointMismatchError
 from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.configuration import Configuration
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
+from pillarbox._runtime.spark.session.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox_tools.model.condition import conditions_of
 from pillarbox_tools.model.snapshot import Run, Snapshot

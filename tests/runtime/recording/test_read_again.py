@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,12 +50,15 @@ def test_files_of_an_epoch(folder: str, written: Callable[[int], OffsetEntry], m
             return {epoch: written({6: 1, 7: 3}[epoch]) for epoch in epochs}
 
     monkeypatch.setattr(sources, "Checkpoint", Notes)
-    monkeypatch.setattr(sources, "file_names", lambda spark, place: list(logs.get(place, ())))
-    monkeypatch.setattr(
-        sources,
-        "read_lines",
-        lambda spark, place, names: [(name, line) for name in names for line in logs.get(place, {}).get(name, ())],
-    )
+
+    def folder_of(path: str) -> SimpleNamespace:
+        files = logs.get(path, {})
+        return SimpleNamespace(
+            names=lambda: list(files),
+            lines=lambda names: [(name, line) for name in names for line in files.get(name, ())],
+        )
+
+    monkeypatch.setattr(sources, "session_of", lambda spark: SimpleNamespace(folder=folder_of))
     assert list(sources._files_of(None, "/c", 7)) == ["/in/2", "/in/3"]  # type: ignore[arg-type]
 
 

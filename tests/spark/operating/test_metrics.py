@@ -12,6 +12,7 @@ from pyspark.sql import Row
 
 from pillarbox import TaskReport, metrics
 from pillarbox._elements import report_of_text, text_of_report
+from tests.model.made import observed_as
 
 REPORT = TaskReport(
     **{name: number for number, name in enumerate(TaskReport.__annotations__)}  # type: ignore[arg-type]
@@ -37,8 +38,8 @@ OBSERVED: dict[str, list[Any]] = {
 def test_metrics_of_all_programs_in_a_query(kind):
     one, two = OBSERVED[kind]
     others = {"pillarboxes": ["not ours"], "pillarbox level": ["not ours"], "events": Row(n=1)}
-    observed = {"pillarbox": one, "pillarbox 12 level 0": two, **others}
-    expected = [replace(REPORT, program=name) for name in ("pillarbox", "pillarbox 12", "pillarbox 12")]
+    observed = {observed_as("pillarbox"): one, observed_as("pillarbox 2", 0): two, **others}
+    expected = [replace(REPORT, program=name) for name in ("pillarbox", "pillarbox 2", "pillarbox 2")]
     assert metrics({"observedMetrics": observed}) == expected
     progress = SimpleNamespace(observedMetrics=observed)
     assert metrics(progress) == expected
@@ -48,7 +49,7 @@ def test_metrics_of_all_programs_in_a_query(kind):
 def test_a_query_without_progress_or_programs_has_none():
     assert metrics(None) == []
     assert metrics({"observedMetrics": {}}) == []
-    assert metrics({"observedMetrics": {"pillarbox": {"tasks": []}}}) == []
+    assert metrics({"observedMetrics": {observed_as("pillarbox"): {"tasks": []}}}) == []
 
 
 def test_a_report_is_a_text_without_names():
@@ -66,7 +67,7 @@ def test_a_report_is_a_text_without_names():
 
 
 def observed(*tasks: TaskReport) -> dict[str, Any]:
-    return {"observedMetrics": {"pillarbox": {"tasks": [text_of_report(each) for each in tasks]}}}
+    return {"observedMetrics": {observed_as("pillarbox"): {"tasks": [text_of_report(each) for each in tasks]}}}
 
 
 def test_what_happened_to_homes_is_added_up_and_shown_if_there_is_something():

@@ -12,7 +12,7 @@ import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment, WatermarkStrategy
 from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.facts import PROVIDER
+from pillarbox._runtime.spark.session.spark_names import PROVIDER
 
 pytestmark = pytest.mark.spark
 

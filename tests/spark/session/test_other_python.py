@@ -9,9 +9,9 @@ from pyspark.sql.functions import udf
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
-from pillarbox._runtime.spark.facts import BATCH_BYTES
-from pillarbox._runtime.spark.plan.analyzed_plan import runs_other_python
-from pillarbox._runtime.spark.settings.writer import Start
+from pillarbox._runtime.spark.plan.other_python import runs_other_python
+from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
+from pillarbox._runtime.spark.session.writer import Start
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pillarbox import ConfigurationError
-from pillarbox._runtime.spark.settings import requirements, session
+from pillarbox._runtime.spark.session import local_session, requirements
+from pillarbox._runtime.spark.session import parallelism as session
 
 
 class FakeConf(dict[str, str]):
@@ -42,11 +43,11 @@ def test_the_daemon_of_workers_is_ours_where_it_will_find_pillarbox(installed, t
     venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
     monkeypatch.setattr(sys, "executable", sys.executable if installed else str(tmp_path / "bare" / "bin" / "python"))
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    assert session._daemon_finds_pillarbox() is installed
-    monkeypatch.setenv("PYTHONPATH", str(Path(session.__file__).parents[4]))
-    assert session._daemon_finds_pillarbox()
+    assert local_session._daemon_finds_pillarbox() is installed
+    monkeypatch.setenv("PYTHONPATH", str(Path(local_session.__file__).parents[4]))
+    assert local_session._daemon_finds_pillarbox()
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # of spark-submit, whose --py-files are no part of the environment
-    assert not session._daemon_finds_pillarbox()
+    assert not local_session._daemon_finds_pillarbox()
 
 
 @pytest.mark.parametrize(
@@ -88,21 +89,21 @@ def test_an_environment_with_the_same_base_python_is_another_one(tmp_path):
 @pytest.mark.parametrize("said", ["true", "True"])
 def test_speculation_is_refused(said):
     with pytest.raises(ConfigurationError, match=r"spark\.speculation is true: 2 attempts of one task"):
-        session.check_session(FakeSession(spark__speculation=said), streaming=True)  # type: ignore[arg-type]
+        requirements.check_requirements(FakeSession(spark__speculation=said), streaming=True)  # type: ignore[arg-type]
 
 
 def test_workers_without_a_daemon_are_refused():
     without = FakeSession(spark__python__use__daemon="false")
     with pytest.raises(ConfigurationError, match=r"spark\.python\.use\.daemon is false: the processes that functions"):
-        session.check_session(without, streaming=True)  # type: ignore[arg-type]
-    session.check_session(without, streaming=False)  # type: ignore[arg-type]
+        requirements.check_requirements(without, streaming=True)  # type: ignore[arg-type]
+    requirements.check_requirements(without, streaming=False)  # type: ignore[arg-type]
 
 
 def test_push_based_shuffle_is_refused():
     """Spark does not compare there what a task sends that runs again."""
     with pytest.raises(ConfigurationError, match=r"spark\.shuffle\.push\.enabled is true: where an executor is lost"):
-        session.check_session(FakeSession(spark__shuffle__push__enabled="true"), streaming=True)  # type: ignore[arg-type]
-    session.check_session(FakeSession(spark__shuffle__push__enabled="true"), streaming=False)  # type: ignore[arg-type]
+        requirements.check_requirements(FakeSession(spark__shuffle__push__enabled="true"), streaming=True)  # type: ignore[arg-type]
+    requirements.check_requirements(FakeSession(spark__shuffle__push__enabled="true"), streaming=False)  # type: ignore[arg-type]
 
 
 BY_CORES = "by the cluster's cores"

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import ConfigurationError
-from pillarbox._runtime.spark.facts import new_progress
 from pillarbox._runtime.spark.homes.processes import Process
 from pillarbox._runtime.spark.running import heartbeat, progress_reader
-from pillarbox._runtime.spark.running.heartbeat import Heartbeat, _Files, newest_heartbeat
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat, _files_of, newest_heartbeat
+from pillarbox._runtime.spark.session.queries import new_progress
 from pillarbox._runtime.spark.starting.started import find
 from pillarbox_tools import entry
 from pillarbox_tools.watching.following import watched_query
@@ -39,8 +39,9 @@ def test_a_second_driver_is_refused_and_takes_over_if_asked(
     inbox.put(("a", 1, 1))
     first = pillarbox.start(writer(spark, inbox, checkpoint))
     first.processAllAvailable()
-    stop_file = _Files(spark, str(checkpoint))
-    while not stop_file.names():
+    files = _files_of(spark, str(checkpoint))
+    assert files is not None
+    while not files.names():
         time.sleep(0.05)
     # Another process seems to ask: this one is the driver, which is alive.
     me = heartbeat._this_process()
@@ -61,7 +62,9 @@ def test_a_driver_that_was_killed_is_no_obstacle(spark: SparkSession, tmp_path: 
     other = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"])
     start = Process.of(other.pid).start
     beat = Heartbeat(time.time_ns() // 1_000_000, "run-of-another", heartbeat._this_process()[0], other.pid, start)
-    _Files(spark, str(checkpoint)).write(beat)
+    files = _files_of(spark, str(checkpoint))
+    assert files is not None
+    files.write(beat)
     try:
         with pytest.raises(ConfigurationError, match=f"process {other.pid} on "):
             pillarbox.start(writer(spark, inbox, checkpoint))
@@ -78,7 +81,8 @@ def test_a_driver_of_another_machine_is_judged_by_its_next_heartbeat(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "_LOOK_EVERY", 0.01)
-    files, now = _Files(spark, str(tmp_path)), time.time_ns() // 1_000_000
+    files, now = _files_of(spark, str(tmp_path)), time.time_ns() // 1_000_000
+    assert files is not None
     beat = Heartbeat(now, "run-of-another", "elsewhere", 7, 7)
     files.write(beat)
     monkeypatch.setattr(heartbeat, "_NEXT_BEAT", 0.05)

@@ -20,7 +20,8 @@ from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueSta
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import query as query_module
 from pillarbox._runtime.spark.running.asking import stop_query
-from pillarbox._runtime.spark.running.ending import Gate, end_between_epochs
+from pillarbox._runtime.spark.running.ending import Gate, end_query
+from pillarbox._runtime.spark.starting.started import find
 from pillarbox_tools.cli import commands
 
 pytestmark = pytest.mark.spark
@@ -242,6 +243,8 @@ def test_an_epoch_that_is_being_planned_is_run_and_committed(spark, tmp_path):
     gate = Gate(query)
     while not (gate.has_begun() and ".runBatch(" in (stack := gate.stack()) and ".SQLExecution$" not in stack):
         assert query.isActive, query.exception()
-    assert end_between_epochs(query, lambda: True) and query.exception() is None
+    started = find(query)
+    assert started is not None
+    assert end_query(started, lambda: True) and query.exception() is None
     begun, committed = epochs(tmp_path / "checkpoint")
     assert begun == committed

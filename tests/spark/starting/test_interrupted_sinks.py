@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from pillarbox._runtime.spark.facts import STATE_FORMAT
-from pillarbox._runtime.spark.settings.session_settings import session_settings
+from pillarbox._runtime.spark.session.session_settings import session_settings
+from pillarbox._runtime.spark.session.spark_names import STATE_FORMAT
 
 _LOG = "spark.sql.streaming.fileSink.log."
 _ENTRY = pytest.mark.long("the next has an entry, too")

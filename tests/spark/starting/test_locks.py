@@ -19,7 +19,7 @@ from pillarbox import (
 )
 from pillarbox._runtime.spark.plan.plan import plan_first_epoch
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
-from pillarbox._runtime.spark.settings import session_settings
+from pillarbox._runtime.spark.session import session_settings
 from pillarbox._runtime.spark.starting import first_epoch
 
 pytestmark = pytest.mark.spark

@@ -9,8 +9,9 @@ from pillarbox._graph.program import Program
 from pillarbox._graph.transformations import CollectionSource
 from pillarbox._runtime.local import LocalRuntime
 from pillarbox._runtime.spark.plan.plan import collect_objects, plan_outputs, write_for_each_batch
-from pillarbox._runtime.spark.settings.session import default_parallelism, task_slots, time_zone
-from pillarbox._runtime.spark.starting.start import watch_starts
+from pillarbox._runtime.spark.session.parallelism import default_parallelism, task_slots
+from pillarbox._runtime.spark.session.session_settings import time_zone
+from pillarbox._runtime.spark.starting.patched_writer import patch_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,5 +67,5 @@ class SparkRuntime:
         """Return the rows of a program's outputs. Queries that hold rows of a streaming program start as it needs."""
         rows = plan_outputs(program, self._session, schemas)
         if rows.isStreaming:
-            watch_starts(self._session)
+            patch_writer(self._session)
         return rows

@@ -1,4 +1,4 @@
-"""The input of a task in batch mode: broadcast records, then other records without keys, then, key by key, the rest.
+"""The input of a task in batch mode: broadcast records, then other records without keys, then keyed records by key.
 
 Source of the behaviour: Flink's batch execution mode.
 """
@@ -16,14 +16,14 @@ from pillarbox._task.vertex import InputEdge
 
 
 class BatchInput:
-    """Holds records back until those before them have come. Only the mailbox thread may touch it.
+    """Holds records back until earlier inputs are complete. Only the mailbox thread may use it.
 
     Args:
         operator: the name of the operator, for errors.
         by_key: whether the operator gets one key at a time.
 
     Attributes:
-        complete: whether all records have come.
+        complete: whether all records have arrived.
     """
 
     def __init__(self, operator: str, edges: Sequence[InputEdge], *, by_key: bool) -> None:
@@ -34,10 +34,10 @@ class BatchInput:
         self.complete: bool = False
 
     def takes(self, edge: InputEdge, records: Records, size: int) -> bool:
-        """Take records that have to wait; return False for those that are to be processed at once.
+        """Store records that have to wait, or return False for records to process at once.
 
         Args:
-            size: the bytes in which they came.
+            size: the bytes of their buffer.
 
         Raises:
             OperatorError: a record, or its key, cannot be pickled.
@@ -51,13 +51,13 @@ class BatchInput:
         return True
 
     def in_order(self) -> Iterator[KeyedRun]:
-        """Return what has waited, all records having come."""
+        """Yield the waiting records after all records have arrived."""
         self.complete = True
         for index, records in self._waiting:
             yield KeyedRun(index, records)
         yield from self._sorter.runs()
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Drop the waiting records."""
         self._waiting.close()
         self._sorter.close()

@@ -1,20 +1,19 @@
-"""The way into a task: buffers of many channels, in any order, become each channel's elements in theirs.
+"""The input of a task: turns buffers of many channels, in any order, into the ordered elements of each channel.
 
-Within an epoch every channel that sends anything numbers its buffers from 0 and ends with its barrier. The gate
+Within an epoch, every channel that sends anything numbers its buffers from 0 and ends with its barrier. The gate
 
-- puts the buffers of a channel back into order: one that comes too early is held back, in memory up to a bound,
-  beyond it in a temporary file;
-- lets a channel wait whose barrier came, until all have come (C3);
-- feeds watermarks to the valve. The subtasks of a vertex are known, and each is a channel of the valve. A source has
-  other partitions in every epoch, as many as Spark likes: so all of them together are one channel of the valve, that
-  gets the least of their watermarks once the epoch's input is complete.
+- restores the order of a channel's buffers: early ones wait, in memory up to a bound, beyond it in a temporary file;
+- blocks a channel after its barrier until all barriers have arrived (C3);
+- feeds watermarks to the valve. Each subtask of a vertex is a channel of the valve. A source has other partitions in
+  every epoch, so all of them together are one channel, which gets their minimum watermark when the epoch's input is
+  complete.
 
-Which channel's buffers come first is up to the shuffle; event time does not depend on it (``EpochValve``).
+The shuffle decides which channel's buffers arrive first; event time does not depend on it (``EpochValve``).
 
-A channel belongs to one edge: a vertex that sends on two edges to the same task, such as the two inputs of an operator,
-has two channels to it for each of its subtasks.
+A channel belongs to one edge: a vertex with two edges to the same task, such as the two inputs of an operator, has two
+channels to it for each of its subtasks.
 
-Anything missing or doubled is an error, never silent loss. Only the mailbox thread may touch a gate.
+A missing or duplicate buffer is an error, never silent loss. Only the mailbox thread may use a gate.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from pillarbox._time.watermark_generators import WatermarkSink
 
 @dataclass
 class _Channel:
-    """One channel in the running epoch."""
+    """State of a channel in the running epoch."""
 
     expected: int = 0
     early: dict[int, Extent] = field(default_factory=dict)
@@ -55,8 +54,8 @@ class _Channel:
     idle: bool = False
 
     @property
-    def has_said(self) -> bool:
-        """Whether it has sent anything that event time depends on."""
+    def affects_event_time(self) -> bool:
+        """Whether it has sent anything that affects event time."""
         return self.has_records or self.watermark is not None
 
 
@@ -73,28 +72,28 @@ class InputGate:
         self._known = {channel_code(edge.id, subtask) for edge in inputs for subtask in range(edge.parallelism)}
         sources = [("source", edge.id) for edge in inputs if edge.is_source]
         self._valve = EpochValve([*sorted(self._known), *sources])
-        # When sources had records last; and of those that are silent, the watermark that they had then.
+        # For each source, the time of its last records; for each silent one, its watermark at that time.
         self._last_active: dict[int, int] = {}
-        self._last_said: dict[int, int] = {}
+        self._last_watermark: dict[int, int] = {}
         self._epoch = 0
         self._channels: dict[int, _Channel] = {}
         self.any_barrier: bool = False
         self._spool = Spool()
 
-    # -- an epoch's life --
+    # -- an epoch --
 
     def begin_epoch(self, epoch: int) -> None:
-        """Expect the channels of a new epoch."""
+        """Begin an epoch."""
         self._epoch = epoch
         self._channels = {}
         self.any_barrier = False
         self._valve.begin_epoch()
 
     def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
-        """Take a buffer; give the elements that have their turn now, with their channels.
+        """Take a buffer; yield the elements that are next in their channel, with the channel.
 
         Raises:
-            ExchangeError: the buffer comes from nowhere, twice, or after its channel's barrier.
+            ExchangeError: an unknown channel, a duplicate buffer, or one after its channel's barrier.
         """
         channel = self._channels.get(buffer.channel)
         if channel is None:
@@ -129,7 +128,7 @@ class InputGate:
             yield number, element
 
     def edge_of(self, channel: int) -> InputEdge:
-        """Return the edge that a channel belongs to."""
+        """Return the edge of a channel."""
         return self._edges[edge_of_channel(channel)]
 
     @property
@@ -137,10 +136,10 @@ class InputGate:
         return f"task {self._name!r}, epoch {self._epoch}"
 
     def aligned(self) -> bool:
-        """End the epoch's input: check that all that was sent has come.
+        """Check at the end of the epoch's input that every buffer has arrived.
 
         Returns:
-            whether there are channels, and all of them have ended for good.
+            Whether there are channels, and the data of all of them has ended.
 
         Raises:
             ExchangeError: a buffer or a barrier is missing.
@@ -159,30 +158,30 @@ class InputGate:
     # -- watermarks --
 
     def watermark(self, number: int, timestamp: int, output: WatermarkSink) -> None:
-        """Take a channel's watermark; ``output`` gets event time where it advances now, and not at the epoch's end."""
+        """Take a channel's watermark. If it takes effect before the end of the epoch, ``output`` gets it now."""
         if number in self._known:
             self._valve.watermark_came(number, timestamp, output)
         else:
             self._channels[number].watermark = timestamp
 
     def status(self, number: int, idle: bool) -> None:
-        """Take a channel's change between idle and active."""
+        """Take a channel's status."""
         if number in self._known:
             self._valve.status_came(number, idle)
         else:
             self._channels[number].idle = idle
 
     def advance(self, now: int, output: WatermarkSink) -> None:
-        """Let the valve know all that waits for the end of the epoch's input.
+        """Apply the watermarks and statuses that wait for the end of the epoch's input.
 
-        Of a source, partitions without records do not count. A source without any is silent: see :meth:`_in_silence`.
-        Partitions that said that they are idle do not hold back the others; where all did, the source is idle at once,
-        at the latest of their watermarks (as Flink's valve does when the last channel becomes idle).
+        Partitions of a source without records do not count. A source without any is silent: see :meth:`_in_silence`.
+        Idle partitions do not hold the others back; if all are idle, so is the source, at the maximum of their
+        watermarks (as in Flink's valve).
 
         Args:
-            now: the time of the epoch (epoch ms), the same when it is run again.
+            now: the epoch's time (epoch ms), the same when the epoch is repeated.
         """
-        said: dict[Hashable, tuple[int | None, bool | None]] = {}
+        changes: dict[Hashable, tuple[int | None, bool | None]] = {}
         silent: list[InputEdge] = []
         for number, edge in self._edges.items():
             if not edge.is_source:
@@ -190,56 +189,56 @@ class InputGate:
             partitions = [
                 channel
                 for code, channel in self._channels.items()
-                if edge_of_channel(code) == number and (channel.idle or channel.has_said)
+                if edge_of_channel(code) == number and (channel.idle or channel.affects_event_time)
             ]
             if not partitions:
                 silent.append(edge)
                 continue
             self._last_active[number] = now
-            self._last_said.pop(number, None)
+            self._last_watermark.pop(number, None)
             active = [channel for channel in partitions if not channel.idle]
             watermarks = [
                 MIN_TIMESTAMP if channel.watermark is None else channel.watermark for channel in active or partitions
             ]
-            said["source", number] = min(watermarks) if active else max(watermarks), not active
-        self._valve.end_epoch(output, said)
+            changes["source", number] = min(watermarks) if active else max(watermarks), not active
+        self._valve.end_epoch(output, changes)
         self._in_silence([edge for edge in silent if edge.reacts_to_silence], now, output)
 
     def end(self, output: WatermarkSink) -> None:
-        """Bring event time to its end, whatever channels have said: this is the last epoch."""
+        """End event time on all channels: this is the last epoch."""
         for channel in self._valve.channels:
             self._valve.input_status(channel, False, output)
             self._valve.input_watermark(channel, MAX_WATERMARK, output)
 
     def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkSink) -> None:
-        """Let time pass for sources without records.
+        """Advance the watermarks of sources without records.
 
-        Each keeps the watermark that it had; after its ``progress_timeout`` that advances with the clock. After its
-        ``idle_timeout`` a source is idle; an idle one stays so, and its watermark counts only where all are idle.
+        Each keeps its watermark; after its ``progress_timeout`` the watermark advances with the clock. After its
+        ``idle_timeout`` a source is idle and stays idle; its watermark counts only while all are idle.
         """
         for edge in edges:
             silent_for = now - self._last_active.setdefault(edge.id, now)
-            self._last_said.setdefault(edge.id, self._valve.watermark_of(("source", edge.id)))
+            self._last_watermark.setdefault(edge.id, self._valve.watermark_of(("source", edge.id)))
             if edge.idle_timeout is not None and silent_for >= edge.idle_timeout:
                 self._valve.input_status(("source", edge.id), True, output)
         for edge in edges:
-            watermark, timeout = self._last_said[edge.id], edge.progress_timeout
+            watermark, timeout = self._last_watermark[edge.id], edge.progress_timeout
             silent_for = now - self._last_active[edge.id]
             if timeout is None or silent_for < timeout or watermark == MIN_TIMESTAMP:
                 continue
             watermark = min(watermark + silent_for - timeout, MAX_WATERMARK - 1)  # only bounded input has an end
             if not self._valve.is_idle_channel(("source", edge.id)):
-                self._go_on(edge.id, watermark, output)
+                self._advance_source(edge.id, watermark, output)
             elif self._valve.is_idle and watermark > self._valve.current_watermark:
-                self._go_on(edge.id, watermark, output)
+                self._advance_source(edge.id, watermark, output)
                 self._valve.input_status(("source", edge.id), True, output)
 
-    def _go_on(self, number: int, watermark: int, output: WatermarkSink) -> None:
+    def _advance_source(self, number: int, watermark: int, output: WatermarkSink) -> None:
         self._valve.input_status(("source", number), False, output)
         self._valve.input_watermark(("source", number), watermark, output)
 
     def next_wake_up(self, now: int) -> int | None:
-        """When something happens unless records come (epoch ms): a source becomes idle, or its watermark advances.
+        """Return the time (epoch ms) at which a source becomes idle, or its watermark advances, without records.
 
         A watermark advances in every epoch.
         """
@@ -255,7 +254,7 @@ class InputGate:
         return min((time for time in times if time > now), default=None)
 
     def held_by(self) -> list[int] | None:
-        """Return the vertex and the subtask whose watermark holds the gate's, once the epoch's input has come.
+        """Return [vertex, subtask] of the sender that holds the watermark back, after the epoch's input is complete.
 
         The subtask is -1 for a source without records in the epoch. None: no channel counts, or all have ended.
         """
@@ -271,40 +270,40 @@ class InputGate:
         partitions = {
             subtask_of_channel(code): MIN_TIMESTAMP if channel.watermark is None else channel.watermark
             for code, channel in self._channels.items()
-            if edge_of_channel(code) == edge and not channel.idle and channel.has_said
+            if edge_of_channel(code) == edge and not channel.idle and channel.affects_event_time
         }
         return [sender_of_edge(edge), min(partitions, key=partitions.__getitem__, default=-1)]
 
     @property
     def current_watermark(self) -> int:
-        """The event time that the gate has let through."""
+        """The gate's watermark."""
         return self._valve.current_watermark
 
     @property
     def is_idle(self) -> bool:
-        """Whether the input as a whole is idle."""
+        """Whether the whole input is idle."""
         return self._valve.is_idle
 
     def snapshot(self) -> Any:
-        """Return the watermarks of all channels, and of sources when they had records last, as plain data."""
+        """Return the watermarks of all channels, and the times of the sources' last records, as plain data."""
         return {
             "valve": self._valve.snapshot(),
             "last_active": dict(self._last_active),
-            "last_said": dict(self._last_said),
+            "last_said": dict(self._last_watermark),
         }
 
     def restore(self, state: Any, *, say_anew: bool = False) -> None:
-        """Take the watermarks of all channels back.
+        """Restore a snapshot.
 
         Args:
-            say_anew: whether there may be those who have not heard that the input is idle.
+            say_anew: emit the idle status once more, as downstream may not know it.
         """
         self._valve.restore(state["valve"], say_anew=say_anew)
         self._last_active = dict(state["last_active"])
-        self._last_said = dict(state["last_said"])
+        self._last_watermark = dict(state["last_said"])
 
     def close(self) -> None:
-        """Drop what is held back."""
+        """Drop waiting buffers."""
         self._spool.close()
         self._channels = {}
         self.any_barrier = False

@@ -1,7 +1,7 @@
-"""How the records of an edge are spread over the subtasks after it.
+"""Distributes the records of an edge over the subtasks after it.
 
-A partitioner is a value of the edge, made where the program is built; a task makes its own selector of it. Source of
-the names: Flink's ``StreamPartitioner`` and ``ChannelSelector``.
+A partitioner is a value of the edge, created when the program is built; each task creates a selector of its own from
+it. Source of the names: Flink's ``StreamPartitioner`` and ``ChannelSelector``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pillarbox._operators.frame.user_code import raise_at_record
 
 
 class ChannelSelector(ABC):
-    """Divides the runs of records of one sending subtask among the targets. Only the mailbox thread may touch it.
+    """Divides the records of one sending subtask among the targets. Only the mailbox thread may use it.
 
     Args:
         targets: the number of receivers.
@@ -31,18 +31,19 @@ class ChannelSelector(ABC):
         self._targets = targets
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Start over, as the ``subtask``-th sender: an epoch that is run again divides its records the same way."""
+        """Start over as the ``subtask``-th sender: a repeated epoch divides its records the same way."""
 
     @abstractmethod
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
-        """Yield the index of a target and its share of the records, for each target that has any."""
+        """Yield (target index, its share of the records) for each target that gets any."""
 
 
 class Partitioner:
-    """How records are spread over the targets of an edge.
+    """Distributes records over the targets of an edge.
 
     Attributes:
-        to_output: whether the edge leads out of the program: records go there, and no watermarks or barriers.
+        to_output: whether the edge leads to an output of the program, which gets records, but no watermarks or
+            barriers.
         at_once: whether the task hands its output over after each run of records.
         label: the label of the edge in a plan.
     """
@@ -50,19 +51,19 @@ class Partitioner:
     to_output = False
     at_once = False
     label: str
-    # The class that divides the records, where that depends on the number of targets alone.
+    # The selector's class, if it depends on the number of targets alone.
     _selector: type[ChannelSelector]
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Return what divides the records of one sending subtask among ``targets`` receivers.
+        """Create the selector of one sending subtask for ``targets`` receivers.
 
         Args:
-            senders: the number of sending subtasks; 0: nobody knows, as they are the partitions of a source.
+            senders: the number of sending subtasks; 0: unknown, as they are the partitions of a source.
         """
         return self._selector(targets)
 
 
-class _ToTheOnlyTarget(ChannelSelector):
+class _SingleTargetSelector(ChannelSelector):
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         yield 0, records
 
@@ -71,12 +72,12 @@ class OutputPartitioner(Partitioner):
     """To an output of the program, which is one target.
 
     Args:
-        at_once: whether somebody waits for the records, who may then want no more.
+        at_once: whether a caller waits for the records, and may stop early.
     """
 
     to_output = True
     label = "rows"
-    _selector = _ToTheOnlyTarget
+    _selector = _SingleTargetSelector
 
     def __init__(self, *, at_once: bool = False) -> None:
         self.at_once = at_once
@@ -93,17 +94,17 @@ class KeyGroupPartitioner(Partitioner):
         self.label: str = "key by " + (", ".join(keying.columns) if keying.columns else "function")
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Return what divides records by their keys."""
-        return _ByKeyGroup(Router(self.keying, targets, max_parallelism), targets)
+        """Create a selector by key."""
+        return _KeyGroupSelector(Router(self.keying, targets, max_parallelism), targets)
 
 
-class _ByKeyGroup(ChannelSelector):
+class _KeyGroupSelector(ChannelSelector):
     def __init__(self, router: Router, targets: int) -> None:
         super().__init__(targets)
         self._router = router
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
-        # Also where there is one target: a key that cannot be routed is refused at any parallelism.
+        # Also for a single target: a key that cannot be routed is refused at any parallelism.
         subtasks = self._router.subtasks_of(records)
         if self._targets == 1:
             yield 0, records
@@ -113,7 +114,7 @@ class _ByKeyGroup(ChannelSelector):
 
 def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) -> Iterator[tuple[int, Records]]:
     """Yield the share of each target, given the target of each record."""
-    # (Numbers of a byte or two are sorted by a radix sort, several times as fast.)
+    # (Numbers of one or two bytes get a radix sort, several times as fast.)
     order = np.argsort(subtasks.astype(np.min_scalar_type(targets)), kind="stable")
     ends = np.cumsum(np.bincount(subtasks, minlength=targets)).tolist()
     ordered = records.take(order)
@@ -124,7 +125,7 @@ def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) ->
         start = end
 
 
-class _ToAll(ChannelSelector):
+class _BroadcastSelector(ChannelSelector):
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         for target in range(self._targets):
             yield target, records
@@ -134,17 +135,17 @@ class BroadcastPartitioner(Partitioner):
     """All records to every subtask. Flink's ``BroadcastPartitioner``."""
 
     label = "broadcast"
-    _selector = _ToAll
+    _selector = _BroadcastSelector
 
 
-class _InTurn(ChannelSelector):
+class _RebalanceSelector(ChannelSelector):
     def __init__(self, targets: int) -> None:
         super().__init__(targets)
         self._next = 0
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        # Senders begin with different targets, and epochs, too: so the remainder does not always fall to the first, and
-        # epochs of a few records do not all go there.
+        # Senders and epochs begin with different targets, so that neither remainders nor small epochs always go to the
+        # first.
         self._next = (subtask + epoch) % self._targets
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
@@ -161,17 +162,17 @@ class _InTurn(ChannelSelector):
 class RebalancePartitioner(Partitioner):
     """In equal shares, regardless of the records.
 
-    Flink's ``RebalancePartitioner`` deals out single records; here each run is cut into as many pieces as there are
+    Flink's ``RebalancePartitioner`` deals out single records; here each run is cut into as many slices as there are
     targets, so that columns need not be copied.
 
-    An epoch that is run again deals the same records out to the same subtasks if they come in the same order.
+    A repeated epoch deals the same records to the same subtasks if they arrive in the same order.
     """
 
     label = "rebalance"
-    _selector = _InTurn
+    _selector = _RebalanceSelector
 
 
-class _AtRandom(ChannelSelector):
+class _ShuffleSelector(ChannelSelector):
     def __init__(self, targets: int) -> None:
         super().__init__(targets)
         self._random = np.random.default_rng()
@@ -184,13 +185,13 @@ class _AtRandom(ChannelSelector):
 
 
 class ShufflePartitioner(Partitioner):
-    """At random. Flink's ``ShufflePartitioner``, but that an epoch that is run again draws the same numbers."""
+    """At random. Flink's ``ShufflePartitioner``, except that a repeated epoch draws the same numbers."""
 
     label = "shuffle"
-    _selector = _AtRandom
+    _selector = _ShuffleSelector
 
 
-class _ToOne(ChannelSelector):
+class _ForwardSelector(ChannelSelector):
     def __init__(self, targets: int) -> None:
         super().__init__(targets)
         self._target = 0
@@ -203,13 +204,13 @@ class _ToOne(ChannelSelector):
 
 
 class ForwardPartitioner(Partitioner):
-    """From each subtask to the one with the same index. Flink's ``ForwardPartitioner``.
+    """From each subtask to the subtask with the same index. Flink's ``ForwardPartitioner``.
 
     The partitions of a source, which may be more or fewer, go to the subtasks in turn.
     """
 
     label = "forward"
-    _selector = _ToOne
+    _selector = _ForwardSelector
 
 
 class RescalePartitioner(Partitioner):
@@ -221,25 +222,25 @@ class RescalePartitioner(Partitioner):
     label = "rescale"
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Return what deals records out among some receivers."""
-        return _ToShare(targets, senders) if senders else _ToOne(targets)
+        """Create a selector for a share of the receivers."""
+        return _RescaleSelector(targets, senders) if senders else _ForwardSelector(targets)
 
 
-class _ToShare(ChannelSelector):
+class _RescaleSelector(ChannelSelector):
     def __init__(self, targets: int, senders: int) -> None:
         super().__init__(targets)
         self._senders = senders
         self._first = 0
-        self._turns = _InTurn(1)
+        self._turns = _RebalanceSelector(1)
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
         targets, senders = self._targets, self._senders
         if senders < targets:
             self._first = -(-subtask * targets // senders)
-            self._turns = _InTurn(-(-(subtask + 1) * targets // senders) - self._first)
+            self._turns = _RebalanceSelector(-(-(subtask + 1) * targets // senders) - self._first)
         else:
             self._first = ((subtask + 1) * targets - 1) // senders
-            self._turns = _InTurn(1)
+            self._turns = _RebalanceSelector(1)
         self._turns.begin_epoch(0, epoch)
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
@@ -251,15 +252,15 @@ class GlobalPartitioner(Partitioner):
     """All records to the first subtask. Flink's ``GlobalPartitioner``."""
 
     label = "global"
-    _selector = _ToTheOnlyTarget
+    _selector = _SingleTargetSelector
 
 
 class CustomPartitioner(Partitioner):
-    """As a function of the user's says. Flink's ``CustomPartitionerWrapper``.
+    """By a user function. Flink's ``CustomPartitionerWrapper``.
 
     Args:
-        function: ``f(key, number of receivers)`` returns the index of one.
-        keying: how a record gets the key that the function is called with.
+        function: ``f(key, number of receivers)`` returns the index of a receiver.
+        keying: gives the key of a record.
     """
 
     label = "partition custom"
@@ -269,11 +270,11 @@ class CustomPartitioner(Partitioner):
         self._keying = keying
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
-        """Return what calls the function for each record."""
-        return _AsTold(self._captured.function, self._keying, targets)
+        """Create a selector that calls the function for each record."""
+        return _CustomSelector(self._captured.function, self._keying, targets)
 
 
-class _AsTold(ChannelSelector):
+class _CustomSelector(ChannelSelector):
     def __init__(self, function: Callable[[Any, int], int], keying: Keying, targets: int) -> None:
         super().__init__(targets)
         self._function = function

@@ -1,7 +1,7 @@
-"""The way out of a task: spreads records over subtasks and packs them into buffers.
+"""The output of a task: distributes records over subtasks and packs them into buffers.
 
-The queue of packed buffers is bounded: above the bound the writer is not available, the task stops its input
-and leaves its loop, and the caller that runs the task takes the buffers. Only the mailbox thread may touch a writer.
+The queue of packed buffers is bounded: when it is full, the writer is unavailable, the task stops its input and leaves
+its loop, and its caller takes the buffers. Only the mailbox thread may use a writer.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from pillarbox._task.network.unpicklable import refuse_unpicklable
 from pillarbox._task.vertex import Edge
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-# A buffer is packed at about this many bytes. Smaller ones cost more per record, larger ones more memory.
+# Size of a buffer. Smaller ones cost more per record, larger ones more memory.
 _BUFFER_BYTES = 512 * 1024
 _BUFFER_RECORDS = 2048
-# How large records are is known from one of so many (a prime, as kinds of records may take turns); from the first one
-# when so many have come.
+# One of so many records is measured (a prime, as kinds of records may alternate); the first after `_FIRST_LOOK`
+# records.
 _LOOK_EACH = 61
 _FIRST_LOOK = 16
-# Until then they count as of this many bytes.
+# Assumed size of a record before the first measurement.
 _USUAL_BYTES = 512.0
-# The queue may hold this many bytes, and what one run of records adds to them.
+# Bound of the queue in bytes, exceeded by at most one run of records.
 _QUEUE_BYTES = 4 * 1024 * 1024
 
 
@@ -43,8 +43,8 @@ class RecordWriter:
     """All edges of one task.
 
     Attributes:
-        edges: where the chain sends to.
-        is_awaited: whether somebody waits for what is queued.
+        edges: the inputs that the chain sends to.
+        is_awaited: whether a caller waits for the queued buffers.
         records_out: records sent in this epoch.
         bytes_out: payload bytes sent in this epoch.
     """
@@ -59,11 +59,11 @@ class RecordWriter:
 
     @property
     def is_available(self) -> bool:
-        """Whether there is room for more."""
+        """Whether the queue has room."""
         return self._queued_bytes < _QUEUE_BYTES and not self.is_awaited
 
     def begin_epoch(self, subtask: int, epoch: int) -> None:
-        """Count from 0 again; a source task may be another partition of its source in each epoch."""
+        """Reset the counts; a source task may process another partition in each epoch."""
         self.records_out = 0
         self.bytes_out = 0
         for edge in self.edges:
@@ -78,7 +78,7 @@ class RecordWriter:
         return len(payload)
 
     def broadcast(self, element: Element) -> None:
-        """Pack pending records, then one element for every subtask downstream; outputs get records only."""
+        """Pack pending records, then one element for every subtask downstream; outputs get only the records."""
         for edge in self.edges:
             edge.broadcast(element)
 
@@ -88,16 +88,16 @@ class RecordWriter:
             edge.flush()
 
     def take(self) -> list[Buffer]:
-        """Return the packed buffers; the writer is available again."""
-        taken = self._queue
+        """Remove the packed buffers; the writer is available again."""
+        buffers = self._queue
         self._queue = []
         self._queued_bytes = 0
         self.is_awaited = False
-        return taken
+        return buffers
 
 
 class _EdgeWriter:
-    """One edge; the input of the operator that sends to it."""
+    """One edge, as the input of the sending operator."""
 
     def __init__(self, writer: RecordWriter, edge: Edge) -> None:
         self._writer = writer
@@ -115,8 +115,7 @@ class _EdgeWriter:
         self._watermark: int | None = None
         self._sent_watermark = False
         self._sent_records = False
-        # Nothing is left of another epoch, not even experience: a task that is tried again sends the same buffers,
-        # whichever epochs it has seen.
+        # No state of earlier epochs remains, not even measured sizes: a retried task sends the same buffers.
         self._pending = [_Pending() for _ in self._targets]
 
     def process_records(self, records: Records) -> None:
@@ -144,7 +143,7 @@ class _EdgeWriter:
         pending.add(records, row_bytes)
         if pending.is_full:
             self._pack(subtask)
-            # A watermark may be overtaken by records, never overtake one: so it can wait for a buffer to fill.
+            # A watermark may be overtaken by records, but never overtake one: so it can wait until a buffer is full.
             if self._watermark is not None:
                 self._send_watermark()
 
@@ -190,9 +189,9 @@ class _EdgeWriter:
 
 
 def _row_bytes(records: Records) -> float | None:
-    """Return the bytes of each row of a run whose rows all have the same; None: each share has to be asked for its own.
+    """Return the size of a row if all rows of the run have the same, or None.
 
-    To ask costs as much as to divide a run among many targets.
+    Measuring costs as much as dividing a run among many targets.
     """
     if isinstance(records, ArrowRecords) and all(map(pa.types.is_primitive, records.batch.schema.types)):
         return int(records.batch.nbytes) / len(records)
@@ -203,7 +202,7 @@ class _Pending:
     """Records of one target that are not packed yet: runs of one kind, columnar or not.
 
     Attributes:
-        size: about how many bytes they are.
+        size: their estimated bytes.
     """
 
     __slots__ = ("_columnar", "_count", "_looked_at", "_record_bytes", "_runs", "_share", "_unseen", "size")
@@ -213,11 +212,11 @@ class _Pending:
         self._columnar = False
         self._count = 0
         self.size: float = 0.0
-        # The bytes of a pickled record, of those that were looked at last; how many have come since.
+        # Bytes of a pickled record in the last sample, and the number of records since that sample.
         self._record_bytes = _USUAL_BYTES
         self._unseen = 0
         self._looked_at = False
-        # The share of their own bytes that they take in a buffer, where they have values and classes in common.
+        # Compression by values and classes that records of a buffer share.
         self._share = 1.0
 
     def takes(self, records: Records) -> bool:
@@ -248,12 +247,12 @@ class _Pending:
             self.size += self._record_bytes * len(records)
 
     def _look_at(self, values: list[Any]) -> None:
-        """Find out how large records are that have come now."""
+        """Measure a sample of the records."""
         sample = values[::_LOOK_EACH]
         try:
             self._record_bytes = len(dumps(sample)) / len(sample) * self._share
         except Exception:
-            return  # the error comes when they are packed, with the record's name
+            return  # packing raises the error again, with the record
         if not self._looked_at:
             self._looked_at = True
             self.size = self._record_bytes * (self._count - len(values))
@@ -264,14 +263,14 @@ class _Pending:
         return self.size >= _BUFFER_BYTES or (self._count >= _BUFFER_RECORDS and not self._columnar)
 
     def learn(self, expected: float, sent: int) -> None:
-        """Take note of how large the records have become that were expected to have so many bytes."""
+        """Compare the estimate with the packed size."""
         if self._looked_at and expected:
             share = min(max(self._share * sent / expected, 1 / 16), 1.0)
             self._record_bytes *= share / self._share
             self._share = share
 
     def drain(self) -> list[Records]:
-        """Return all of them: as one, or, of large ones that have come together, as several of a good size."""
+        """Remove all records: as one run, or as several if they are large."""
         whole, count, size = self._whole(), self._count, self.size
         self._runs = []
         self._count = 0

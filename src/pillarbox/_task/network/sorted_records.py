@@ -1,7 +1,7 @@
 """Records in the order of batch mode: by the hash of their key, and by time.
 
-Rows that no Python function has touched stay columnar here, as long as their keys are columns: sorting, writing and
-merging them costs a record less than making one Python object of it.
+Rows that no Python function has touched stay columnar if their keys are columns: sorting, writing and merging them
+costs less per record than creating one Python object.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 _POSITION_BITS = np.uint64(32)
 _POSITION = np.uint64((1 << 32) - 1)
 
-#: Where a block of sorted records is in a spool: the records; their keys, and the hashes of these.
+#: A block of sorted records in a spool: the extent of the records, and of their keys and hashes.
 Block = tuple[Extent, Extent]
 
 
 class Portion(NamedTuple):
-    """Records with what they are sorted by.
+    """Records with their sort keys.
 
     Attributes:
-        keying: how the records have their keys.
-        indexes: the input of each.
-        keys: the key of each; None: the columns say it, of one input.
+        keying: gives the keys of the records.
+        indexes: the input of each record.
+        keys: the key of each record; None: the keys are columns, and all records belong to one input.
         hashes: the hashes of the keys.
-        times: the timestamps as numbers: of a record without one, the smallest.
+        times: the timestamps; the minimum for records without one.
     """
 
     keying: Keying
@@ -52,7 +52,7 @@ class Portion(NamedTuple):
     def of(
         keying: Keying, index: int, records: Records, keys: list[Any] | None, hashes: npt.NDArray[np.uint64]
     ) -> Portion:
-        """Return records of one input, as they came."""
+        """Return the unsorted records of one input."""
         indexes = np.full(len(records), index, np.int32)
         return Portion(keying, indexes, records, keys, hashes, _times_of(records))
 
@@ -70,12 +70,12 @@ class Portion(NamedTuple):
             self.times[start:end],
         )
 
-    def found_keys(self) -> list[Any]:
+    def all_keys(self) -> list[Any]:
         """Return the key of each record."""
         return self.keying.keys_of(self.records) if self.keys is None else self.keys
 
     def keys_at(self, positions: list[int]) -> list[Any]:
-        """Return the keys of some of the records."""
+        """Return the keys at some positions."""
         if self.keys is not None:
             return list(map(self.keys.__getitem__, positions))
         assert isinstance(self.records, ArrowRecords)
@@ -83,18 +83,18 @@ class Portion(NamedTuple):
         return self.keying.keys_of(columns.take(np.array(positions)))
 
     def changes(self) -> npt.NDArray[np.bool_]:
-        """Return of each record but the first whether its key may be another one than that of the record before."""
+        """Return for each record but the first whether its key may differ from the previous record's."""
         if self.keys is None and isinstance(self.records, ArrowRecords) and self.keying.columns is not None:
             columns = [self.keying.column_of(self.records.batch, name) for name in self.keying.columns]
             if not any(column.null_count or pa.types.is_nested(column.type) for column in columns):
-                found = [pc.not_equal(column[1:], column[:-1]) for column in columns]
-                changes: npt.NDArray[np.bool_] = reduce(pc.or_, found).to_numpy(zero_copy_only=False)
+                different = [pc.not_equal(column[1:], column[:-1]) for column in columns]
+                changes: npt.NDArray[np.bool_] = reduce(pc.or_, different).to_numpy(zero_copy_only=False)
                 return changes
-        keys = self.found_keys()
+        keys = self.all_keys()
         return np.fromiter(map(ne, keys[1:], keys), np.bool_, len(keys) - 1)
 
     def in_order(self) -> Portion:
-        """Return the records sorted; records of equal hash and time stay in their order."""
+        """Return the records sorted; records of equal hash and time keep their order."""
         order = _order(self.hashes, self.times)
         keys = None if self.keys is None else list(map(self.keys.__getitem__, order.tolist()))
         indexes, hashes, times = self.indexes[order], self.hashes[order], self.times[order]
@@ -111,9 +111,9 @@ def _times_of(records: Records) -> npt.NDArray[np.int64]:
 
 
 def _order(hashes: npt.NDArray[np.uint64], times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the positions in order, as ``np.lexsort((times, hashes))`` does, in half of its time.
+    """Return the sorted positions, as ``np.lexsort((times, hashes))`` does, in half of its time.
 
-    Hashes have 32 bits, and so has a position: both are one number, which numpy sorts the fastest.
+    Hashes have 32 bits, and so has a position: both are combined into one number, which numpy sorts fastest.
     """
     by_time = None if (times[1:] >= times[:-1]).all() else np.argsort(times, kind="stable")
     hashes = hashes if by_time is None else hashes[by_time]
@@ -123,13 +123,13 @@ def _order(hashes: npt.NDArray[np.uint64], times: npt.NDArray[np.int64]) -> npt.
 
 
 def together(parts: Sequence[Portion]) -> Portion:
-    """Return several portions as one, in the order in which they are given."""
+    """Concatenate portions."""
     if len(parts) == 1:
         return parts[0]
     keys: list[Any] | None = None
     records: Records | None = _columns_together(parts)
     if records is None:
-        keys = [key for part in parts for key in part.found_keys()]
+        keys = [key for part in parts for key in part.all_keys()]
         records = Records([value for part in parts for value in part.records.values], _timestamps_together(parts))
     return Portion(
         parts[0].keying,
@@ -142,7 +142,7 @@ def together(parts: Sequence[Portion]) -> Portion:
 
 
 def _columns_together(parts: Sequence[Portion]) -> ArrowRecords | None:
-    """Return columnar runs of one input as one; None: some are not, or they have other columns."""
+    """Concatenate columnar runs of one input, or return None if some are not columnar or have other columns."""
     first = parts[0].records
     if not isinstance(first, ArrowRecords):
         return None
@@ -153,7 +153,7 @@ def _columns_together(parts: Sequence[Portion]) -> ArrowRecords | None:
         if records.batch.schema != first.batch.schema or (records.stamps is None) != (first.stamps is None):
             return None
     batches = pa.Table.from_batches([part.records.batch for part in parts]).combine_chunks().to_batches()  # type: ignore[attr-defined]
-    if len(batches) != 1:  # it is too large for one
+    if len(batches) != 1:  # too large for one batch
         return None
     stamps = None if first.stamps is None else np.concatenate([part.records.stamps for part in parts])  # type: ignore[attr-defined]
     return ArrowRecords(batches[0], stamps)
@@ -173,7 +173,7 @@ def _timestamps_together(parts: Sequence[Portion]) -> list[int | None] | None:
 
 
 def write_blocks(spool: Spool, portions: Iterable[Portion], length: int) -> list[Block]:
-    """Write sorted portions as one run, in blocks of ``length`` records; return where they are."""
+    """Write sorted portions as one run, in blocks of ``length`` records; return their extents."""
     return [
         _write(spool, portion.slice(start, start + length))
         for portion in portions

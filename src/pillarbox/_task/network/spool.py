@@ -1,4 +1,4 @@
-"""Bytes and runs of records that wait in a temporary file. Only the mailbox thread may touch them."""
+"""Bytes and runs of records in a temporary file. Only the mailbox thread may use them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import IO
 from pillarbox._elements import Records, decode, encode
 from pillarbox._task.network.unpicklable import refuse_unpicklable
 
-# Why a record cannot be kept.
+# Reason for refusing a record.
 NOT_KEPT = "cannot be pickled, as it has to be in batch mode, where records wait for others"
 _MEMORY_BOUND = 64 * 1024 * 1024
 
 Extent = tuple[int, int]
-"""Where bytes are in a spool: their start, and how many they are."""
+"""(start, length) of bytes in a spool."""
 
 
 class Spool:
-    """Keeps bytes: in memory up to a bound, in a temporary file beyond. The first bytes open it.
+    """Stores bytes: in memory up to a bound, beyond it in a temporary file, which is opened on demand.
 
     Args:
-        memory: how many bytes stay in memory; None: as many as are usual.
+        memory: the bound; None: the default.
     """
 
     def __init__(self, memory: int | None = None) -> None:
@@ -30,7 +30,7 @@ class Spool:
         self._end = 0
 
     def append(self, payload: bytes) -> Extent:
-        """Keep bytes; return where they are."""
+        """Store bytes; return their extent."""
         if self._file is None:
             bound = _MEMORY_BOUND if self._memory is None else self._memory
             self._file = tempfile.SpooledTemporaryFile(bound)  # noqa: SIM115
@@ -41,13 +41,13 @@ class Spool:
         return extent
 
     def read(self, extent: Extent) -> bytes:
-        """Return bytes that are kept."""
+        """Return stored bytes."""
         assert self._file is not None
         self._file.seek(extent[0])
         return self._file.read(extent[1])
 
     def close(self) -> None:
-        """Drop what is kept. The next bytes open it again."""
+        """Drop all bytes. The spool can be used again."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -55,7 +55,7 @@ class Spool:
 
 
 class RecordSpool:
-    """Keeps runs in their order, each with the number of the input that it is for.
+    """Stores runs in order, each with the number of its input.
 
     Args:
         operator: the name of the operator that gets the records, for errors.
@@ -67,7 +67,7 @@ class RecordSpool:
         self._entries: list[tuple[int, Extent]] = []
 
     def add(self, index: int, records: Records) -> None:
-        """Keep a run.
+        """Store a run.
 
         Raises:
             OperatorError: a record cannot be pickled.
@@ -79,12 +79,12 @@ class RecordSpool:
         self._entries.append((index, self._spool.append(payload)))
 
     def __iter__(self) -> Iterator[tuple[int, Records]]:
-        """Return the runs, each with its number."""
+        """Yield the runs, each with its input."""
         for index, extent in self._entries:
             records = decode(self._spool.read(extent))
             assert isinstance(records, Records)
             yield index, records
 
     def close(self) -> None:
-        """Drop what is kept."""
+        """Drop all runs."""
         self._spool.close()

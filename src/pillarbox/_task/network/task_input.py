@@ -1,7 +1,7 @@
-"""The source of a task's elements, one by one (P2).
+"""The reader of a task's elements (P2).
 
-Inline inputs pull from an iterator in the mailbox thread, without hand-over. :class:`ThreadedReader` puts a thread of
-its own between (P4), for tasks in which something has to happen while the iterator blocks.
+Inline readers pull from an iterator in the mailbox thread. :class:`ThreadedReader` puts a thread of its own in between
+(P4), for tasks that must work while the iterator blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class DataInputStatus(Enum):
-    """The answers of an input (Flink's ``DataInputStatus``)."""
+    """Status of an input (Flink's ``DataInputStatus``)."""
 
     MORE_AVAILABLE = auto()
     NOTHING_AVAILABLE = auto()
@@ -31,30 +31,30 @@ class _Exhausted(Enum):
     EXHAUSTED = auto()
 
 
-# The answer of a reader when its epoch has no more.
+# Returned by a reader when its epoch has no more items.
 EXHAUSTED = _Exhausted.EXHAUSTED
 
 
 class Reader(ABC, Generic[T]):
-    """Hands out the items of one epoch one by one. Only the mailbox thread calls it."""
+    """Returns the items of one epoch one by one. Only the mailbox thread calls it."""
 
     @abstractmethod
     def poll(self) -> T | _Exhausted | None:
-        """Return the next item; None when it has not come yet, ``EXHAUSTED`` when there are no more."""
+        """Return the next item, None if it has not arrived, or ``EXHAUSTED``."""
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Call ``callback``, from any thread, once :meth:`poll` has something new to return."""
+        """Call ``callback``, in any thread, once :meth:`poll` has something new to return."""
         callback()
 
     def close(self) -> None:
-        """Drop the items that are left."""
+        """Drop the remaining items."""
 
 
 class IteratorReader(Reader[T]):
-    """Pulls from an iterator, in line.
+    """Pulls from an iterator in the mailbox thread.
 
     Args:
-        waiting: measures how long an item is waited for; None: nobody does.
+        waiting: measures the time spent waiting for items, or None.
     """
 
     def __init__(self, items: Iterable[T], waiting: PeriodTimer | None = None) -> None:
@@ -62,7 +62,7 @@ class IteratorReader(Reader[T]):
         self._waiting = waiting
 
     def poll(self) -> T | _Exhausted | None:
-        """Return the next item, waiting for it."""
+        """Return the next item; blocks."""
         waiting = self._waiting
         if waiting is None:
             return next(self._items, EXHAUSTED)
@@ -75,7 +75,7 @@ class IteratorReader(Reader[T]):
 class ThreadedReader(Reader[T]):
     """Pulls from an iterator in a thread of its own, up to ``bound`` items ahead.
 
-    Start, end and errors of the thread reach the task as mails (P4); items through a bounded queue.
+    Start, end and errors of the thread reach the task as mails (P4), items through a bounded queue.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ThreadedReader(Reader[T]):
             callback()
 
     def poll(self) -> T | _Exhausted | None:
-        """Return the next item if it has come."""
+        """Return the next item if it has arrived."""
         with self._changed:
             if self._queue:
                 item = self._queue.popleft()
@@ -135,7 +135,7 @@ class ThreadedReader(Reader[T]):
             return None
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` from the reader's thread, or at once."""
+        """Call ``callback`` in the reader's thread, or at once."""
         with self._changed:
             if not self._queue and not self._ended:
                 self._callback = callback

@@ -1,4 +1,4 @@
-"""Whose record it is that cannot be pickled, where many are pickled together."""
+"""Finds the record that cannot be pickled among many."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _ADVICE = "(connections, locks, generators and the like stay in the function tha
 def refuse_unpicklable(
     error: BaseException, operator: str, values: Sequence[Any], does: str, what: str, keys: Sequence[Any] = ()
 ) -> NoReturn:
-    """Raise the error that names the record, or its key, that cannot be pickled; else what was raised.
+    """Raise an error that names the record, or its key, that cannot be pickled; otherwise raise ``error``.
 
     Args:
-        operator: the name of the operator that has to do with them.
+        operator: the name of the operator.
         values: the records that were pickled together.
-        does: what it does with them, such as "emits".
-        what: what cannot be done with it, such as "cannot be sent on".
+        does: the operator's action, such as "emits".
+        what: the failed step, such as "cannot be sent on".
         keys: their keys, if these were pickled, too.
     """
     for value in values:
         if not _is_picklable(value):
-            said = f"operator {operator!r} {does} the record {shorten_record(value)}, which {what} {_ADVICE}"
-            raise_from_user_code(error, said, operator=operator, record=value)
+            message = f"operator {operator!r} {does} the record {shorten_record(value)}, which {what} {_ADVICE}"
+            raise_from_user_code(error, message, operator=operator, record=value)
     for value, key in zip(values, keys):
         if not _is_picklable(key):
-            said = f"operator {operator!r} {does} the record {shorten_record(value)} with the key {shorten(key)}, which"
-            raise_from_user_code(error, f"{said} {what}", operator=operator, record=value, key=key)
+            start = f"operator {operator!r} {does} the record {shorten_record(value)} with the key {shorten(key)}"
+            raise_from_user_code(error, f"{start}, which {what}", operator=operator, record=value, key=key)
     raise error
 
 

@@ -26,8 +26,8 @@ from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.checkpoint.offset_entry import OffsetEntry
-from pillarbox._runtime.spark.facts import SHUFFLE_PARTITIONS
-from pillarbox._runtime.spark.files import add_line, file_names, read_lines
+from pillarbox._runtime.spark.session.session import session_of
+from pillarbox._runtime.spark.session.spark_names import SHUFFLE_PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,7 +165,7 @@ class Checkpoint:
         self._write(text)
 
     def _write(self, text: str) -> None:
-        add_line(self._spark, self._folder, text)
+        session_of(self._spark).folder(self._folder).add_line(text)
 
     @cached_property
     def _described(self) -> list[dict[str, Any]]:
@@ -323,7 +323,7 @@ class Checkpoint:
     @cached_property
     def query_id(self) -> str | None:
         """Return the id of the query that the checkpoint belongs to; None: no query was ever started there."""
-        for _, line in read_lines(self._spark, self._checkpoint, ["metadata"]):
+        for _, line in session_of(self._spark).folder(self._checkpoint).lines(["metadata"]):
             if "id" in (found := json_object(line)):
                 return str(found["id"])
         return None
@@ -346,7 +346,7 @@ class Checkpoint:
     def offsets(self, batches: Iterable[int]) -> dict[int, OffsetEntry]:
         """Return the entries of Spark's offset log for some batches: empty ones for those that have none."""
         found: dict[int, list[str]] = {batch: [] for batch in batches}
-        for name, line in read_lines(self._spark, f"{self._checkpoint}/offsets", map(str, found)):
+        for name, line in session_of(self._spark).folder(f"{self._checkpoint}/offsets").lines(map(str, found)):
             found[int(name)].append(line)
         return {batch: OffsetEntry(tuple(lines)) for batch, lines in found.items()}
 
@@ -368,7 +368,7 @@ class Checkpoint:
     @cached_property
     def lines(self) -> list[str]:
         """The notes of the programs: lines of JSON."""
-        return [line for _, line in read_lines(self._spark, self._folder)]
+        return [line for _, line in session_of(self._spark).folder(self._folder).lines()]
 
     @cached_property
     def last_committed(self) -> int:
@@ -389,12 +389,14 @@ class Checkpoint:
     def state_format(self) -> str:
         """The format of the state files, "1" or "2": as the commit log notes it, or else as their names show."""
         if self.last_committed >= 0:
-            lines = read_lines(self._spark, f"{self._checkpoint}/commits", [str(self.last_committed)])
+            lines = session_of(self._spark).folder(f"{self._checkpoint}/commits").lines([str(self.last_committed)])
             return "2" if any(line == "v2" for _, line in lines[:1]) else "1"
         # Only in format 2 a name has the mark of its attempt in it.
-        names = file_names(self._spark, f"{self._checkpoint}/state/0/0")
+        names = session_of(self._spark).folder(f"{self._checkpoint}/state/0/0").names()
         return "2" if any("_" in name for name in names) else "1"
 
     def _numbers(self, log: str) -> list[int]:
         """Return the numbers of the batches in a log of the checkpoint."""
-        return [int(name) for name in file_names(self._spark, f"{self._checkpoint}/{log}") if name.isdigit()]
+        return [
+            int(name) for name in session_of(self._spark).folder(f"{self._checkpoint}/{log}").names() if name.isdigit()
+        ]

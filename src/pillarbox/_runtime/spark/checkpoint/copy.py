@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, PillarboxError
-from pillarbox._runtime.spark.facts import file_system, java_session, jvm, path_array, path_class
-from pillarbox._runtime.spark.files import unless_missing
+from pillarbox._runtime.spark.session.folders import unless_missing
+from pillarbox._runtime.spark.session.java import file_system, java_session, jvm, path_array, path_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import CheckpointMismatchError, describe, shorten
 from pillarbox._graph.description import json_object
-from pillarbox._runtime.spark.files import read_lines
+from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,12 +27,13 @@ _VERSION = re.compile(r"v\d+")
 def check_logs(spark: SparkSession, checkpoint: Checkpoint) -> None:
     """Check the files that Spark reads when it starts a query.
 
-    Args:
-        spark: a classic session.
+    Under Spark Connect each file would cost a job, so nothing is checked.
 
     Raises:
         CheckpointMismatchError: such a file is damaged or missing.
     """
+    if not session_of(spark).has_jvm:
+        return
     begun, committed = checkpoint.epochs_begun, checkpoint.last_committed
     if not begun and committed < 0:
         return
@@ -85,7 +86,7 @@ class _Files:
 
     def _lines(self, folder: str, name: str) -> tuple[list[str], str | None]:
         try:
-            return [line for _, line in read_lines(self._spark, self._folder + folder, [name])], None
+            return [line for _, line in session_of(self._spark).folder(self._folder + folder).lines([name])], None
         except Exception as error:  # as with a wrong checksum
             java = getattr(error, "java_exception", None)
             return [], f"cannot be read: {describe(error) if java is None else java.toString().splitlines()[0]}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pillarbox._errors import ConfigurationError, PillarboxError, ProgramError
 from pillarbox._runtime.spark.checkpoint.copy import copied_checkpoint, removed
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
-from pillarbox._runtime.spark.facts import is_classic
+from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +66,7 @@ def may_run(files: CheckpointState) -> bool:
 
 
 def _read_copy(files: CheckpointState, read: Callable[[CheckpointState], T]) -> T:
-    if not is_classic(files.spark):
+    if not session_of(files.spark).has_jvm:
         return read(files)
     with copied_checkpoint(files.spark, str(files), files.epoch) as copy:
         return read(CheckpointState(files.spark, str(files), files.epoch, copy.path))

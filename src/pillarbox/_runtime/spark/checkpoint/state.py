@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, is_count, shorten
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.facts import is_classic
-from pillarbox._runtime.spark.files import is_savepoint
-from pillarbox._runtime.spark.settings.places import state_is_found
-from pillarbox._runtime.spark.settings.session_settings import state_settings
+from pillarbox._runtime.spark.session.folders import is_savepoint
+from pillarbox._runtime.spark.session.places import state_is_found
+from pillarbox._runtime.spark.session.session import session_of
+from pillarbox._runtime.spark.session.session_settings import state_settings
 from pillarbox._state.chunks.head import META, LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView
@@ -156,10 +156,7 @@ class CheckpointState:
                 .option("stateVarName", _LOG)
                 .load(self._place)
             )
-            if not is_classic(self.spark):
-                # Spark Connect looks at a plan when it runs: this has it done now, and read when it is asked for.
-                rows = rows.localCheckpoint(eager=False)
-        return rows
+            return session_of(self.spark).analyzed_now(rows)
 
     def heads(self, operator: Stateful) -> dict[int, LogHead]:
         """Return the heads of the logs of a stateful operator, by the subtask's code.

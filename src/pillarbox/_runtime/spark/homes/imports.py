@@ -8,8 +8,8 @@ import sys
 import zipimport
 from importlib import import_module
 
-from pillarbox._runtime.spark.configuration import packages_here
 from pillarbox._runtime.spark.homes.broadcasts import keep_pickled_values
+from pillarbox._runtime.spark.session.packages import packages_here
 from pillarbox._runtime.spark.tasks.leaving import forget_inherited_exit_handlers
 
 # Processes share the modules that are imported before a fork; each further import costs each process memory and time.

@@ -18,9 +18,8 @@ from pillarbox._graph.program import Program
 from pillarbox._graph.targets import output_target
 from pillarbox._graph.transformations import CollectionSource, DataFrameSource, SourceTransformation
 from pillarbox._runtime.shipping import ShippedVertex, ship
-from pillarbox._runtime.spark.facts import BATCH_BYTES
 from pillarbox._runtime.spark.failures import unwrapped_failures
-from pillarbox._runtime.spark.plan.registry import metrics_names, register, take_metrics_name
+from pillarbox._runtime.spark.plan.registry import register
 from pillarbox._runtime.spark.rows.any_names import quoted, with_plain_names
 from pillarbox._runtime.spark.rows.buffer_rows import BUFFER_SCHEMA, BufferRows
 from pillarbox._runtime.spark.rows.output import (
@@ -29,8 +28,9 @@ from pillarbox._runtime.spark.rows.output import (
     ColumnOutput,
     Output,
 )
-from pillarbox._runtime.spark.settings.session import check_session
-from pillarbox._runtime.spark.settings.session_settings import without_setting
+from pillarbox._runtime.spark.session.requirements import check_requirements
+from pillarbox._runtime.spark.session.session_settings import without_setting
+from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
 from pillarbox._runtime.spark.tasks.task_facts import ProgramLayout
 from pillarbox._runtime.spark.worker.batch_host import BatchTaskHost
 from pillarbox._runtime.spark.worker.source_host import SourceHost
@@ -83,7 +83,7 @@ class _Plan:
         self.session = spark
         dataframes = [source.dataframe for source in program.sources.values() if isinstance(source, DataFrameSource)]
         self.is_streaming = any(df.isStreaming for df in dataframes)
-        check_session(spark, streaming=self.is_streaming)
+        check_requirements(spark, streaming=self.is_streaming)
         if self.is_streaming and not all(df.isStreaming for df in dataframes):
             raise ProgramError(
                 "the program reads streaming and batch DataFrames: a batch one has no share in later epochs;"
@@ -200,12 +200,11 @@ class _Metrics:
     data are the same if a task is retried.
 
     Attributes:
-        name: the name of the metrics of the last level, and so of the program; the names of others begin with it.
         column: where they are.
-        program: the alias of the program's rows.
+        program: the alias of the program's rows, and the name of the last level's metrics; the names of the other
+            levels begin with it.
     """
 
-    name: str
     column: str
     program: str
 
@@ -215,7 +214,7 @@ class _Metrics:
 
         # Spark plans this again in each epoch, so it is no more than a list of texts.
         tasks = F.expr(f"collect_list({self.column}) AS tasks")
-        name = self.name if level is None else f"{self.name} level {level}"
+        name = self.program if level is None else f"{self.program} level {level}"
         marked = rows.alias(self.program) if level is None else rows
         return marked.observe(name, tasks).where(F.expr(f"{self.column} IS NULL")).drop(self.column)
 
@@ -264,12 +263,7 @@ def write_for_each_batch(
 
 
 def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
-    """Return the rows of a program's outputs: several have a struct column each, of which one is set.
-
-    A streaming program observes its metrics as ``pillarbox``, or as ``pillarbox 2`` and so on where programs may meet
-    in one query.
-    """
-    from pyspark.errors import AnalysisException
+    """Return the rows of a program's outputs: several have a struct column each, of which one is set."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}
@@ -284,18 +278,8 @@ def plan_outputs(program: Program, spark: SparkSession, schemas: dict[str, Struc
     taken = {field.name.lower() for field in fields}
     report = next(name for name in _report_names() if name not in taken)
     schema = StructType([*fields, StructField(report, StringType(), True)])
-    alias = register(program, plan.secret, plan.shipped)
-    for name in metrics_names(spark):
-        try:
-            rows = plan.rows(ColumnOutput(outputs, report), schema, _Metrics(name, report, alias))
-            _ = rows.schema  # under Spark Connect only this has the plan looked at
-        except AnalysisException as error:  # a program before this one has it
-            if error.getCondition() != "DUPLICATED_METRICS_NAME":
-                raise
-        else:
-            take_metrics_name(spark, name, program)
-            return rows
-    raise AssertionError("there is no end of names")
+    alias = register(spark, program, plan.secret, plan.shipped)
+    return plan.rows(ColumnOutput(outputs, report), schema, _Metrics(report, alias))
 
 
 def _rows_of(batch: DataFrame, name: str) -> DataFrame:

@@ -7,13 +7,11 @@ through views, SQL and joins as well.
 from __future__ import annotations
 
 import re
-import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
-from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from typing import TYPE_CHECKING
+from weakref import WeakSet, WeakValueDictionary
 
 from pillarbox._errors import ProgramError, listed
 from pillarbox._graph.dashboard_place import DashboardPlace
@@ -21,9 +19,10 @@ from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
 from pillarbox._reports.plan import Plan, PlanVertex, plan_of
+from pillarbox._reports.progress import program_names
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark.plan.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.rows.buffer_rows import has_narrow_rows
+from pillarbox._runtime.spark.session.session import dataframe_of, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,11 +31,8 @@ if TYPE_CHECKING:
 # The alias of a program's rows.
 _ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})\b")
 
-# For each session, names of observed metrics that are taken by programs, each with its program's id and the thread that
-# planned it. Any two of these programs may yet meet in one query, in which names are unique. A start, also one that is
-# refused, frees the names of all programs that the threads of its own programs have planned so far.
-_unstarted: WeakKeyDictionary[SparkSession, list[_TakenName]] = WeakKeyDictionary()
-_taking = threading.Lock()  # held by whoever reads or changes them
+# Sessions in which a program was planned after the last start of a query with programs.
+_unstarted: WeakSet[SparkSession] = WeakSet()
 
 _REMEMBERED = 256
 # The vertices of the newest programs, as they travel to workers: a recording takes one along. They may be large.
@@ -58,7 +54,7 @@ class ProgramFacts:
         has_narrow_rows: whether no row of its sources can be large.
         begins: the program itself, if it starts from a savepoint: its first epoch is a plan of its own.
         dashboard: where the driver opens the dashboard for the query; None: it opens none.
-        plan: its vertices and the ways between, for people; None: it was not planned as a part of a query.
+        plan: its vertices and the ways between, for people.
     """
 
     description: ProgramDescription
@@ -79,13 +75,8 @@ class ProgramFacts:
             has_narrow_rows(program),
             None if program.savepoint is None else program,
             program.dashboard,
+            plan_of(program),
         )
-
-
-class _TakenName(NamedTuple):
-    name: str
-    program: str
-    thread: int
 
 
 @dataclass(frozen=True)
@@ -100,6 +91,7 @@ class PlannedProgram:
         sets_max_parallelism: whether the user has set the max parallelism.
         facts: what a start takes of it.
         secret: its plan has it, and its homes know it; empty if it has no homes yet.
+        registered: the program as it was planned, if its plan got another name in its query: it must not be forgotten.
     """
 
     id: str
@@ -109,6 +101,7 @@ class PlannedProgram:
     sets_max_parallelism: bool
     facts: ProgramFacts
     secret: str = ""
+    registered: PlannedProgram | None = None
 
     @staticmethod
     def of(program: Program, secret: str = "") -> PlannedProgram:
@@ -168,12 +161,13 @@ def shipped(program: PlannedProgram, vertex: PlanVertex) -> ShippedVertex:
     return found
 
 
-def register(program: Program, secret: str, shipped: Sequence[ShippedVertex] = ()) -> str:
-    """Return the alias for a program's rows in a streaming plan, and remember what its start takes.
+def register(spark: SparkSession, program: Program, secret: str, shipped: Sequence[ShippedVertex] = ()) -> str:
+    """Return the alias of a program's rows in a streaming plan, and store what its start needs.
 
     Args:
         shipped: its vertices, as they travel to workers.
     """
+    _unstarted.add(spark)
     _newest[program.id] = _programs[program.id] = PlannedProgram.of(program, secret)
     _shipped[program.id] = shipped
     while len(_shipped) > _SHIPPED:
@@ -183,58 +177,45 @@ def register(program: Program, secret: str, shipped: Sequence[ShippedVertex] = (
     return f"pillarbox_{program.id}"
 
 
-def metrics_names(spark: SparkSession) -> Iterator[str]:
-    """Return names for the observed metrics of a program: ``pillarbox``, if no other one is about to be started."""
-    with _taking:
-        taken = {each.name for each in _unstarted.get(spark, ())}
-    every = chain(["pillarbox"], (f"pillarbox {number}" for number in count(2)))
-    return (name for name in every if name not in taken)
-
-
-def take_metrics_name(spark: SparkSession, name: str, program: Program) -> None:
-    """Use a name for a program, up to the next start of a query that this thread has planned."""
-    if program.id in _programs:
-        planned = _programs[program.id]
-        planned = replace(planned, facts=replace(planned.facts, plan=plan_of(program, name)))
-        _newest[program.id] = _programs[program.id] = planned
-    with _taking:
-        _unstarted.setdefault(spark, []).append(_TakenName(name, program.id, threading.get_ident()))
-
-
-def free_metrics_names(spark: SparkSession, programs: Sequence[PlannedProgram]) -> None:
-    """Free the names of programs that are about to start, and of what their threads planned and never started."""
-    started = {one.id for one in programs}
-    with _taking:
-        taken = _unstarted.get(spark, [])
-        threads = {each.thread for each in taken if each.program in started}
-        taken[:] = [each for each in taken if each.thread not in threads]
+def note_start(spark: SparkSession) -> None:
+    """Note that a query with programs starts in a session."""
+    _unstarted.discard(spark)
 
 
 def is_one_unstarted(spark: SparkSession) -> bool:
-    """Return whether a program was planned in a session, and no query has been started since."""
-    return bool(_unstarted.get(spark))
+    """Return whether a program was planned in a session, and no query with programs has been started since."""
+    return spark in _unstarted
 
 
 def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
-    """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order.
+    """Return the programs in the plan of a DataFrame, or of one that is about to be written, as they were planned.
 
     Raises:
         ProgramError: a program occurs more than once, or this process does not know it.
     """
-    found = _ALIAS.findall(aliases_of(query))
+    df = dataframe_of(query)
+    found = _ALIAS.findall(session_of(df.sparkSession).aliases(df))
     if len(set(found)) < len(found):
         raise ProgramError(
             "the query uses the result of one to_dataframe() more than once, as in df.union(df): Spark would run the"
             " program as often, and its tasks have one home; call to_dataframe() once for each use, or use the result"
             " once, in a function for foreachBatch()"
         )
-    programs = [program for each in found if (program := _programs.get(each)) is not None]
+    names = program_names(found)
+    programs = [_named(program, names[id_]) for id_ in names if (program := _programs.get(id_)) is not None]
     if len(programs) < len(found):
         raise ProgramError(
             "a program of the query was planned by another process, or too long ago: call to_dataframe(...) again in"
             " the process that starts the query"
         )
     return programs
+
+
+def _named(program: PlannedProgram, name: str) -> PlannedProgram:
+    plan = program.facts.plan
+    if plan is None:
+        return program
+    return replace(program, facts=replace(program.facts, plan=plan.named(name)), registered=program)
 
 
 def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +19,14 @@ import pyarrow as pa
 from pillarbox._errors import CheckpointMismatchError, ProgramError, check_text, shorten
 from pillarbox._runtime.spark.checkpoint.look import look_at
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
-from pillarbox._runtime.spark.facts import JOB_GROUP, is_classic
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.reading.key_columns import rows_in_columns
 from pillarbox._runtime.spark.reading.key_text import is_same_key, possible_keys, several_keys
 from pillarbox._runtime.spark.reading.state_columns import as_json
 from pillarbox._runtime.spark.reading.state_reader import operator_with
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
-from pillarbox._runtime.spark.settings.places import check_session, place_of
+from pillarbox._runtime.spark.session.places import check_session, place_of
+from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView, ViewedRows
@@ -96,29 +94,11 @@ def key_life(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[
         )
     try:
         began = time.monotonic()
-        with unwrapped_failures(), _job_group(spark, f"pillarbox: the life of a key of {uid}"):
+        with unwrapped_failures(), session_of(spark).job_group(f"pillarbox: the life of a key of {uid}"):
             found = _read(spark, checkpoint, uid, text)
         return {**found, "took_ms": round((time.monotonic() - began) * 1000)}
     finally:
         _reading.release()
-
-
-@contextmanager
-def _job_group(spark: SparkSession, description: str) -> Iterator[None]:
-    """Run the jobs of this thread in a group of their own; those that still run after the block are cancelled."""
-    if not is_classic(spark):
-        yield
-        return
-    context, group = spark.sparkContext, uuid.uuid4().hex
-    context.setJobGroup(group, description, True)
-    try:
-        yield
-    except BaseException:
-        context.cancelJobGroup(group)
-        raise
-    finally:
-        for name in (JOB_GROUP, "spark.job.description", "spark.job.interruptOnCancel"):
-            context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 
 def _read(spark: SparkSession, checkpoint: str, uid: str, text: Any) -> dict[str, Any]:

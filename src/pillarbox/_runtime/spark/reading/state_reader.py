@@ -12,12 +12,12 @@ from pillarbox._errors import CheckpointMismatchError, check_text, shorten
 from pillarbox._rows import in_larger_batches
 from pillarbox._runtime.spark.checkpoint.look import look_at, may_run
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
-from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.reading.state_columns import StateEncoder, key_type, state_columns
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint, table_of_logs
-from pillarbox._runtime.spark.settings.places import check_session, place_of
-from pillarbox._runtime.spark.settings.session import time_zone
+from pillarbox._runtime.spark.session.folders import is_savepoint
+from pillarbox._runtime.spark.session.places import check_session, place_of
+from pillarbox._runtime.spark.session.session_settings import time_zone
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView

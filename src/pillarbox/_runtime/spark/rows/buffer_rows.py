@@ -17,7 +17,7 @@ from pillarbox._elements import Buffer
 from pillarbox._errors import ExchangeError
 from pillarbox._graph.program import Program
 from pillarbox._graph.transformations import DataFrameSource
-from pillarbox._runtime.spark.facts import BATCH_BYTES, BATCH_ROWS
+from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES, BATCH_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.facts import execution_of, is_classic_query, pinned_jvm
+from pillarbox._runtime.spark.session.queries import execution_of, pinned_jvm
 from pillarbox._runtime.spark.starting.start import changes_refused
 
 if TYPE_CHECKING:
-    from pillarbox._runtime.spark.settings.writer import Start
+    from pillarbox._runtime.spark.session.writer import Start
     from pillarbox._runtime.spark.starting.started import StartedQuery
 
 _log = logging.getLogger("pillarbox")
@@ -126,11 +126,11 @@ class Gate:
         self._open: Any = None
         self._closed: Any = None
         self.exists = False
-        if not is_classic_query(query):
+        execution = execution_of(query)
+        if execution is None:
             return
         try:
             self._java: Any = pinned_jvm()
-            execution = execution_of(query)
             self._thread = execution.queryExecutionThread()
             self._thread.isAlive()
             self._state = execution.state()

@@ -19,11 +19,11 @@ from pillarbox._errors import ConfigurationError, describe
 from pillarbox._graph.description import json_object
 from pillarbox._json import json_of, read
 from pillarbox._reports.progress import is_idle, millis
-from pillarbox._runtime.spark.facts import is_classic
-from pillarbox._runtime.spark.files import add_file, file_names, read_lines, remove_file
 from pillarbox._runtime.spark.homes.processes import Process
 from pillarbox._runtime.spark.running.asking import stop_query
 from pillarbox._runtime.spark.running.stages import Stage, stages_of
+from pillarbox._runtime.spark.session.folders import Folder, HadoopFolder
+from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._runtime.spark.telling import tell
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ class Pulse:
         self._reported: int | None = None
         self._finished: int | None = None
         spark, checkpoint = started.start.spark, started.checkpoint
-        self._is_classic = is_classic(spark)
-        self._files = None if checkpoint is None or not self._is_classic else _Files(spark, checkpoint)
+        self._files = None if checkpoint is None else _files_of(spark, checkpoint)
         self._written_at = 0.0
 
     def take(self, reports: Sequence[Progress]) -> None:
@@ -115,7 +114,7 @@ class Pulse:
             self._since = now
         number = None if self._since is None else (0 if self._finished is None else self._finished + 1)
         run, stages = str(self._query.runId), []
-        if self._since is not None and now - self._since >= _STAGES_AFTER and self._is_classic:
+        if self._since is not None and now - self._since >= _STAGES_AFTER:
             stages = stages_of(self._started.start.spark, run, self._levels)
         beat = Heartbeat(now, run, *self._me, number, self._since, self._reported, stages)
         if self._files is not None and time.monotonic() - self._written_at >= WRITE_EVERY:
@@ -148,52 +147,66 @@ def _this_process() -> tuple[str, int, int]:
 class _Files:
     """The files of a checkpoint's heartbeats: one for each driver that has not ended its query."""
 
-    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        self._spark = spark
-        self._folder = f"{checkpoint.rstrip('/')}/pillarbox/heartbeat"
+    def __init__(self, folder: HadoopFolder) -> None:
+        self._folder = folder
         self._name: str | None = None
 
     def write(self, beat: Heartbeat) -> None:
         """Write a heartbeat instead of the one before. It raises nothing."""
         before, self._name = self._name, f"{beat.at:013d}-{beat.run[:8]}.json"
         try:
-            add_file(self._spark, self._folder, self._name, f"{json_of(beat)}\n")
+            self._folder.add(self._name, f"{json_of(beat)}\n")
             if before is not None:
-                remove_file(self._spark, self._folder, before)
+                self._folder.remove(before)
         except Exception as error:  # the query can do without
-            _log.debug("heartbeat in %s: %s", self._folder, describe(error))
+            _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
 
     def remove(self) -> None:
         """Remove the heartbeat. It raises nothing."""
         try:
             if self._name is not None:
-                remove_file(self._spark, self._folder, self._name)
+                self._folder.remove(self._name)
         except Exception as error:  # its Spark is gone; other starts see that its process is, too
-            _log.debug("heartbeat in %s: %s", self._folder, describe(error))
+            _log.debug("heartbeat in %s: %s", self._folder.path, describe(error))
 
     def read(self) -> dict[str, Heartbeat]:
         """Return the heartbeats by the names of their files, without the ones of other versions."""
-        found: dict[str, Heartbeat] = {}
-        for name, line in read_lines(self._spark, self._folder):
-            try:
-                found[name] = read(Heartbeat, json_object(line))
-            except TypeError:
-                continue
-        return found
+        return _read(self._folder)
 
     def forget(self, names: Sequence[str]) -> None:
         """Remove the heartbeats of drivers that have died."""
         for name in names:
-            remove_file(self._spark, self._folder, name)
+            self._folder.remove(name)
 
     def names(self) -> list[str]:
         """Return the names of the files."""
-        return file_names(self._spark, self._folder)
+        return self._folder.names()
+
+
+def _path(checkpoint: str) -> str:
+    return f"{checkpoint.rstrip('/')}/pillarbox/heartbeat"
+
+
+def _files_of(spark: SparkSession, checkpoint: str) -> _Files | None:
+    """Return the heartbeats in a checkpoint; None: (Spark Connect) they cannot be written without a job."""
+    folder = session_of(spark).hadoop_folder(_path(checkpoint))
+    return None if folder is None else _Files(folder)
+
+
+def _read(folder: Folder) -> dict[str, Heartbeat]:
+    beats: dict[str, Heartbeat] = {}
+    for name, line in folder.lines():
+        try:
+            beats[name] = read(Heartbeat, json_object(line))
+        except TypeError:  # of another version
+            continue
+    return beats
 
 
 def newest_heartbeat(spark: SparkSession, checkpoint: str) -> Heartbeat | None:
     """Return the newest heartbeat in a checkpoint; None: no query runs, or it tells nothing."""
-    return max(_Files(spark, checkpoint).read().values(), key=lambda beat: beat.at, default=None)
+    beats = _read(session_of(spark).folder(_path(checkpoint)))
+    return max(beats.values(), key=lambda beat: beat.at, default=None)
 
 
 def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_over: bool) -> None:
@@ -208,9 +221,9 @@ def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_o
     Raises:
         ConfigurationError: one does.
     """
-    if checkpoint is None or not is_classic(spark):
+    files = None if checkpoint is None else _files_of(spark, checkpoint)
+    if checkpoint is None or files is None:
         return
-    files = _Files(spark, checkpoint)
     host, process, _ = _this_process()
     beats = {name: each for name, each in files.read().items() if (each.host, each.process) != (host, process)}
     alive = [each for each in beats.values() if _is_alive(files, each, host)]

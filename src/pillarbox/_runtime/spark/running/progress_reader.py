@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pillarbox._reports.progress import is_idle
-from pillarbox._runtime.spark.facts import ProgressMark, new_progress
+from pillarbox._runtime.spark.session.queries import ProgressMark, new_progress
 from pillarbox._runtime.spark.tools import Progress
 
 

@@ -25,7 +25,7 @@ from pillarbox._runtime.spark.running.ending import end_query, finish_epoch
 from pillarbox._runtime.spark.running.heartbeat import Pulse, check_no_other_driver
 from pillarbox._runtime.spark.running.progress_reader import ProgressReader
 from pillarbox._runtime.spark.running.request_watch import RequestWatch
-from pillarbox._runtime.spark.settings.writer import Start
+from pillarbox._runtime.spark.session.writer import Start
 from pillarbox._runtime.spark.starting.closing import close_started
 from pillarbox._runtime.spark.starting.rescale import check_spark, rescale
 from pillarbox._runtime.spark.starting.start import changes_refused

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pillarbox._graph.description import json_object
 from pillarbox._json import json_of, read
-from pillarbox._runtime.spark.files import add_line, file_names, read_lines
+from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -189,20 +189,19 @@ class Requests:
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        self._spark = spark
-        self._folder = f"{checkpoint.rstrip('/')}/pillarbox/requests"
+        self._folder = session_of(spark).folder(f"{checkpoint.rstrip('/')}/pillarbox/requests")
 
     def write(self, line: Desired | Observed | Request | Status) -> None:
         """Add a line."""
-        add_line(self._spark, self._folder, json_of(line))
+        self._folder.add_line(json_of(line))
 
     def files(self) -> frozenset[str]:
         """Return the names of the files; Spark runs no job for that."""
-        return frozenset(file_names(self._spark, self._folder))
+        return frozenset(self._folder.names())
 
     def lines(self) -> Lines:
         """Read all lines."""
-        return Lines([json_object(line) for _, line in read_lines(self._spark, self._folder)])
+        return Lines([json_object(line) for _, line in self._folder.lines()])
 
     def make_folder(self) -> None:
         """Create the folder, with a line that says nothing.

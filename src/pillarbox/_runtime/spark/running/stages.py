@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pillarbox._runtime.spark.facts import hosts_of_running_tasks, running_jobs
+from pillarbox._runtime.spark.session.java import hosts_of_running_tasks
+from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,14 +31,17 @@ class Stage:
 
 
 def stages_of(spark: SparkSession, run: str, levels: int = 0) -> list[Stage]:
-    """Return the stages of the jobs of a query that run, in a classic session. Any thread.
+    """Return the stages of the jobs of a query that run; none under Spark Connect. Any thread.
 
     Args:
         levels: how many levels its program has; 0: it has several programs.
     """
+    jobs = session_of(spark).running_jobs(run)
+    if not jobs:
+        return []
     tracker = spark.sparkContext.statusTracker()
     stages: list[Stage] = []
-    for job in running_jobs(spark, run):
+    for job in jobs:
         info = tracker.getJobInfo(job)
         numbers = [] if info is None else sorted(info.stageIds)
         for place, number in enumerate(numbers):

@@ -17,7 +17,7 @@ from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.failures import sentence_of
 from pillarbox._runtime.spark.running.ending import end_between_epochs, finish_epoch, run_one_epoch
 from pillarbox._runtime.spark.savepoint.savepoint import check_new, savepoint
-from pillarbox._runtime.spark.settings.places import place_of
+from pillarbox._runtime.spark.session.places import place_of
 from pillarbox._runtime.spark.starting.query_settings import last_epoch
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
 from pillarbox._time.timestamps import MAX_WATERMARK
@@ -83,7 +83,7 @@ def stop_with_savepoint(
         raise SavepointError(
             f"query {query.id} has no checkpointLocation that it could be started with again: nothing was done"
         )
-    if drain and not started.start.tasks_are_told:
+    if drain and not started.start.passes_settings:
         raise SavepointError(
             f"query {query.id} cannot be drained: under Spark Connect, the tasks of foreachBatch and for_each_batch are"
             " not told which epoch is the last one. Nothing was done: stop it without drain, or drain it in a classic"

@@ -21,9 +21,9 @@ from pillarbox._runtime.spark.checkpoint.copy import removed
 from pillarbox._runtime.spark.checkpoint.look import look_at
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState, Stateful, each_log
 from pillarbox._runtime.spark.failures import unwrapped_failures
-from pillarbox._runtime.spark.files import is_savepoint, reader, text_of, unless_missing
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
-from pillarbox._runtime.spark.settings.places import check_session, place_of
+from pillarbox._runtime.spark.session.folders import is_savepoint, reader, text_of, unless_missing
+from pillarbox._runtime.spark.session.places import check_session, place_of
 from pillarbox._state.chunks.head import LogHead
 from pillarbox._state.chunks.store import MemoryChunkStore
 from pillarbox._state.inspect.view import LogView

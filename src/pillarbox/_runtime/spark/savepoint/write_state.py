@@ -12,10 +12,10 @@ import pyarrow as pa
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError, ProgramError, TypeMismatchError, shorten
 from pillarbox._runtime.spark.failures import unwrapped_failures
-from pillarbox._runtime.spark.files import is_savepoint
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow, quoted
 from pillarbox._runtime.spark.savepoint import savepoint as files
-from pillarbox._runtime.spark.settings.places import place_of
+from pillarbox._runtime.spark.session.folders import is_savepoint
+from pillarbox._runtime.spark.session.places import place_of
 from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.savepoint.manifest import Manifest, Sources

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pillarbox._errors import ConfigurationError, describe
-from pillarbox._runtime.spark.facts import is_classic, java_class
 from pillarbox._runtime.spark.homes.keeper import Keeper, NoHomesError
 from pillarbox._runtime.spark.homes.sockets import daemons_of, executor_pid
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
-from pillarbox._runtime.spark.settings.session import task_slots
+from pillarbox._runtime.spark.session.parallelism import task_slots
+from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +84,7 @@ def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
         secrets: of the run's programs, whose homes may not know the run.
     """
     request = {"run": run, "secrets": list(secrets)}
-    executor = _executor_here(spark)
+    executor = session_of(spark).local_executor()
     if executor is not None:
         _end(executor, request)
         return
@@ -95,10 +94,3 @@ def close_query(spark: SparkSession, run: str, secrets: Sequence[str]) -> None:
         tasks = _TASKS
     rows = spark.range(0, tasks, 1, tasks)
     map_in_arrow(rows, "the end of a query", partial(_end_here, request), "ended BOOLEAN").collect()
-
-
-def _executor_here(spark: Any) -> int | None:
-    """Return the process of the only executor, if that is the driver's own JVM; None: executors are elsewhere."""
-    if not is_classic(spark) or not re.match(r"local(\[|$)", spark.sparkContext.master):
-        return None
-    return int(java_class(spark, "java.lang.ProcessHandle").current().pid())

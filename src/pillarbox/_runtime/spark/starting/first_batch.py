@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
-from pillarbox._runtime.spark.facts import is_classic
-from pillarbox._runtime.spark.files import add_file
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
+from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-    from pillarbox._runtime.spark.settings.writer import Start
+    from pillarbox._runtime.spark.session.writer import Start
 
 _log = logging.getLogger("pillarbox")
 
@@ -30,14 +29,17 @@ def begin_batch_without_input(
 ) -> bool:
     """Begin a micro-batch without input, if the query may wait for times and none is begun; return whether it was.
 
-    The session is a classic one. A query with ``trigger(once=True)`` has one micro-batch, which is for its input.
+    Under Spark Connect none is begun. A query with ``trigger(once=True)`` has one micro-batch, which is for its input.
 
     Args:
         now: epoch seconds; None: the clock's.
     """
     last = checkpoint.last_committed
     timed = any(one.facts.uses_processing_time for one in programs)
-    if not timed or checkpoint.is_new or checkpoint.is_interrupted or start.is_once or not is_classic(start.spark):
+    if not timed or checkpoint.is_new or checkpoint.is_interrupted or start.is_once:
+        return False
+    offsets = session_of(start.spark).hadoop_folder(f"{checkpoint}/offsets")
+    if offsets is None:
         return False
     entry = checkpoint.offsets([last])[last]
     if entry.time is None:  # no log that is known: the query waits for input
@@ -45,7 +47,7 @@ def begin_batch_without_input(
     # Spark's times only grow.
     following = entry.at(max(entry.time + 1, int(1000 * (time.time() if now is None else now))))
     try:
-        add_file(start.spark, f"{checkpoint}/offsets", str(last + 1), "\n".join(following.lines))
+        offsets.add(str(last + 1), "\n".join(following.lines))
     except Exception as error:  # it can wait for input
         _log.warning("checkpoint %s: timers that are due wait for input: %s", checkpoint, describe(error))
         return False

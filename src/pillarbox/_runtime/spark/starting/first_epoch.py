@@ -15,7 +15,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._elements import dumps
-from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, SavepointError, shorten
+from pillarbox._errors import CheckpointMismatchError, ProgramError, SavepointError, shorten
 from pillarbox._graph.description import Comparison, compare_sources, describe_programs
 from pillarbox._graph.program import Program
 from pillarbox._graph.savepoint_start import RestorePlan, SavepointStart, plan_restore
@@ -23,14 +23,15 @@ from pillarbox._graph.transformations import DataFrameSource
 from pillarbox._runtime.savepoint_stores import classes_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.facts import BATCH_BYTES, frame_of, is_classic
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan.plan import FirstEpoch, plan_first_epoch
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.rows.any_names import map_in_arrow
 from pillarbox._runtime.spark.savepoint.savepoint import OpenSavepoint, open_savepoint
-from pillarbox._runtime.spark.settings.session_settings import session_settings
-from pillarbox._runtime.spark.settings.writer import Start
+from pillarbox._runtime.spark.session.session import check_classic
+from pillarbox._runtime.spark.session.session_settings import session_settings
+from pillarbox._runtime.spark.session.spark_names import BATCH_BYTES
+from pillarbox._runtime.spark.session.writer import Start
 from pillarbox._runtime.spark.starting.query_settings import program_settings
 from pillarbox._runtime.spark.starting.sink_log import SinkLog
 from pillarbox._runtime.spark.starting.source_positions import (
@@ -106,11 +107,11 @@ def begin_from_savepoint(start: Start, planned: Sequence[PlannedProgram], checkp
         raise ProgramError(
             "the query holds several programs: env.from_savepoint() takes one of which it is the only one"
         )
-    if not is_classic(start.spark):
-        raise ConfigurationError(
-            "Spark Connect cannot start a query from a savepoint: start it once in a classic session, for example"
-            " with trigger(availableNow=True), and later under Spark Connect"
-        )
+    check_classic(
+        start.spark,
+        "Spark Connect cannot start a query from a savepoint: start it once in a classic session, for example"
+        " with trigger(availableNow=True), and later under Spark Connect",
+    )
     _Beginning(start, asked, savepoint, checkpoint).run()
     return True
 
@@ -190,13 +191,13 @@ class _Beginning:
         found = []
         inside = {id(source): source for source in self._program.sources.values()}
         ours = [planned_sources(source.dataframe) for source in inside.values() if hasattr(source, "dataframe")]
-        count, every = sum(map(len, ours)), len(planned_sources(frame_of(self._start.writer)))
+        count, every = sum(map(len, ours)), len(planned_sources(self._start.dataframe))
         if count != every:
             found.append(
                 f"the query reads {every} streaming sources, and the program {count} of them: give the others to the"
                 " program, too, or read them in a query of their own"
             )
-        others = stateful_steps(frame_of(self._start.writer))
+        others = stateful_steps(self._start.dataframe)
         for _ in self._program.levels[1:]:
             mine = next((name for name in others if name.startswith("TransformWithState")), None)
             if mine is not None:
@@ -216,7 +217,7 @@ class _Beginning:
 
     def _sources(self) -> list[PlannedSource]:
         """Return the query's sources, with the names of the program's."""
-        every = planned_sources(frame_of(self._start.writer))
+        every = planned_sources(self._start.dataframe)
         names: list[str | None] = []
         for source in self._program.sources.values():
             if isinstance(source, DataFrameSource):

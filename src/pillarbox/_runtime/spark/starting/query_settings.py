@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import describe
 from pillarbox._graph.layout import Layout
-from pillarbox._runtime.spark.facts import (
+from pillarbox._runtime.spark.plan.registry import PlannedProgram, wanted_parallelism
+from pillarbox._runtime.spark.rows.buffer_rows import batch_settings
+from pillarbox._runtime.spark.session.session_settings import alone, session_settings
+from pillarbox._runtime.spark.session.spark_names import (
     CHANGELOG,
     CHECKSUMS,
     COMMITS_CHECKED,
@@ -21,9 +24,6 @@ from pillarbox._runtime.spark.facts import (
     STATE_FORMAT,
     STATE_PARTITIONS,
 )
-from pillarbox._runtime.spark.plan.registry import PlannedProgram, wanted_parallelism
-from pillarbox._runtime.spark.rows.buffer_rows import batch_settings
-from pillarbox._runtime.spark.settings.session_settings import alone, session_settings
 from pillarbox._runtime.spark.tasks.task_facts import DRAIN, layout_setting
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, check_count
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
-from pillarbox._runtime.spark.facts import is_classic, repartition
-from pillarbox._runtime.spark.settings.places import check_session, place_of
-from pillarbox._runtime.spark.settings.session_settings import session_with, settings_of_state, spark_version
+from pillarbox._runtime.spark.session.java import repartition
+from pillarbox._runtime.spark.session.places import check_session, place_of
+from pillarbox._runtime.spark.session.session import session_of
+from pillarbox._runtime.spark.session.session_settings import session_with, settings_of_state, spark_version
 from pillarbox._runtime.spark.starting.started import running
 
 if TYPE_CHECKING:
@@ -87,8 +88,9 @@ def check_spark(spark: SparkSession) -> None:
     Raises:
         ConfigurationError: it cannot.
     """
-    if not is_classic(spark) or spark_version(spark) < _SINCE:
-        named = f"Spark {spark.version}" if is_classic(spark) else "Spark Connect"
+    has_jvm = session_of(spark).has_jvm
+    if not has_jvm or spark_version(spark) < _SINCE:
+        named = f"Spark {spark.version}" if has_jvm else "Spark Connect"
         raise ConfigurationError(
             f"{named} cannot spread the state of a checkpoint over"
             " another number of partitions: call pillarbox.rescale in a classic session of Spark 4.2 or newer, or"

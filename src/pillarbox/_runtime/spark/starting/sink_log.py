@@ -14,16 +14,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._runtime.spark.facts import (
-    file_system,
-    is_classic,
-    path_class,
-    sink_log,
-)
+from pillarbox._runtime.spark.session.java import file_system, path_class, sink_log
+from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-    from pillarbox._runtime.spark.settings.writer import Start
+    from pillarbox._runtime.spark.session.writer import Start
 
 _log = logging.getLogger("pillarbox")
 
@@ -41,7 +37,7 @@ def complete_sink_log(start: Start, checkpoint: Checkpoint) -> None:
     folder = start.files if checkpoint.last_committed >= 0 else None
     if folder is None:
         return
-    if is_classic(start.spark):
+    if session_of(start.spark).has_jvm:
         SinkLog(start.spark, folder).fill(checkpoint.last_committed)
     elif missing := _silent(checkpoint):
         raise CheckpointMismatchError(

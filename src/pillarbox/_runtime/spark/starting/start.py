@@ -7,14 +7,12 @@ a restart takes them. So a program runs in the user's own session, and nothing o
 
 from __future__ import annotations
 
-import functools
 import logging
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, describe
 from pillarbox._graph.layout import Layout
@@ -22,20 +20,19 @@ from pillarbox._graph.targets import CODES
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.checkpoint.damage import check_logs
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
-from pillarbox._runtime.spark.configuration import Configuration, configuration_of
-from pillarbox._runtime.spark.facts import check_facts, is_classic
 from pillarbox._runtime.spark.homes.settings import settings_of
-from pillarbox._runtime.spark.plan.analyzed_plan import runs_other_python
+from pillarbox._runtime.spark.plan.other_python import runs_other_python
 from pillarbox._runtime.spark.plan.registry import (
     PlannedProgram,
-    free_metrics_names,
     is_one_unstarted,
+    note_start,
     programs_of,
     wanted_parallelism,
 )
-from pillarbox._runtime.spark.settings.session import default_parallelism
-from pillarbox._runtime.spark.settings.session_settings import alone, session_settings
-from pillarbox._runtime.spark.settings.writer import Start, note_batch_function
+from pillarbox._runtime.spark.session.configuration import Configuration, configuration_of
+from pillarbox._runtime.spark.session.parallelism import default_parallelism
+from pillarbox._runtime.spark.session.session_settings import alone, session_settings
+from pillarbox._runtime.spark.session.writer import Start
 from pillarbox._runtime.spark.starting.closing import close_ended_queries
 from pillarbox._runtime.spark.starting.first_batch import begin_batch_without_input
 from pillarbox._runtime.spark.starting.first_epoch import begin_from_savepoint
@@ -51,13 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_wrapping = threading.Lock()  # guards the methods of writers
-
 _log = logging.getLogger("pillarbox")
-
-_WRAPPED = "_pillarbox_wrapped"
-# Kinds of writers of sessions whose Spark has been looked at.
-_checked: set[type[Any]] = set()
 
 # Whether starts in this thread refuse changes, and whether what they start is watched.
 _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
@@ -79,33 +70,17 @@ def changes_refused(*, watched: bool = False) -> Iterator[None]:
         _watched.reset(tokens[1])
 
 
-def watch_starts(spark: SparkSession) -> None:
-    """Let the queries of this kind of session (classic or Spark Connect) start through :func:`program_settings`."""
-    writer: type[Any]
-    if is_classic(spark):
-        from pyspark.sql.streaming.readwriter import DataStreamWriter as writer
-    else:
-        from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as writer
-    with _wrapping:
-        if writer not in _checked:
-            check_facts(spark)
-            _checked.add(writer)
-        for method in ("start", "toTable"):
-            start = getattr(writer, method)
-            if not hasattr(start, _WRAPPED):
-                setattr(writer, method, _with_settings(start))
-        if not hasattr(writer.foreachBatch, _WRAPPED):
-            writer.foreachBatch = _noting_function(writer.foreachBatch)
+def start_query(start: Start, method: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query: with all that its programs need, if it has any; alone, if not.
 
-
-def _noting_function(for_each_batch: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(for_each_batch)
-    def wrapper(writer: Any, func: Callable[..., Any]) -> Any:
-        note_batch_function(writer, func)
-        return for_each_batch(writer, func)
-
-    setattr(wrapper, _WRAPPED, True)
-    return wrapper
+    Args:
+        method: the writer's own ``start`` or ``toTable``, with its arguments.
+    """
+    programs = _programs_to_start(start)
+    if programs:
+        return _Starting(start, programs).run(method)
+    with alone():
+        return method()
 
 
 def _programs_to_start(start: Start) -> list[PlannedProgram]:
@@ -121,20 +96,6 @@ def _programs_to_start(start: Start) -> list[PlannedProgram]:
             "whether a query has programs of pillarbox is not known, so it starts as it is: %s", describe(error)
         )
         return []
-
-
-def _with_settings(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def wrapper(writer: Any, *args: Any, **options: Any) -> Any:
-        start = Start(writer, method.__name__, *args, **options)
-        programs = _programs_to_start(start)
-        if programs:
-            return _Starting(start, programs).run(lambda: method(writer, *args, **options))
-        with alone():
-            return method(writer, *args, **options)
-
-    setattr(wrapper, _WRAPPED, True)
-    return wrapper
 
 
 class _Starting:
@@ -159,7 +120,7 @@ class _Starting:
         start, spark, programs = self._start, self._spark, self._programs
         settings_of(lambda name: spark.conf.get(name, None))  # before anything runs
         # Also if it is refused: programs that come now take the place of these.
-        free_metrics_names(spark, programs)
+        note_start(spark)
         # (Before a function of ``foreachBatch`` is wrapped.)
         self._other_python = runs_other_python(start)
         checkpoint = None if start.checkpoint is None else Checkpoint(spark, start.checkpoint)
@@ -208,12 +169,11 @@ class _Starting:
     def _made_ready(self, checkpoint: Checkpoint) -> Checkpoint:
         """Refuse, note and complete what is in the checkpoint; return it as it is then."""
         start, programs = self._start, self._programs
-        if is_classic(self._spark):
-            check_logs(self._spark, checkpoint)
+        check_logs(self._spark, checkpoint)
         if any(one.parallelism for one in programs):
             checkpoint.check_state_format()
         self._layouts = self._layouts_in(checkpoint)
-        if not start.tasks_are_told:
+        if not start.passes_settings:
             check_compiled(checkpoint, programs, self._layouts)
         self._look_at_notes(checkpoint)
         self._drain = drain_setting(checkpoint)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pillarbox._graph.layout import Layout
-    from pillarbox._runtime.spark.configuration import Configuration
     from pillarbox._runtime.spark.plan.registry import PlannedProgram
     from pillarbox._runtime.spark.running.heartbeat import Heartbeat
-    from pillarbox._runtime.spark.settings.writer import Start
+    from pillarbox._runtime.spark.session.configuration import Configuration
+    from pillarbox._runtime.spark.session.writer import Start
     from pillarbox._runtime.spark.tools import Hooks
 
 

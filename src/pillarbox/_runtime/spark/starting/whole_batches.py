@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._runtime.spark.facts import StateCommits, is_classic
+from pillarbox._runtime.spark.session.queries import StateCommits
+from pillarbox._runtime.spark.session.session import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-    from pillarbox._runtime.spark.settings.writer import Start
+    from pillarbox._runtime.spark.session.writer import Start
 
 _log = logging.getLogger("pillarbox")
 
@@ -85,7 +86,7 @@ def _compute(batch: DataFrame) -> None:
 def whole_batches(start: Start, checkpoint: Checkpoint | None) -> Iterator[Callable[[StreamingQuery], None]]:
     """Let the query that is started meanwhile compute its batches to the end; yield what to call with the query."""
     function = start.batch_function
-    if function is None or start.function_reads_all or not is_classic(start.spark):
+    if function is None or start.function_reads_all or not session_of(start.spark).has_jvm:
         yield lambda query: None
         return
     is_interrupted = checkpoint is not None and checkpoint.is_interrupted

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pillarbox._elements import Buffer
 from pillarbox._reports.failure import Attempt
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark.configuration import packages_here
 from pillarbox._runtime.spark.failures import failures_in_worker
+from pillarbox._runtime.spark.session.packages import packages_here
 from pillarbox._runtime.spark.tasks.residency import Residency
 from pillarbox._runtime.spark.tasks.task_facts import TaskFacts
 from pillarbox._state.chunks.store import ChunkStore

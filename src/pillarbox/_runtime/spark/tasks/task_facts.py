@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pillarbox._graph.layout import Layout, Parallelisms, subtask_places
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import CODES
-from pillarbox._runtime.spark.facts import BATCH_ID, JOB_GROUP, QUERY_ID, STATE_PARTITIONS
+from pillarbox._runtime.spark.session.spark_names import BATCH_ID, JOB_GROUP, QUERY_ID, STATE_PARTITIONS
 
 #: The setting for the id of a query's run.
 RUN = "spark.pillarbox.run"

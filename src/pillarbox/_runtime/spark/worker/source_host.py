@@ -9,9 +9,9 @@ import pyarrow as pa
 from pillarbox._elements import ArrowRecords, Buffer, Records, pickled_records
 from pillarbox._reports.failure import Attempt
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark.configuration import packages_here
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.rows.output import Output
+from pillarbox._runtime.spark.session.packages import packages_here
 from pillarbox._runtime.spark.tasks import residency
 from pillarbox._runtime.spark.tasks.accumulators import collecting
 from pillarbox._runtime.spark.tasks.replacement import replacement_here

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from pillarbox import ConfigurationError
-from pillarbox._runtime.spark import facts
-from pillarbox._runtime.spark.facts import BATCH_ID, PROVIDER_KEY, QUERY_ID, STATE_PARTITIONS, check_facts
+from pillarbox._runtime.spark.session import compatibility
+from pillarbox._runtime.spark.session.compatibility import check_compatibility
+from pillarbox._runtime.spark.session.spark_names import BATCH_ID, PROVIDER_KEY, QUERY_ID, STATE_PARTITIONS
 
 SETTINGS = {STATE_PARTITIONS, PROVIDER_KEY}
 
@@ -62,8 +63,8 @@ def spark(*, classic: bool, gone: str = "") -> Any:
 
 @pytest.mark.parametrize("classic", [True, False])
 def test_all_is_there(classic: bool) -> None:
-    check_facts(spark(classic=classic))
-    assert len(facts._NEEDED) == 8
+    check_compatibility(spark(classic=classic))
+    assert len(compatibility.REQUIREMENTS) == 8
 
 
 @pytest.mark.parametrize(
@@ -79,9 +80,9 @@ def test_all_is_there(classic: bool) -> None:
 )
 def test_what_has_gone_is_said(gone: str, name: str, of_connect: bool) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        check_facts(spark(classic=True, gone=gone))
+        check_compatibility(spark(classic=True, gone=gone))
     said = str(caught.value)
     assert said.startswith("Spark 9.9.0 is not one that this version of pillarbox knows: it does not have ")
     assert f"{name}. Use another version of Spark" in said and ";" not in said
     if not of_connect:
-        check_facts(spark(classic=False, gone=gone))
+        check_compatibility(spark(classic=False, gone=gone))

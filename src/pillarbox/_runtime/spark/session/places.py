@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import PillarboxError, ProgramError, shorten
-from pillarbox._runtime.spark.facts import file_system, path_class
+from pillarbox._runtime.spark.session.java import file_system, path_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,22 +1,19 @@
-"""How a query is about to be started: by a writer's ``start`` or ``toTable``, and with which options.
-
-A ``DataStreamWriter`` has no methods that return its options. Classic writers have private fields, writers of Spark
-Connect a message.
-"""
+"""The start of a query: by a writer's ``start`` or ``toTable``, and with which options."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._runtime.spark.facts import change_writer, jvm, message_of, session_of, writer_field
-from pillarbox._time.duration import to_millis
+from pillarbox._runtime.spark.session.classic import ClassicWriter
+from pillarbox._runtime.spark.session.session import session_of, spark_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from contextlib import AbstractContextManager
+
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
@@ -45,12 +42,11 @@ class Start:
 
     def __init__(self, writer: Any, method: str, /, *arguments: Any, **options: Any) -> None:
         self.writer = writer
-        self.spark: SparkSession = session_of(writer)
+        self.spark: SparkSession = spark_of(writer)
+        self._writer = session_of(self.spark).writer(writer)
         self._method = method
         self._arguments = arguments
         self._options = options
-        # None: the writer is a classic one.
-        self._proto = message_of(writer)
 
     def run(self) -> StreamingQuery:
         """Start the query."""
@@ -74,49 +70,35 @@ class Start:
         return f"{root.rstrip('/')}/{name}" if root and name else None
 
     @property
+    def dataframe(self) -> DataFrame:
+        """What it writes."""
+        return self._writer.dataframe
+
+    @property
+    def trigger(self) -> str:
+        """Its trigger by the name of Spark's class, such as ``ProcessingTimeTrigger(1000)``."""
+        return self._writer.trigger
+
+    @property
     def is_available_now(self) -> bool:
         """Whether its trigger is ``availableNow``."""
-        return self._has_trigger("available_now", "AvailableNowTrigger")
+        return self.trigger == "AvailableNowTrigger"
 
     @property
     def is_once(self) -> bool:
         """Whether its trigger is ``once``."""
-        return self._has_trigger("once", "OneTimeTrigger")
+        return self.trigger == "OneTimeTrigger"
 
-    @property
-    def trigger(self) -> str:
-        """Its trigger, as Spark's classic sessions name it, such as ``ProcessingTimeTrigger(1000)``."""
-        if self._proto is None:
-            return str(writer_field(self.writer, "trigger").toString())
-        for field in ("available_now", "once"):
-            if getattr(self._proto, field):
-                return field
-        interval = self._proto.processing_time_interval
-        return f"ProcessingTimeTrigger({to_millis(interval) if interval else 0})"
-
-    @contextmanager
-    def one_batch(self) -> Iterator[None]:
-        """Let it run one micro-batch meanwhile: the micro-batch that was not committed, if there is one."""
-        proto = self._proto
-        if proto is not None:
-            saved = type(proto)()
-            saved.CopyFrom(proto)
-            proto.once = True
-            try:
-                yield
-            finally:
-                proto.CopyFrom(saved)
-            return
-        once = jvm(self.spark).org.apache.spark.sql.streaming.Trigger.Once()
-        with self._changed("trigger", "trigger", once):
-            yield
+    def one_batch(self) -> AbstractContextManager[None]:
+        """Let it run one micro-batch in this block: an interrupted one first."""
+        return self._writer.one_batch()
 
     # -- its sink --
 
     @property
     def calls_function(self) -> bool:
         """Whether it hands its micro-batches to a function of the user's: ``foreachBatch``."""
-        return self._format == "foreachbatch" if self._proto is None else bool(self._proto.HasField("foreach_batch"))
+        return self._format == "foreachbatch"
 
     @property
     def batch_function(self) -> Callable[..., Any] | None:
@@ -130,12 +112,9 @@ class Start:
         return bool(getattr(self.batch_function, "reads_every_batch", False))
 
     @property
-    def tasks_are_told(self) -> bool:
-        """Whether settings of the session at its start reach the tasks of the query.
-
-        A ``foreachBatch`` of Spark Connect runs each batch in the client's own session, as a query that is none.
-        """
-        return self._proto is None or not self.calls_function
+    def passes_settings(self) -> bool:
+        """Whether the session's settings at its start reach the tasks of the query."""
+        return self._writer.passes_settings
 
     @property
     def files(self) -> str | None:
@@ -147,21 +126,9 @@ class Start:
         path = self._given.get("path") or self._option("path")
         return str(path) if path else None
 
-    @contextmanager
-    def without_sink(self) -> Iterator[None]:
-        """Let it write nowhere meanwhile. The session is a classic one."""
-        with self._changed("source", "format", "noop"):
-            yield
-
-    @contextmanager
-    def _changed(self, field: str, method: str, value: Any) -> Iterator[None]:
-        """Have another value in a field of a classic writer meanwhile."""
-        before = writer_field(self.writer, field)
-        change_writer(self.writer, method, value)
-        try:
-            yield
-        finally:
-            change_writer(self.writer, method, before)
+    def without_sink(self) -> AbstractContextManager[None]:
+        """Let it write nowhere in this block. The session is a classic one."""
+        return ClassicWriter(self.spark, self.writer).without_sink()
 
     def _files_of_table(self, table: str) -> str | None:
         if not self.spark.catalog.tableExists(table):
@@ -180,21 +147,11 @@ class Start:
 
     @property
     def _format(self) -> str:
-        of_writer = writer_field(self.writer, "source") if self._proto is None else self._proto.format
-        return str(self._given.get("format") or of_writer).lower()
-
-    def _has_trigger(self, field: str, name: str) -> bool:
-        if self._proto is not None:
-            return bool(getattr(self._proto, field))
-        return str(writer_field(self.writer, "trigger").toString()) == name
+        return str(self._given.get("format") or self._writer.format).lower()
 
     def _option(self, name: str) -> str | None:
         """Return an option of the call, or else of the writer."""
         given = {key.lower(): value for key, value in self._given.get("options", {}).items()}.get(name.lower())
         if given:
             return str(given)
-        if self._proto is None:
-            found = writer_field(self.writer, "extraOptions").get(name)
-            return str(found.get()) if found.isDefined() else None
-        told = {key.lower(): str(value) for key, value in self._proto.options.items()}
-        return told.get(name.lower()) or (self._proto.query_name or None if name == "queryName" else None)
+        return self._writer.option(name)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pillarbox._errors import ConfigurationError
-from pillarbox._runtime.spark.facts import PROVIDER, PROVIDER_KEY, STATE_FORMAT
+from pillarbox._runtime.spark.session.spark_names import PROVIDER, PROVIDER_KEY, STATE_FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,6 +77,11 @@ def without_setting(spark: SparkSession, name: str) -> Iterator[None]:
 def spark_version(spark: SparkSession) -> tuple[int, ...]:
     """Return major and minor version of a session's Spark."""
     return tuple(map(int, re.findall(r"\d+", spark.version)[:2]))
+
+
+def time_zone(spark: SparkSession) -> str:
+    """Return the time zone of a session, in which naive datetimes are meant."""
+    return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
 
 
 @contextmanager

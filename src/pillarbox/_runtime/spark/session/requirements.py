@@ -13,8 +13,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 from pillarbox._errors import ConfigurationError
+from pillarbox._runtime.spark.session.session import session_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 #: Settings that a streaming program depends on, with Spark's defaults, which it needs.
 NEEDED = {"spark.speculation": "false", "spark.shuffle.push.enabled": "false", "spark.python.use.daemon": "true"}
@@ -135,6 +140,21 @@ def check_python(worker: str) -> None:
             f"Spark's Python workers run {found or worker}, this program runs {sys.executable}: put"
             ' os.environ["PYSPARK_PYTHON"] = sys.executable before the session is made'
         )
+
+
+def check_requirements(spark: SparkSession, *, streaming: bool) -> None:
+    """Check that the application can run a program.
+
+    Raises:
+        ConfigurationError: a package is missing, or a setting of the application stands in the way.
+    """
+    check_packages()
+    if streaming:
+        check_settings({name: str(spark.conf.get(name, default)) for name, default in NEEDED.items()})
+    # On this machine the workers can be compared with the driver; elsewhere the interpreter's path may well differ.
+    worker = session_of(spark).worker_python()
+    if worker is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):
+        check_python(worker)
 
 
 @cache

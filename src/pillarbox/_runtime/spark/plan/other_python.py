@@ -1,0 +1,45 @@
+"""Python functions in a query's plan that are not pillarbox's."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pillarbox._runtime.spark.session.java import python_pattern
+from pillarbox._runtime.spark.session.session import session_of
+
+if TYPE_CHECKING:
+    from pillarbox._runtime.spark.session.writer import Start
+
+# Steps of Spark that hand rows to Python, and which of them a program's plan has; "~" marks the steps of a stream.
+_PYTHON = re.compile(r"Arrow|Pandas|PySpark|Python")
+_OURS = re.compile(
+    r"~?(\w*MapInArrow (SourceHost|_unchanged)\(|TransformWithState\w+ transformWithStateUDF\(target#\d+L, channel#)"
+)
+
+
+def runs_other_python(start: Start) -> bool:
+    """Return whether a query may hand rows to Python functions that are not pillarbox's; True: that is not known."""
+    # The function of for_each_batch() calls the user's within `without_setting`.
+    if start.calls_function and not start.function_reads_all:
+        return True
+    try:
+        return _has_other(start)
+    except Exception:  # another Spark than those that are known
+        return True
+
+
+def _has_other(start: Start) -> bool:
+    steps = session_of(start.spark).plan_steps(start.dataframe)
+    if steps is None:
+        return True
+    pattern = python_pattern(start.spark)
+    for step in steps:
+        if _PYTHON.search(step.nodeName()):
+            if _OURS.match(step.simpleString(2)) is None:
+                return True
+        elif step.containsPattern(pattern):  # in it, or in what it reads from
+            expressions = step.expressions()
+            if any(expressions.apply(index).containsPattern(pattern) for index in range(expressions.size())):
+                return True
+    return False

@@ -1,0 +1,90 @@
+"""The check that Spark has every private name without which a query would start wrongly, or not at all.
+
+PySpark's names in a worker (broadcast variables, accumulators, the task's context, shipped files) are in
+``homes/surroundings.py``, and the conversion of a batch to Arrow in ``rows/arrow_frame.py``. Without those, tasks fail
+in homes, or values are converted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pillarbox._errors import ConfigurationError
+from pillarbox._runtime.spark.session.java import WRITER_FIELDS, analyzed_plan, java_session, jvm
+from pillarbox._runtime.spark.session.session import session_of
+from pillarbox._runtime.spark.session.spark_names import BATCH_ID, PROVIDER_KEY, QUERY_ID, STATE_PARTITIONS
+
+
+class _Requirement(NamedTuple):
+    """A private name of Spark.
+
+    Attributes:
+        name: for the message.
+        of_java: only classic sessions need it.
+        is_met: may raise any exception if it is not.
+    """
+
+    name: str
+    of_java: bool
+    is_met: Callable[[Any], bool]
+
+
+def _setting(name: str) -> _Requirement:
+    return _Requirement(f"the setting {name}", False, lambda spark: bool(spark.conf.isModifiable(name)))
+
+
+def _class(name: str, *fields: str) -> _Requirement:
+    def is_met(spark: Any) -> bool:
+        loaded = java_session(spark).getClass().getClassLoader().loadClass(name)
+        return all(loaded.getDeclaredField(field) is not None for field in fields)
+
+    return _Requirement(f"the class {name}" + (f" with {', '.join(fields)}" if fields else ""), True, is_met)
+
+
+def _property(name: str, of: str, constant: str) -> _Requirement:
+    def is_met(spark: Any) -> bool:
+        package = jvm(spark).org.apache.spark.sql.execution.streaming.runtime
+        return bool(getattr(getattr(package, of), constant)() == name)
+
+    return _Requirement(f"the local property {name}", True, is_met)
+
+
+def _shows_aliases(spark: Any) -> bool:
+    plan = analyzed_plan(spark.range(0).alias("pillarbox"))
+    return str(plan.simpleString(1)).startswith("SubqueryAlias pillarbox")
+
+
+REQUIREMENTS = (
+    _setting(STATE_PARTITIONS),
+    _setting(PROVIDER_KEY),
+    _property(QUERY_ID, "StreamExecution", "QUERY_ID_KEY"),
+    _property(BATCH_ID, "MicroBatchExecution", "BATCH_ID_KEY"),
+    _class("org.apache.spark.sql.classic.DataStreamWriter", *WRITER_FIELDS),
+    _class("org.apache.spark.sql.execution.streaming.sinks.FileStreamSinkLog"),
+    _class("org.apache.spark.sql.execution.streaming.sinks.SinkFileStatus"),
+    _Requirement("aliases in plans", True, _shows_aliases),
+)
+
+
+def check_compatibility(spark: Any) -> None:
+    """Check the private names of a session's Spark. No job is run.
+
+    Raises:
+        ConfigurationError: one is missing.
+    """
+    missing = [requirement.name for requirement in REQUIREMENTS if not _is_met(requirement, spark)]
+    if missing:
+        raise ConfigurationError(
+            f"Spark {spark.version} is not one that this version of pillarbox knows: it does not have"
+            f" {'; '.join(missing)}. Use another version of Spark, or a newer pillarbox"
+        )
+
+
+def _is_met(requirement: _Requirement, spark: Any) -> bool:
+    if requirement.of_java and not session_of(spark).has_jvm:
+        return True
+    try:
+        return requirement.is_met(spark)
+    except Exception:
+        return False

@@ -1,0 +1,108 @@
+"""Java objects of a classic session, of its DataFrames and of its file systems.
+
+Spark promises none of these names. Each function says what fails without its name; no job is run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def jvm(spark: Any) -> Any:
+    """Return the JVM. Without it, no program runs."""
+    return spark.sparkContext._jvm
+
+
+def java_class(spark: Any, name: str) -> Any:
+    """Return a Java class by its full name, which takes one call. Without it, no program runs."""
+    return getattr(jvm(spark), name)
+
+
+def java_session(spark: Any) -> Any:
+    """Return the Java session. Without it, every session is taken for one of Spark Connect."""
+    return spark._jsparkSession
+
+
+def path_class(spark: Any) -> Any:
+    """Return the class of Hadoop's paths. Without it, no checkpoint can be read."""
+    return java_class(spark, "org.apache.hadoop.fs.Path")
+
+
+def path_array(spark: Any, paths: list[str]) -> Any:
+    """Return an array of Hadoop's paths. Without it, no epoch of a store can be copied."""
+    kind = path_class(spark)
+    array = spark.sparkContext._gateway.new_array(kind, len(paths))
+    for index, path in enumerate(paths):
+        array[index] = kind(path)
+    return array
+
+
+def file_system(spark: Any, path: Any) -> Any:
+    """Return the file system of a path, with the session's settings. Without it, no checkpoint can be read."""
+    return path.getFileSystem(java_session(spark).sessionState().newHadoopConf())
+
+
+def repartition(spark: Any, checkpoint: str, partitions: int) -> None:
+    """Spread the state of a checkpoint over partitions. Since 4.2; without it, ``pillarbox.rescale`` fails."""
+    spark._streamingCheckpointManager.repartition(checkpoint, partitions)
+
+
+def sink_log(spark: Any, folder: str, version: int) -> tuple[Any, Any]:
+    """Return the log of a file sink, which creates its folder, and an empty array of entries.
+
+    Spark has these classes since 4.1. Checked: no query with such a sink would start.
+    """
+    sinks = jvm(spark).org.apache.spark.sql.execution.streaming.sinks
+    log = sinks.FileStreamSinkLog(version, java_session(spark), folder, jvm(spark).scala.Option.empty())
+    return log, spark.sparkContext._gateway.new_array(sinks.SinkFileStatus, 0)
+
+
+def analyzed_plan(df: Any) -> Any:
+    """Return the analyzed plan of a DataFrame. Checked: no program would be found in a query."""
+    return df._jdf.queryExecution().analyzed()
+
+
+def plan_steps(df: Any) -> list[Any]:
+    """Return the steps of a DataFrame's analyzed plan; each precedes those that it reads from."""
+    steps: list[Any] = []
+    pending: list[Any] = [analyzed_plan(df)]
+    while pending:
+        step = pending.pop()
+        steps.append(step)
+        children = step.children()
+        pending += [children.apply(index) for index in reversed(range(children.size()))]
+    return steps
+
+
+def python_pattern(spark: Any) -> Any:
+    """Return the mark of Python functions in a plan. Without it, every query seems to have some of the user's."""
+    return java_class(spark, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
+
+
+WRITER_FIELDS = ("source", "trigger", "extraOptions")
+
+
+def writer_field(writer: Any, name: str) -> Any:
+    """Return a private field of a ``DataStreamWriter``. Checked: no query would start."""
+    assert name in WRITER_FIELDS
+    field = writer._jwrite.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(writer._jwrite)
+
+
+# So many running tasks are asked for their hosts.
+_TASKS_WITH_HOSTS = 8
+
+
+def hosts_of_running_tasks(spark: Any, stage: int, attempt: int) -> list[str]:
+    """Return some hosts on which tasks of a stage run. Without it, the line for a hung epoch names no hosts."""
+    from py4j.protocol import Py4JError
+
+    try:
+        v1 = spark.sparkContext._jvm.org.apache.spark.status.api.v1
+        running = java_class(spark, "java.util.List").of(v1.TaskStatus.RUNNING)
+        store = spark.sparkContext._jsc.sc().statusStore()
+        tasks = store.taskList(stage, attempt, 0, _TASKS_WITH_HOSTS, v1.TaskSorting.ID, running)
+        return sorted({str(tasks.apply(index).host()) for index in range(tasks.size())})
+    except Py4JError:  # also if Spark has forgotten the stage
+        return []

@@ -1,0 +1,81 @@
+"""Sessions that pillarbox makes: local ones for examples, tests and trying out, and those of the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import check_count, check_text
+from pillarbox._runtime.spark.session.requirements import check_java, check_packages
+from pillarbox._runtime.spark.session.spark_names import SHUFFLE_PARTITIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
+    """Return a local Spark session with everything set as programs like it: for examples, tests and trying out.
+
+    Args:
+        cores: number of tasks at once.
+        settings: more Spark settings, with ``__`` for each dot, such as ``spark__driver__memory="4g"``.
+
+    Raises:
+        ConfigurationError: Java or a Python package is missing or of a wrong version.
+    """
+    check_count(cores, "local_session(): cores")
+    check_text(app_name, "local_session(): app_name")
+    # Workers find the program's own modules where the driver does: next to the script.
+    beside = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
+    paths = [*beside, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    merged = {
+        # Modules that workers import are imported once, and shared.
+        **({"spark.python.daemon.module": "pillarbox.daemon"} if _daemon_finds_pillarbox() else {}),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.speculation": "false",
+        "spark.log.level": "ERROR",
+        SHUFFLE_PARTITIONS: str(cores),
+        **{name.replace("__", "."): value for name, value in settings.items()},
+    }
+    # Four attempts a task: plain local[n] never tries again.
+    return new_session(app_name, {"spark.master": f"local[{cores}, 4]", **merged})
+
+
+def new_session(app_name: str, settings: dict[str, str]) -> SparkSession:
+    """Return a classic session.
+
+    Args:
+        settings: settings of Spark; a local master gets what it needs besides.
+
+    Raises:
+        ConfigurationError: Java or a Python package is missing or of a wrong version.
+    """
+    check_packages()
+    check_java()
+    from pyspark.sql import SparkSession
+
+    if settings["spark.master"].startswith("local"):
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", **settings}
+    builder: Any = SparkSession.builder.appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _daemon_finds_pillarbox() -> bool:
+    """Return whether the daemon of Python workers will find pillarbox when it starts.
+
+    It has what is installed and what is on ``PYTHONPATH``. What ``--py-files`` ships reaches only workers, and after
+    ``spark-submit`` the JVM has an environment of its own.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return False
+    look = "import sys, importlib.util; sys.exit(importlib.util.find_spec('pillarbox') is None)"
+    return subprocess.run([sys.executable, "-c", look], cwd=os.sep, check=False).returncode == 0

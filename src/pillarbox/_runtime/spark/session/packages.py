@@ -1,0 +1,30 @@
+"""The versions of Python and of packages in this process, in the driver as in executors."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PACKAGES = ("pillarbox", "pyspark", "pandas", "pyarrow", "numpy", "protobuf")
+
+
+@cache
+def packages_here() -> Mapping[str, str]:
+    """Return the versions of Python and of packages in this process."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            # A platform brings its own, and --py-files ships pillarbox without its metadata.
+            module = sys.modules.get(package)
+            if module is not None and hasattr(module, "__version__"):
+                found[package] = str(module.__version__)
+    return MappingProxyType(found)

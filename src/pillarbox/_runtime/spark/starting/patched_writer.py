@@ -1,0 +1,63 @@
+"""PySpark's ``DataStreamWriter``, patched: ``start``, ``toTable`` and ``foreachBatch``.
+
+The only classes of others that pillarbox changes, and it is no convenience. A query takes its state store, its number
+of state partitions and its settings from the session when it starts. If Spark's own ``start`` ran a keyed program, the
+query would fail with an error of Spark's (``STORE_BACKEND_NOT_SUPPORTED_FOR_TWS``) and leave a spoiled checkpoint.
+Other queries start as ever, one after the other. ``foreachBatch`` only notes its function, which no writer returns.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._runtime.spark.session.compatibility import check_compatibility
+from pillarbox._runtime.spark.session.session import session_of
+from pillarbox._runtime.spark.session.writer import Start, note_batch_function
+from pillarbox._runtime.spark.starting.start import start_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_lock = threading.Lock()  # guards the methods of writers and `_checked`
+
+_PATCHED = "_pillarbox_patched"
+# Classes of writers whose Spark is known to have all that pillarbox needs.
+_checked: set[type[Any]] = set()
+
+
+def patch_writer(spark: SparkSession) -> None:
+    """Patch the writers of a session's kind (classic or Spark Connect), once.
+
+    Raises:
+        ConfigurationError: Spark lacks a name that pillarbox needs.
+    """
+    writer = session_of(spark).writer_class()
+    with _lock:
+        if writer not in _checked:
+            check_compatibility(spark)
+            _checked.add(writer)
+        for name, patched in (("start", _start), ("toTable", _start), ("foreachBatch", _for_each_batch)):
+            method = getattr(writer, name)
+            if not hasattr(method, _PATCHED):
+                wrapper = functools.wraps(method)(patched(method))
+                setattr(wrapper, _PATCHED, True)
+                setattr(writer, name, wrapper)
+
+
+def _start(method: Callable[..., Any]) -> Callable[..., Any]:
+    def start(writer: Any, *args: Any, **options: Any) -> Any:
+        how = Start(writer, method.__name__, *args, **options)
+        return start_query(how, lambda: method(writer, *args, **options))
+
+    return start
+
+
+def _for_each_batch(method: Callable[..., Any]) -> Callable[..., Any]:
+    def for_each_batch(writer: Any, func: Callable[..., Any]) -> Any:
+        note_batch_function(writer, func)
+        return method(writer, func)
+
+    return for_each_batch
