@@ -59,13 +59,13 @@ class _Follower(threading.Thread):
 
     def __init__(self, started: StartedQuery, watched: WatchedQuery) -> None:
         super().__init__(name=f"pillarbox watches query {started.query.id}", daemon=True)
-        self._started = started
+        self._managed = started  # (`_started` is an attribute of threads.)
         self._watched = watched
         self._progress = ProgressReader(started.query)
 
     def run(self) -> None:
         """Follow the query to its end."""
-        while (end := self._started.end_within(_LOOK_EVERY, self._could_not_look)) is None:
+        while (end := self._managed.end_within(_LOOK_EVERY, self._could_not_look)) is None:
             self._take_progress()
         self._take_progress()
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +14,14 @@ from pillarbox import CheckpointMismatchError
 from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.running import progress_reader
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._runtime.spark.session.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox_tools.model.condition import conditions_of
 from pillarbox_tools.model.snapshot import Run, Snapshot
-from pillarbox_tools.watching import stored, watched
+from pillarbox_tools.watching import following, stored, watched
 from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
 from pillarbox_tools.watching.watched import WatchedQuery
 from tests.model.made import START, keyed, model, plan, progress, source
@@ -156,6 +159,22 @@ def running(monkeypatch: pytest.MonkeyPatch) -> WatchedQuery:
     query: Any = SimpleNamespace(id="q", runId="r", name="counts", recentProgress=[])
     start: Any = SimpleNamespace(checkpoint="/cp", spark=None, trigger="ProcessingTimeTrigger(0)")
     return WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, {})))
+
+
+def test_a_query_that_its_writer_started_is_followed_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_ended = threading.Event()
+    query: Any = SimpleNamespace(id="q", runId="r", name="counts", isActive=True)
+    query.awaitTermination = lambda timeout: has_ended.wait(0.01)
+    reports = [progress(1, source(records_in=9))]
+    monkeypatch.setattr(progress_reader, "new_progress", lambda query, mark: reports if mark is None else [])
+    start: Any = SimpleNamespace(checkpoint=None, spark=None)
+    followed = following.watched(StartedQuery(query, start, configuration=Configuration({}, {})))
+    while followed.snapshot().newest is None:
+        time.sleep(0.01)
+    has_ended.set()
+    while not followed.has_ended:
+        time.sleep(0.01)
+    assert followed.snapshot().run.status == "stopped"
 
 
 def test_the_history_is_read_once_however_often_the_page_asks(

@@ -127,6 +127,9 @@ function drawPlan(plan) {
   return el("div", { class: "scroll" }, picture);
 }
 
+// A vertex is known by the uid of its first operator; a source has none.
+const uidOf = (vertex) => vertex.operators[0].uid;
+
 // How the tasks of a vertex spent their time: shares, which add up to 1.
 function sharesOf(run) {
   const total = run.busy_ms + run.idle_ms + run.back_pressured_ms + run.state_ms || 1;
@@ -141,7 +144,7 @@ function drawVertex(vertex, place, width, line, isMost) {
     : `${told}: no task ran`;
   const box = svg("g", {
     class: `vertex${isMost && run ? " most" : ""}`, tabindex: 0, role: "img", "aria-label": title,
-    "data-uid": vertex.uid, "data-level": vertex.level, "data-back-pressured": run ? shares.back_pressured.toFixed(3) : null,
+    "data-uid": uidOf(vertex), "data-level": vertex.level, "data-back-pressured": run ? shares.back_pressured.toFixed(3) : null,
   });
   box.append(svg("title", {}, title));
   box.append(svg("rect", { x: place.x, y: place.y, width, height: place.size, rx: 6, class: "box" }));

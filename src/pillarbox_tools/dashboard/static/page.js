@@ -249,7 +249,7 @@ function offsets(value) {
 
 function nameOf(view, program, vertex) {
   const found = view.plan && view.plan.vertices.find((each) => each.program === program && each.number === vertex);
-  const name = found ? found.uid || found.operators.map((each) => each.name).join(" → ") : `vertex ${vertex}`;
+  const name = found ? uidOf(found) || found.operators.map((each) => each.name).join(" → ") : `vertex ${vertex}`;
   return view.plan && programsOf(view.plan).length > 1 ? `${name} (${program})` : name;
 }
 
