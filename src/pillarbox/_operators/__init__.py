@@ -1,6 +1,6 @@
-"""Operators, one a file, and the functions that users give them.
+"""Operators, one per file, and the functions that users implement.
 
-`functions` and `frame` are at the bottom; `tests/test_house.py` says which of the other packages knows which. Start
-with `frame/operator.py`, then `stateless/map.py`. An operator handles whole runs of records, in the mailbox thread.
-Weak spot: windows have four operators, each fast for one kind of window, which tests hold to the same results.
+`functions` and `frame` are at the bottom; `tests/test_house.py` defines the order of the other packages. Start with
+`frame/operator.py`, then `stateless/map.py`. An operator handles whole runs of records, in the mailbox thread. Weak
+spot: windows have four operators, each fast for one kind of window, whose results tests compare.
 """

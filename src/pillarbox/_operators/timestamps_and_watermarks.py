@@ -1,12 +1,12 @@
 """Assigns event time to records, and emits watermarks.
 
-Watermarks are emitted after each run of records and at the end of an epoch, not by the clock: so an epoch that
-is run again emits the same ones. Source of the behaviour: Flink's ``TimestampsAndWatermarksOperator``.
+Watermarks are emitted after each run of records and at the end of an epoch, not by the clock: so a repeated epoch emits
+the same ones. Source of the behaviour: Flink's ``TimestampsAndWatermarksOperator``.
 
-After a shuffle its last watermark is state, and so are its status and the time since which it has had no record, in
-epochs' times: whichever worker has the subtask, and however often it is made again, a silent one becomes idle when it
-would have become so. (In Flink nothing of it is state, and the countdown starts over with the task.) At a source the
-task that reads it counts, as partitions have no identity (:class:`~pillarbox._task.network.input_gate.InputGate`).
+After a shuffle, its last watermark, its status and the start of its silence (in epochs' times) are state: whichever
+worker runs the subtask, it becomes idle at the same time. (In Flink this is not state, and the countdown starts over
+with the task.) At a source, the reading task counts instead, as partitions have no identity
+(:class:`~pillarbox._task.network.input_gate.InputGate`).
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from pillarbox._time.watermark_generators import (
 from pillarbox._time.watermark_strategy import WatermarkStrategy
 
 
-def status_said_anew(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an operator knew of event time where some may not have heard that it is idle: it says so once more.
+def status_said_anew(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an operator's state of event time that makes it emit the idle status once more.
 
-    To those who have, that is nothing new.
+    For receivers that may not know the status; repeating it is harmless.
     """
-    return {**known, "idle": None, "silent": False} if known.get("idle") else {**known}
+    return {**state, "idle": None, "silent": False} if state.get("idle") else {**state}
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):
-    """Runs a watermark strategy. Watermarks from upstream are not heeded, except the last one.
+    """Runs a watermark strategy. Watermarks from upstream are ignored, except the last one.
 
     Args:
-        tag: the side output for dead letters of records whose timestamp cannot be told; None: they fail the task.
+        tag: the side output for records without a valid timestamp; None: they fail the task.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._times: EventTimes | None = None
 
     def open(self) -> None:
-        """Make the watermark generator."""
-        self._begin_anew(idle=None)
+        """Create the watermark generator."""
+        self._start_over(idle=None)
 
     def begin_epoch(self) -> None:
-        """Start over: under Spark the records of another epoch come from other partitions, active ones to all."""
-        self._begin_anew(idle=False)
+        """Start over: in another epoch, the records come from other partitions, which all receivers take for active."""
+        self._start_over(idle=False)
 
-    def _begin_anew(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
+    def _start_over(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
         context = self.context
-        if not context.batch:  # where there are no watermarks but the last one
+        if not context.batch:  # in batch mode there is only the last watermark
             make, clock = self.strategy.create_generator, context.epoch_time
             self._generator = with_context(context, "making its watermark generator", make, clock)
         self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle, last=last, zone=context.zone)
@@ -86,26 +86,26 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     @property
     def next_wake_up(self) -> int | None:
-        """When the stream becomes idle, unless records come (epoch ms); None: it does not, or is."""
+        """The time (epoch ms) at which the stream becomes idle without records; None: never, or it is idle."""
         return None if self._idleness is None else self._idleness.idle_at
 
     def snapshot_event_time(self) -> dict[str, Any] | None:
-        """Return the last watermark and status, and since when there has been silence."""
-        said = {"watermark": self._watermarks.last, "idle": self._watermarks.is_idle}
-        return said if self._idleness is None else {**said, **self._idleness.snapshot()}
+        """Return the last watermark and status, and the start of the silence."""
+        state = {"watermark": self._watermarks.last, "idle": self._watermarks.is_idle}
+        return state if self._idleness is None else {**state, **self._idleness.snapshot()}
 
     def restore_event_time(self, state: dict[str, Any] | None) -> None:
-        """Resume from the last output; the generator starts over, and repeated watermarks go no further."""
+        """Resume from the last output; the generator starts over, and repeated watermarks are not emitted."""
         if state is not None:
-            self._begin_anew(idle=state["idle"], last=state["watermark"])
+            self._start_over(idle=state["idle"], last=state["watermark"])
             if self._idleness is not None:
                 self._idleness.restore(state)
         elif self._used:
-            # A checkpoint of former versions: whether the valve downstream has it for idle is not known.
-            self._begin_anew(idle=None)
+            # A checkpoint of an earlier version does not contain the status that the valve downstream knows.
+            self._start_over(idle=None)
 
     def process_records(self, records: Records) -> None:
-        """Assign timestamps to a run, hand it on, then let the generator emit."""
+        """Assign timestamps to a run, emit it, then let the generator emit."""
         if not len(records):
             return
         if isinstance(self._generator, NoWatermarksGenerator) and self.strategy.timestamp_assigner is None:
@@ -114,10 +114,10 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._used = True
         if self._watermarks.is_idle is None:
             self._watermarks.mark_active()
-        found = self._stamp(records) if self._letters is None else self._sorted_out(records, self._letters)
-        if found is None:
+        result = self._stamp(records) if self._letters is None else self._sorted_out(records, self._letters)
+        if result is None:
             return
-        stamped, latest = found
+        stamped, latest = result
         self._times = EventTimes.of(stamped, latest, self._times)
         if self._generator.batchable:
             self.output.process_records(stamped)
@@ -128,7 +128,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._emit_periodically()
 
     def take_event_times(self) -> list[Any] | None:
-        """Return the smallest and the largest timestamp since the last call, and the place of the latter's record."""
+        """Return [smallest, largest timestamp, source position of the latter's record] since the last call."""
         times, self._times = self._times, None
         return None if times is None else [times.earliest, times.latest, times.place]
 
@@ -137,7 +137,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         with_context(self.context, what, self._generator.on_periodic_emit, self._watermarks)
 
     def _punctuated(self, records: Records) -> None:
-        """Show each record to a generator that may emit between two: what came before must be out by then."""
+        """Pass each record to a generator that may emit in between: earlier records must be emitted first."""
         values, timestamps = records.values, records.timestamps
         assert timestamps is not None
         pending = _Pending(self.output, self._watermarks, values, timestamps)
@@ -149,10 +149,10 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         except BaseException as error:
             where = f"operator {self.name!r}: the watermark generator"
             raise_at_record(error, where, values, seen, operator=self.name, subtask=self.context.subtask)
-        pending.hand_on()
+        pending.emit()
 
     def _stamp(self, records: Records) -> tuple[Records, int]:
-        """Return the records with their timestamps, and the latest of these."""
+        """Return the records with their timestamps, and the latest timestamp."""
         column = self.strategy.timestamp_column
         assigner = self.strategy.timestamp_assigner
         if column is not None:
@@ -182,13 +182,13 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         return Records(values, stamps), max(stamps)
 
     def _sorted_out(self, records: Records, letters: DeadLetters) -> tuple[Records, int] | None:
-        """Return the same without the records that have none, whose letters are written; None: no record is left."""
+        """Like :meth:`_stamp`, but write letters of records without timestamps; None: no record is left."""
         has_column = self.strategy.timestamp_column is not None
         if has_column:
             try:
                 return self._stamp(records)
             except OperatorError:
-                pass  # in parts
+                pass  # retry in parts
         good: list[int] = []
         stamps: list[int | None] = []
         latest = MIN_TIMESTAMP
@@ -199,10 +199,10 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             latest = max(latest, last)
         if not good:
             return None
-        taken = records.take(np.array(good, np.int64))
-        if isinstance(taken, ArrowRecords) and has_column:
-            return ArrowRecords(taken.batch, np.array(stamps, np.int64)), latest
-        return Records(taken.values, stamps), latest
+        remaining = records.take(np.array(good, np.int64))
+        if isinstance(remaining, ArrowRecords) and has_column:
+            return ArrowRecords(remaining.batch, np.array(stamps, np.int64)), latest
+        return Records(remaining.values, stamps), latest
 
     def _column(self, records: ArrowRecords, column: str) -> npt.NDArray[np.int64]:
         position = records.batch.schema.get_field_index(column)
@@ -218,8 +218,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     def _field(self, value: Any, column: str) -> int:
         try:
-            found = value[column] if isinstance(value, (Row, dict)) else getattr(value, column)
-            return to_timestamp(found, self.context.zone)
+            timestamp = value[column] if isinstance(value, (Row, dict)) else getattr(value, column)
+            return to_timestamp(timestamp, self.context.zone)
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise OperatorError(
                 f"operator {self.name!r}: no timestamp in field {column!r} of the record {shorten_record(value)}:"
@@ -227,12 +227,12 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             ) from error
 
     def process_watermark(self, timestamp: int) -> None:
-        """Hand on only the maximum watermark: the end of bounded input."""
+        """Forward only the maximum watermark: the end of bounded input."""
         if timestamp == MAX_WATERMARK:
             self._watermarks.emit_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        """Status comes from the generator here, not from upstream."""
+        """Ignore the status from upstream: the generator decides."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Let the generator emit before the epoch ends."""
@@ -241,11 +241,12 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
 
 class EventTimes(NamedTuple):
-    """The event times of records, as far as they were seen.
+    """The event times of records.
 
     Attributes:
-        earliest: the smallest timestamp, and ``latest``: the largest (epoch ms).
-        place: where the source has the record with the largest one, as far as its columns say that.
+        earliest: the smallest timestamp (epoch ms).
+        latest: the largest timestamp (epoch ms).
+        place: the source position of the record with the largest timestamp, if its columns contain it.
     """
 
     earliest: int
@@ -254,7 +255,7 @@ class EventTimes(NamedTuple):
 
     @staticmethod
     def of(records: Records, latest: int, before: EventTimes | None) -> EventTimes:
-        """Return the times of records, together with those of the records before them.
+        """Combine the times of records with earlier ones.
 
         Args:
             latest: the largest timestamp of the records, each of which has one.
@@ -273,13 +274,13 @@ class EventTimes(NamedTuple):
         )
 
 
-# The columns of Spark's Kafka source that say where a record is, and the column and the field with a record's file.
+# The columns of Spark's Kafka source with a record's position, and the column and field with a record's file.
 _KAFKA = ("topic", "partition", "offset")
 _METADATA, _FILE = "_metadata", "file_path"
 
 
 def _place_of(records: Records, position: int) -> dict[str, Any]:
-    """Return where the source has a record, if it has the columns that say so: else an empty dictionary."""
+    """Return the source position of a record, or an empty dictionary if it has no such columns."""
     if isinstance(records, ArrowRecords):
         batch = records.batch
         names = batch.schema.names
@@ -306,7 +307,7 @@ def _place_of(records: Records, position: int) -> dict[str, Any]:
 
 
 class _Pending(WatermarkOutput):
-    """The part of a run that has been shown to the generator and not been handed on."""
+    """The part of a run that the generator has seen and that was not emitted."""
 
     def __init__(
         self, output: Input, watermarks: WatermarkOutput, values: list[Any], timestamps: Sequence[int | None]
@@ -315,30 +316,30 @@ class _Pending(WatermarkOutput):
         self._watermarks = watermarks
         self._values = values
         self._timestamps = timestamps
-        self._handed_on = 0
+        self._emitted = 0
         self.seen = 0
 
-    def hand_on(self) -> None:
-        start, self._handed_on = self._handed_on, self.seen
+    def emit(self) -> None:
+        start, self._emitted = self._emitted, self.seen
         if start < self.seen:
             run = Records(self._values[start : self.seen], self._timestamps[start : self.seen])
             self._output.process_records(run)
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        self.hand_on()
+        self.emit()
         self._watermarks.emit_watermark(timestamp_ms)
 
     def mark_idle(self) -> None:
-        self.hand_on()
+        self.emit()
         self._watermarks.mark_idle()
 
     def mark_active(self) -> None:
-        self.hand_on()
+        self.emit()
         self._watermarks.mark_active()
 
 
 def _or_none_yet(records: Records) -> list[int]:
-    """Return the timestamps that records have so far, as an assigner gets them."""
+    """Return the present timestamps of records for an assigner."""
     if records.timestamps is None:
         return [MIN_TIMESTAMP] * len(records)
     return [MIN_TIMESTAMP if stamp is None else stamp for stamp in records.timestamps]

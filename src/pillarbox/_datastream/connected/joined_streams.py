@@ -27,7 +27,7 @@ from pillarbox._operators.joins.interval_join import Interval, IntervalJoinOpera
 from pillarbox._operators.windowing.api.assigner import WindowAssigner
 from pillarbox._operators.windowing.api.functions import WindowFunction
 from pillarbox._operators.windowing.base_operator import WindowProgram
-from pillarbox._operators.windowing.contents import AllElements
+from pillarbox._operators.windowing.contents import ListContents
 from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox._types.schema import SchemaLike
 
@@ -181,7 +181,7 @@ class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
         return partial(CoGroupWindowOperator, keyings=self._keyings, program=program)
 
     def _apply_to_all(self, func: Any, function: WindowFunction, output_type: Any) -> DataStream[Any]:
-        contents = AllElements(evictor=self._evictor)
+        contents = ListContents(evictor=self._evictor)
         results = self._run("apply", func, contents, function, output_type, (func,))
         return results.name(name_of(self._method, func))
 

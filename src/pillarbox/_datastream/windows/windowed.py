@@ -28,7 +28,7 @@ from pillarbox._graph.transformations import Transformation
 from pillarbox._operators.frame.operator import OperatorContext, OperatorFactory, StreamOperator
 from pillarbox._operators.functions.basic import OutputTag, ReduceFunction, check_plain
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation, Method
-from pillarbox._operators.stateless.typed_results import OfOneType
+from pillarbox._operators.stateless.typed_results import TypedReduce
 from pillarbox._operators.windowing.api.assigner import (
     MergingWindowAssigner,
     TimedAssigner,
@@ -45,7 +45,7 @@ from pillarbox._operators.windowing.api.triggers import (
     asked_trigger,
 )
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
-from pillarbox._operators.windowing.contents import AllElements, Fold, Folded, aggregating, reducing
+from pillarbox._operators.windowing.contents import Fold, FoldedContents, ListContents, aggregating, reducing
 from pillarbox._operators.windowing.guarded_operator import GuardedWindowOperator
 from pillarbox._operators.windowing.operator import WindowOperator
 from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
@@ -343,7 +343,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         call = func.reduce if isinstance(func, ReduceFunction) else func
         declared = declared_type(self._stream._step)
         if declared is not None:
-            call = OfOneType(call, declared, "window.reduce: a result")
+            call = TypedReduce(call, declared, "window.reduce: a result")
         if window_function is None and output_type is None:
             output_type = declared
         return self._fold("reduce", func, reducing(call), window_function, output_type)
@@ -384,18 +384,18 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         if window_function is not None:
             asked_by = f"{method}(window_function=...)"
             check_window_function(window_function, self._kinds, asked_by, type(self).__name__)
-        contents = Folded(fold) if self._evictor is None else AllElements(fold, self._evictor)
+        contents = FoldedContents(fold) if self._evictor is None else ListContents(fold, self._evictor)
         return self._run(method, func, contents, window_function, output_type, (func, window_function))
 
     def _whole(self, method: str, wanted: type, func: Any, output_type: Any) -> DataStream[Any]:
         check_window_function(func, (wanted,), f"{method}()", type(self).__name__)
-        return self._run(method, func, AllElements(evictor=self._evictor), func, output_type, (func,))
+        return self._run(method, func, ListContents(evictor=self._evictor), func, output_type, (func,))
 
 
 def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
     """Return the operator that does a program's windows with the least work."""
     assigner, contents = program.assigner, program.contents
-    if not isinstance(assigner, TimedAssigner) or not isinstance(contents, Folded):
+    if not isinstance(assigner, TimedAssigner) or not isinstance(contents, FoldedContents):
         return WindowOperator
     if type(program.trigger) is not (EventTimeTrigger if assigner.is_event_time() else ProcessingTimeTrigger):
         return WindowOperator

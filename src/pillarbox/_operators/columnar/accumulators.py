@@ -1,7 +1,7 @@
-"""How aggregates are computed: rows become partial results, which are merged, and become results.
+"""The computation of aggregates: rows become partial results, which are merged into results.
 
-Partial results are columns. Most are merged by a kernel of Arrow's grouping: then a row is a partial result, too.
-Others are merged by functions that get the number of each row's group.
+Partial results are columns. Arrow's grouping kernels merge most of them: then each row is a partial result, too. Others
+are merged by functions that get the number of each row's group.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Numbers = npt.NDArray[np.int64]
 
 _INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
 _FLOATS = (spark.FloatType, spark.DoubleType)
-# Spark's decimals have at most this many digits.
+# Largest number of digits of Spark's decimals.
 _DIGITS = 38
-# An avg of decimals has this many more digits after the point.
+# Additional digits after the point of an avg of decimals.
 _MORE_DIGITS = 4
 
 
 def arrow_type(declared: spark.DataType) -> pa.DataType:
-    """Return the type of Arrow that stands for one of Spark's.
+    """Return the Arrow type of a Spark type.
 
     Raises:
-        ProgramError: there is none.
+        ProgramError: there is no such type.
     """
     try:
         return codec_for(declared, dt.timezone.utc, "").arrow
@@ -44,12 +44,12 @@ def arrow_type(declared: spark.DataType) -> pa.DataType:
 
 
 class Part(NamedTuple):
-    """One column of the partial results of an aggregate.
+    """One column of an aggregate's partial results.
 
     Attributes:
         kind: its type.
-        kernel: how it is merged: ``"sum"``, which must not overflow, ``"count"``, ``"min"`` or ``"max"``; empty:
-            together with the others of the aggregate, by groups.
+        kernel: the kernel that merges it: ``"sum"``, which must not overflow, ``"count"``, ``"min"`` or ``"max"``;
+            empty: all parts of the aggregate are merged together, by groups.
     """
 
     kind: pa.DataType
@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
 
 class Overflow(Exception):
-    """A result does not fit its type; ``index`` is the index of the group."""
+    """A result exceeds its type; ``index`` is the index of the group."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -65,7 +65,7 @@ class Overflow(Exception):
 
 
 class Accumulator(ABC):
-    """An aggregate that knows the types of its columns.
+    """An aggregate bound to the types of its columns.
 
     Attributes:
         result_type: the type of its results.
@@ -76,14 +76,14 @@ class Accumulator(ABC):
     parts: tuple[Part, ...]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
-        """Return the results: what can be cast to their type. By default they are the first of the partial results.
+        """Return the results, which can be cast to their type. By default, the first partial results.
 
         Args:
-            rows: how many rows there are in each group.
+            rows: the number of rows of each group.
             parts: the partial results.
 
         Raises:
-            Overflow: one does not fit.
+            Overflow: a result exceeds its type.
         """
         return parts[0]
 
@@ -97,25 +97,25 @@ class ByKernels(Accumulator):
 
 
 class ByGroups(Accumulator):
-    """An aggregate whose parts are merged together, by the number of each row's group."""
+    """An aggregate whose parts are merged together, by group numbers."""
 
     @abstractmethod
     def partial(self, groups: Numbers, size: int, times: Numbers, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial results of rows, whose event times are given (epoch ms): ``size`` values in each part."""
+        """Return the partial results of rows: ``size`` values in each part. ``times`` are epoch ms."""
 
     @abstractmethod
     def merge(self, groups: Numbers, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial results of groups of partial results."""
+        """Merge partial results by group."""
 
 
 class CountRows(ByKernels):
-    """The number of rows, which is counted anyway."""
+    """The number of rows, which is counted in any case."""
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[Part, ...] = ()
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial result of each row: nothing."""
+        """Return no partial results."""
         return ()
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
@@ -127,7 +127,7 @@ class Count(ByKernels):
     """The number of values."""
 
     def __init__(self, kind: spark.DataType) -> None:
-        arrow_type(kind)  # which refuses columns that cannot be read
+        arrow_type(kind)  # raises for columns that cannot be read
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[Part, ...] = (Part(pa.int64(), "count"),)
@@ -138,7 +138,7 @@ class Count(ByKernels):
 
 
 class Sum(ByKernels):
-    """The sum of numbers, or of intervals."""
+    """The sum of numbers or intervals."""
 
     def __init__(self, kind: spark.DataType) -> None:
         self.result_type: spark.DataType = _sum_type(kind, "sum_")
@@ -150,7 +150,7 @@ class Sum(ByKernels):
 
 
 class Average(ByKernels):
-    """The mean of numbers, or of intervals: as in Spark, of integers the sum is a double."""
+    """The mean of numbers or intervals; integers are summed as doubles, as in Spark."""
 
     def __init__(self, kind: spark.DataType) -> None:
         total = _sum_type(kind, "avg_")
@@ -166,7 +166,7 @@ class Average(ByKernels):
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row."""
-        # (An integer of more than 53 bits is rounded, which Arrow else refuses.)
+        # (Rounds integers of more than 53 bits, which Arrow would refuse.)
         total = columns[0].cast(self.parts[0].kind, safe=not pa.types.is_floating(self.parts[0].kind))
         return [total, columns[0].is_valid().cast(pa.int64())]
 
@@ -186,12 +186,12 @@ class Average(ByKernels):
 
 
 def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -> npt.NDArray[Any]:
-    """Return the quotients of sums times a factor, rounded half up, as Spark rounds them.
+    """Return the quotients of scaled sums, rounded half up, as in Spark.
 
     Raises:
-        Overflow: one is not below ``limit``.
+        Overflow: a quotient is not below ``limit``.
     """
-    # (The least number of 64 bits is its own absolute value.)
+    # (The smallest 64-bit integer is its own absolute value.)
     largest = max(-int(sums.min()), int(sums.max())) if len(sums) else 0
     if sums.dtype != object and largest <= (2**62) // (2 * factor):
         divisors = np.maximum(counts, 1)
@@ -209,7 +209,7 @@ def _half_up(sums: npt.NDArray[Any], factor: int, counts: Numbers, limit: int) -
 
 
 class Extreme(ByKernels):
-    """The least or the greatest value."""
+    """The minimum or maximum."""
 
     def __init__(self, kind: spark.DataType, which: str) -> None:
         _check_compared(kind, f"{which}_", "it has no order")
@@ -219,7 +219,7 @@ class Extreme(ByKernels):
         self.parts: tuple[Part, ...] = (Part(part, which),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
-        """Return the partial result of each row: floats as integers that have their order, NaN the last."""
+        """Return the partial result of each row: floats as integers of the same order, NaN last."""
         (column,) = columns
         return [_ordered(column) if pa.types.is_floating(column.type) else column.cast(self.parts[0].kind)]
 
@@ -229,7 +229,7 @@ class Extreme(ByKernels):
 
 
 class Earliest(ByGroups):
-    """The value in the row that is first by event time, or last; of several the smallest."""
+    """The value in the first or last row by event time; of several such rows, the smallest."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
         _check_compared(kind, "last_" if latest else "first_", "it has no order, for rows of one time")
@@ -249,14 +249,14 @@ class Earliest(ByGroups):
         keys = [("time", self._order), ("value", "ascending")]
         order = pc.sort_indices(table, sort_keys=keys).to_numpy()
         chosen = np.empty(size, np.int64)
-        # Of several that are written to one place, the last one stays: the first in the order.
+        # If several are assigned to one group, the last assignment wins: the first in the order.
         chosen[groups[order[::-1]]] = order[::-1]
-        taken = pa.array(chosen)
-        return [part.take(taken) for part in parts]
+        indices = pa.array(chosen)
+        return [part.take(indices) for part in parts]
 
 
 class ApproxCountDistinct(ByGroups):
-    """About how many different values there are, from the least of their hashes."""
+    """The approximate number of distinct values, by their smallest hashes."""
 
     result_type: spark.DataType = spark.LongType()
     parts: tuple[Part, ...] = (Part(pa.list_(pa.uint64())),)
@@ -279,8 +279,8 @@ class ApproxCountDistinct(ByGroups):
         return sketch.estimates(parts[0])
 
 
-class Own(ByGroups):
-    """A user's own."""
+class UserAggregate(ByGroups):
+    """A user-defined aggregate."""
 
     def __init__(self, function: Any, types: Sequence[spark.DataType], result_type: spark.DataType) -> None:
         self._function = function
@@ -306,28 +306,28 @@ class Own(ByGroups):
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
         """Return the results."""
         try:
-            found = self._function.result(*parts).cast(self._result_kind)
+            results = self._function.result(*parts).cast(self._result_kind)
         except BaseException as error:
             raise_from_user_code(error, f"result() of {self._function!r} failed")
-        if len(found) != len(rows):
-            raise ProgramError(f"result() of {self._function!r} returned {len(found)} values for {len(rows)} groups")
-        return found
+        if len(results) != len(rows):
+            raise ProgramError(f"result() of {self._function!r} returned {len(results)} values for {len(rows)} groups")
+        return results
 
     def _called(self, method: str, call: Any, size: int, *arguments: Any) -> Sequence[pa.Array]:
         try:
-            found = call(*arguments)
+            parts = call(*arguments)
         except BaseException as error:
             raise_from_user_code(error, f"{method} of {self._function!r} failed")
-        return self._checked(method, found, size)
+        return self._checked(method, parts, size)
 
-    def _checked(self, method: str, found: Any, size: int) -> Sequence[pa.Array]:
-        arrays = list(found)
+    def _checked(self, method: str, parts: Any, size: int) -> Sequence[pa.Array]:
+        arrays = list(parts)
         kinds = [part.kind for part in self.parts]
-        if [getattr(each, "type", None) for each in arrays] != kinds or {len(each) for each in arrays} != {size}:
-            told = ", ".join(f"{len(each)} of {getattr(each, 'type', type(each).__name__)}" for each in arrays)
+        if [getattr(array, "type", None) for array in arrays] != kinds or {len(array) for array in arrays} != {size}:
+            returned = ", ".join(f"{len(array)} of {getattr(array, 'type', type(array).__name__)}" for array in arrays)
             raise ProgramError(
                 f"{method} of {self._function!r} has to return arrays of {size} values of the types"
-                f" {', '.join(map(str, kinds))}, and returned {told or 'none'}"
+                f" {', '.join(map(str, kinds))}, and returned {returned or 'none'}"
             )
         return arrays
 
@@ -367,15 +367,15 @@ def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
 
 
 def _added_as(kind: spark.DataType) -> pa.DataType:
-    """Return the type in which values are added up: of intervals microseconds, as Arrow adds up none."""
+    """Return the type in which values are added: microseconds for intervals, which Arrow cannot add."""
     return pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
 
 
 def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:
-    """Check that values can be compared, as Spark compares them.
+    """Check that values are comparable, as in Spark.
 
     Raises:
-        ProgramError: they cannot.
+        ProgramError: they are not.
     """
     if is_collated(kind):
         why_not = "texts are compared byte by byte"
@@ -387,12 +387,12 @@ def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:
 
 
 def is_compared(kind: spark.DataType) -> bool:
-    """Return whether values are compared, and grouped, as Spark does it."""
+    """Return whether values are compared and grouped as in Spark."""
     return isinstance(kind, _ORDERED) and not is_collated(kind)
 
 
 def is_collated(kind: spark.DataType) -> bool:
-    """Return whether these are texts that Spark compares in another way than byte by byte."""
+    """Return whether Spark compares these texts otherwise than byte by byte."""
     return isinstance(kind, spark.StringType) and not kind.isUTF8BinaryCollation()
 
 
@@ -403,14 +403,14 @@ _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 def _ordered(column: pa.Array) -> pa.Array:
-    """Return floats as integers that have their order: -0.0 is just below 0.0, and NaN is above all."""
+    """Convert floats to integers of the same order: -0.0 is just below 0.0, and NaN is above all."""
     numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
     bits = np.where(np.isnan(numbers), _NAN, numbers.view(np.int64))
     return pa.array(bits ^ ((bits >> 63) & _MAGNITUDE), mask=_nulls(column))
 
 
 def _numbers_of(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the floats that :func:`_ordered` made integers of."""
+    """Convert the integers of :func:`_ordered` back to floats."""
     bits = column.fill_null(0).to_numpy()
     numbers = (bits ^ ((bits >> 63) & _MAGNITUDE)).view(np.float64)
     return pa.array(numbers, mask=_nulls(column)).cast(kind, safe=False)
@@ -424,7 +424,7 @@ def _nulls(column: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def int128_values(column: pa.Array) -> npt.NDArray[Any]:
-    """Return the unscaled values of decimals of 128 bits: int64, or objects where they do not all fit; null is 0."""
+    """Return the unscaled values of 128-bit decimals: int64, or objects if some do not fit; null is 0."""
     words = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
     low, high = words[0::2], words[1::2].view(np.int64)
     nulls = _nulls(column)
@@ -436,7 +436,7 @@ def int128_values(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def int128_array(values: npt.NDArray[Any], kind: pa.DataType, nulls: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return decimals of 128 bits with these unscaled values."""
+    """Return 128-bit decimals with these unscaled values."""
     if values.dtype == object:
         content = b"".join([value.to_bytes(16, "little", signed=True) for value in values.tolist()])
     else:

@@ -1,8 +1,7 @@
-"""The aggregates of columns that a program names: sum, count, and so on; and those that users write themselves.
+"""The aggregates of columns in a program: sum, count and so on, and user-defined ones.
 
-An aggregate is a value that says which columns it reads. Bound to the types of these, it becomes an accumulator, which
-says how rows become partial results, how these are merged, and what comes of them. Null, overflow and decimal rules are
-the rules of Spark SQL in ANSI mode.
+An aggregate names the columns that it reads. Bound to their types, it becomes an accumulator, which computes partial
+results of rows, merges them, and computes results. Null, overflow and decimals follow Spark SQL's ANSI mode.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from pillarbox._operators.columnar.accumulators import (
     CountRows,
     Earliest,
     Extreme,
-    Own,
     Sum,
+    UserAggregate,
 )
 from pillarbox._types.type_information import TypeInformation
 
 
 class ColumnAggregate(ABC):
-    """An aggregate of columns: a value that ``aggregate(name=...)`` and ``window_aggregate()`` take.
+    """An aggregate of columns, for ``aggregate(name=...)`` and ``window_aggregate()``.
 
     Attributes:
         columns: the columns that it reads.
@@ -41,7 +40,7 @@ class ColumnAggregate(ABC):
 
     @abstractmethod
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
-        """Return how it is computed for columns of these types.
+        """Return the accumulator for columns of these types.
 
         Raises:
             ProgramError: it cannot be computed for them.
@@ -50,13 +49,13 @@ class ColumnAggregate(ABC):
 
 @dataclass(frozen=True)
 class _BuiltIn(ColumnAggregate):
-    """One of those that are here already."""
+    """A built-in aggregate."""
 
     name: str
     columns: tuple[str, ...]
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
-        """Return how it is computed for columns of these types."""
+        """Return the accumulator for columns of these types."""
         return _BOUND_BY[self.name](*types) if types else CountRows()
 
     def __repr__(self) -> str:
@@ -83,10 +82,10 @@ def _of(name: str, *columns: str) -> ColumnAggregate:
 
 
 def sum_(column: str) -> ColumnAggregate:
-    """Return the sum of a column, of its values that are not null; null where there is none.
+    """Return the sum of a column's values other than null; null without values.
 
-    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)``, of at most 38 digits; intervals
-    of days give such. A sum that does not fit fails the task, as in Spark's ANSI mode.
+    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)`` of at most 38 digits; intervals of
+    days give intervals. A sum that exceeds its type fails the task, as in Spark's ANSI mode.
 
     Example:
         >>> sum_("amount")
@@ -96,7 +95,7 @@ def sum_(column: str) -> ColumnAggregate:
 
 
 def count_(column: str | None = None) -> ColumnAggregate:
-    """Return the number of rows (LONG); with a column, of those in which it is not null.
+    """Return the number of rows (LONG); with a column, of rows in which it is not null.
 
     Example:
         >>> count_(), count_("amount")
@@ -106,7 +105,7 @@ def count_(column: str | None = None) -> ColumnAggregate:
 
 
 def min_(column: str) -> ColumnAggregate:
-    """Return the least value of a column that is not null; NaN is greater than any other number.
+    """Return the minimum of a column without null; NaN is greater than any other number.
 
     Example:
         >>> min_("amount")
@@ -116,7 +115,7 @@ def min_(column: str) -> ColumnAggregate:
 
 
 def max_(column: str) -> ColumnAggregate:
-    """Return the greatest value of a column that is not null; NaN is greater than any other number.
+    """Return the maximum of a column without null; NaN is greater than any other number.
 
     Example:
         >>> max_("amount")
@@ -126,9 +125,9 @@ def max_(column: str) -> ColumnAggregate:
 
 
 def avg_(column: str) -> ColumnAggregate:
-    """Return the mean of a column's values that are not null; null where there is none.
+    """Return the mean of a column's values other than null; null without values.
 
-    It is a DOUBLE; of ``DECIMAL(p, s)`` a ``DECIMAL(p + 4, s + 4)``, of at most 38 digits, and of intervals of days an
+    It is a DOUBLE; for ``DECIMAL(p, s)`` a ``DECIMAL(p + 4, s + 4)`` of at most 38 digits, and for intervals of days an
     ``INTERVAL DAY TO SECOND``, both rounded half up.
 
     Example:
@@ -139,9 +138,9 @@ def avg_(column: str) -> ColumnAggregate:
 
 
 def first_(column: str) -> ColumnAggregate:
-    """Return a column's value in the row that is first by event time, in milliseconds; it may be null.
+    """Return a column's value in the first row by event time, in milliseconds; it may be null.
 
-    Of several rows of that time it is the smallest value, and null only where all are.
+    Of several rows of that time, the smallest value; null only if all are null.
 
     Example:
         >>> first_("amount")
@@ -151,9 +150,9 @@ def first_(column: str) -> ColumnAggregate:
 
 
 def last_(column: str) -> ColumnAggregate:
-    """Return a column's value in the row that is last by event time, in milliseconds; it may be null.
+    """Return a column's value in the last row by event time, in milliseconds; it may be null.
 
-    Of several rows of that time it is the smallest value, and null only where all are.
+    Of several rows of that time, the smallest value; null only if all are null.
 
     Example:
         >>> last_("amount")
@@ -163,10 +162,10 @@ def last_(column: str) -> ColumnAggregate:
 
 
 def approx_count_distinct_(column: str) -> ColumnAggregate:
-    """Return about how many different values a column has (LONG), without null.
+    """Return the approximate number of distinct values of a column (LONG), without null.
 
-    It is exact below 1,024 values; beyond, the relative standard error is 3.1 %. A key with more values keeps 8 KiB for
-    each window: the 1,024 smallest hashes.
+    It is exact below 1,024 values; beyond, the relative standard error is 3.1 %. A key with more values stores 8 KiB
+    for each window: the 1,024 smallest hashes.
 
     Example:
         >>> approx_count_distinct_("shop")
@@ -176,11 +175,11 @@ def approx_count_distinct_(column: str) -> ColumnAggregate:
 
 
 class ArrowAggregateFunction(ColumnAggregate):
-    """A user's own aggregate of columns, as functions on Arrow arrays.
+    """A user-defined aggregate of columns, as functions on Arrow arrays.
 
-    Each call is for many groups at once (a group is a key in a window): ``groups`` is an Arrow array that holds the
-    number of each row's group, from 0 to ``size - 1``; each of these occurs. A partial result is one value in each of
-    some arrays, whose types the columns' types decide alone. The methods are called with empty arrays, too.
+    Each call is for many groups at once (a group is a key in a window): ``groups`` is an Arrow array with the number of
+    each row's group, from 0 to ``size - 1``; each number occurs. A partial result is one value in each of some arrays,
+    whose types depend on the columns' types alone. The methods are also called with empty arrays.
 
     Args:
         columns: the columns that it reads.
@@ -221,12 +220,12 @@ class ArrowAggregateFunction(ColumnAggregate):
 
     @abstractmethod
     def merge(self, groups: Any, size: int, /, *partials: Any) -> Sequence[Any]:
-        """Return the partial results of groups of partial results: arrays with ``size`` values, of the same types.
+        """Merge partial results by group: arrays with ``size`` values, of the same types.
 
         Args:
             groups: the group of each partial result.
             size: the number of groups.
-            partials: what ``partial`` or ``merge`` returned.
+            partials: results of ``partial`` or ``merge``.
         """
 
     @abstractmethod
@@ -234,7 +233,7 @@ class ArrowAggregateFunction(ColumnAggregate):
         """Return the results: an array with one value for each partial result."""
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
-        """Return how it is computed for columns of these types."""
+        """Return the accumulator for columns of these types."""
         declared: Any = getattr(self, "output_type", None)
         if isinstance(declared, TypeInformation):
             declared = declared.data_type
@@ -243,7 +242,7 @@ class ArrowAggregateFunction(ColumnAggregate):
                 f"{type(self).__name__} has no output_type: set it to the type of its results, such as Types.DOUBLE()"
             )
         try:
-            return Own(self, types, declared)
+            return UserAggregate(self, types, declared)
         except ProgramError:
             raise
         except Exception as error:

@@ -1,6 +1,6 @@
-"""The common part of windows of columns after the shuffle: the state, late rows, results.
+"""The base of columnar windows after the shuffle: state, late rows, results.
 
-A place of its state (:class:`~pillarbox._operators.columnar.home_state.HomeState`) is a map of Arrow streams by number.
+An address of its :class:`AllKeysState` is a map of Arrow streams by number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pillarbox._elements import ArrowRecords
-from pillarbox._operators.columnar.home_state import HomeState, of_about_the_same_length
+from pillarbox._operators.columnar.all_keys_state import AllKeysState, streams_to_merge
 from pillarbox._operators.columnar.partials import ROWS, Partials
 from pillarbox._operators.columnar.program import ColumnarProgram
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
@@ -26,7 +26,7 @@ from pillarbox._types.type_information import Types
 
 
 class ColumnarOperator(KeyedOperator):
-    """Keeps partial results, and emits the results of windows."""
+    """Stores partial results, and emits the results of windows."""
 
     by_key = False
     drops_late = True
@@ -38,20 +38,20 @@ class ColumnarOperator(KeyedOperator):
         self._partials = Partials(program.columns, context.name, "sessions" if panes is None else panes.name)
         self._timers = self.time_services.get_internal_timer_service("window-timers", self, namespaced=True)
         types = Types.LONG(), Types.PRIMITIVE_ARRAY(Types.BYTE())
-        self._state = HomeState(context, self.backend, MapStateDescriptor("partials", *types))
+        self._state = AllKeysState(context, self.backend, MapStateDescriptor("partials", *types))
 
     def restore_state(self, state: Any) -> None:
-        """Check that what was restored fits the program.
+        """Check the restored state.
 
         Raises:
-            CheckpointMismatchError: it is of other windows or aggregates.
+            CheckpointMismatchError: it belongs to other windows or aggregates.
         """
-        for place in self._state.places():
-            for stream in [*self._state.at(place).values()][:1]:
+        for address in self._state.addresses():
+            for stream in [*self._state.at(address).values()][:1]:
                 self._partials.decode(stream)
 
     def _drop(self, batch: pa.RecordBatch) -> None:
-        """Count the rows in partial results that come too late."""
+        """Count the rows in late partial results."""
         self._dropped += pc.sum(batch.column(batch.schema.get_field_index(ROWS))).as_py() or 0
 
     def _emit(self, results: pa.RecordBatch, ends: int | npt.NDArray[np.int64]) -> None:
@@ -60,30 +60,30 @@ class ColumnarOperator(KeyedOperator):
             stamps = np.full(results.num_rows, ends) if isinstance(ends, int) else ends
             self.output.process_records(ArrowRecords(results, stamps - 1))
 
-    # -- what is kept --
+    # -- state --
 
-    def _kept(self, place: Any) -> list[pa.RecordBatch]:
-        """Return the partial results of a place, in the order in which they were added."""
-        return [self._partials.decode(stream) for _, stream in sorted(self._state.at(place).items())]
+    def _stored(self, address: Any) -> list[pa.RecordBatch]:
+        """Return the partial results at an address, in order of arrival."""
+        return [self._partials.decode(stream) for _, stream in sorted(self._state.at(address).items())]
 
-    def _keep(self, place: Any, batch: pa.RecordBatch, start: int) -> None:
-        """Add partial results of one window or pane; the latest ones become one where there are many short ones."""
-        streams = self._state.at(place)
+    def _store(self, address: Any, batch: pa.RecordBatch, start: int) -> None:
+        """Store partial results of one window or pane; many short ones are merged."""
+        streams = self._state.at(address)
         numbers = sorted(streams.keys())
-        kept = (self._partials.decode(streams.get(number)) for number in reversed(numbers))
-        older: list[pa.RecordBatch] = of_about_the_same_length(kept, batch.num_rows)
+        stored = (self._partials.decode(streams.get(number)) for number in reversed(numbers))
+        older: list[pa.RecordBatch] = streams_to_merge(stored, batch.num_rows)
         if older:
             batch = self._partials.merged([*older[::-1], batch], start)
             for number in numbers[len(numbers) - len(older) :]:
                 streams.remove(number)
-        self._append(place, [batch])
+        self._append(address, [batch])
 
-    def _append(self, place: Any, batches: Iterable[pa.RecordBatch]) -> None:
-        """Add partial results to a place."""
-        streams = self._state.at(place)
+    def _append(self, address: Any, batches: Iterable[pa.RecordBatch]) -> None:
+        """Append partial results."""
+        streams = self._state.at(address)
         for number, batch in enumerate(batches, max(streams.keys(), default=-1) + 1):
             streams.put(number, self._partials.encode(batch))
 
-    def _clear(self, place: Any) -> None:
-        """Remove all that is kept at a place."""
-        self._state.at(place).clear()
+    def _clear(self, address: Any) -> None:
+        """Remove everything at an address."""
+        self._state.at(address).clear()

@@ -1,6 +1,6 @@
 """Partial results as record batches: the keys, the number of rows, and the parts of each aggregate.
 
-The same columns go through the shuffle, are kept as state, and are merged until results are made of them.
+The same columns pass through the shuffle, are stored as state, and are merged into results.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pillarbox._rows import batch_from_bytes, batch_to_bytes, column_to_list
 ALL = "__pillarbox_all"
 """The key of windows over all rows: a column of zeros."""
 ROWS = "__pillarbox_rows"
-"""The column with the number of rows that are in a partial result."""
+"""The column with the number of rows in a partial result."""
 START = "__pillarbox_start"
 """The column with the starts of sessions, epoch milliseconds."""
 END = "__pillarbox_end"
 """The column with the ends of sessions, epoch milliseconds."""
 
-# Metadata of a stream that is kept: how the panes of its windows are cut.
+# Metadata of a stored stream: the cut of its panes.
 _WINDOWS = b"pillarbox.windows"
 _INT64_MAX = 2**63 - 1
 _LONG = pa.decimal128(38, 0)
@@ -43,10 +43,10 @@ class Columns:
     """The columns of a program's aggregates, as they travel to the workers.
 
     Attributes:
-        keys: the key columns, with their types; of windows over all rows: :data:`ALL`.
-        inputs: the columns that aggregates read, without those that rows are grouped by.
+        keys: the key columns with their types; :data:`ALL` for windows over all rows.
+        inputs: the columns that aggregates read, without the grouping columns.
         aggregates: by the names of their results.
-        sessions: whether each partial result has a start and an end of its own.
+        sessions: whether each partial result has its own start and end.
     """
 
     keys: spark.StructType
@@ -55,23 +55,23 @@ class Columns:
     sessions: bool = False
 
     def grouped(self) -> list[spark.StructField]:
-        """Return the columns that rows are grouped by: the keys, or what stands for them."""
+        """Return the grouping columns: the keys, or their representation."""
         return list(grouped_fields(self.keys.fields))
 
     def accumulators(self) -> dict[str, Accumulator]:
-        """Return the aggregates, bound to the types of their columns.
+        """Return the accumulators of the aggregates.
 
         Raises:
-            ProgramError: one cannot be computed for them.
+            ProgramError: an aggregate cannot be computed for its columns.
         """
         types = {field.name: field.dataType for field in (*self.keys.fields, *self.inputs.fields)}
-        found = {}
+        accumulators = {}
         for name, aggregate in self.aggregates.items():
             try:
-                found[name] = aggregate.bind([types[column] for column in aggregate.columns])
+                accumulators[name] = aggregate.bind([types[column] for column in aggregate.columns])
             except ProgramError as error:
                 raise ProgramError(f"aggregate({name}={aggregate!r}): {error}") from error
-        return found
+        return accumulators
 
     def result_type(self) -> spark.StructType:
         """Return the columns of the results."""
@@ -82,7 +82,7 @@ class Columns:
 
 
 class _Bound(NamedTuple):
-    """An aggregate, and where its parts are."""
+    """An aggregate, and the names of its parts."""
 
     name: str
     aggregate: ColumnAggregate
@@ -91,10 +91,10 @@ class _Bound(NamedTuple):
 
 
 class Partials:
-    """Makes, merges and ends the partial results of one operator.
+    """Creates and merges the partial results of one operator, and computes results.
 
     Args:
-        windows: what windows partial results are kept for: how their panes are cut; None: they are not kept.
+        windows: the cut of the stored panes; None: nothing is stored.
 
     Attributes:
         schema: the columns of partial results.
@@ -115,15 +115,15 @@ class Partials:
             names = [f"{name}: {aggregate!r}[{index}]" for index in range(len(accumulator.parts))]
             fields += [pa.field(part, kind.kind) for part, kind in zip(names, accumulator.parts)]
             self._bound.append(_Bound(name, aggregate, accumulator, names))
-        self._by_kernels = [(each, it) for each in self._bound if isinstance(it := each.accumulator, ByKernels)]
-        self._by_groups = [(each, it) for each in self._bound if isinstance(it := each.accumulator, ByGroups)]
+        self._by_kernels = [(bound, it) for bound in self._bound if isinstance(it := bound.accumulator, ByKernels)]
+        self._by_groups = [(bound, it) for bound in self._bound if isinstance(it := bound.accumulator, ByGroups)]
         self.schema: pa.Schema = pa.schema(fields)
         self._sessions = columns.sessions
         self._result_schema = pa.schema(
             [pa.field(field.name, arrow_type(field.dataType)) for field in columns.result_type().fields]
         )
 
-    # -- making --
+    # -- partial results of rows --
 
     def of_rows(
         self,
@@ -132,32 +132,32 @@ class Partials:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64] | None = None,
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Return the partial results of rows: one for each key and start; and their starts.
+        """Return the partial results of rows, one for each key and start, and their starts.
 
         Args:
             columns: the keys and the columns that aggregates read.
-            times: when each row happened, epoch milliseconds.
-            starts: where the pane or session of each row starts.
-            ends: of sessions, where they end if the row is the last one.
+            times: the rows' times, epoch milliseconds.
+            starts: the starts of the rows' panes or sessions.
+            ends: for sessions, their ends if the row is the last one.
         """
-        found: dict[str, pa.Array] = {name: columns[name] for name in self._keys}
-        found[ROWS] = pa.array(np.ones(len(times), np.int64))
+        elements: dict[str, pa.Array] = {name: columns[name] for name in self._keys}
+        elements[ROWS] = pa.array(np.ones(len(times), np.int64))
         if ends is not None:
-            found |= {START: pa.array(starts), END: pa.array(ends)}
+            elements |= {START: pa.array(starts), END: pa.array(ends)}
         for bound, by_kernels in self._by_kernels:
             inputs = [columns[name] for name in bound.aggregate.columns]
-            found.update(zip(bound.names, by_kernels.elements(*inputs)))
-        grouped, groups = self._group([*self._keys, _GROUP], {**found, _GROUP: pa.array(starts)}, None)
+            elements.update(zip(bound.names, by_kernels.elements(*inputs)))
+        grouped, groups = self._group([*self._keys, _GROUP], {**elements, _GROUP: pa.array(starts)}, None)
         for bound, accumulator in self._by_groups:
             inputs = [columns[name] for name in bound.aggregate.columns]
-            with self._told():
+            with self._located_errors():
                 parts = accumulator.partial(groups, len(grouped[ROWS]), times, *inputs)
             grouped.update(zip(bound.names, parts))
         return self._batch(grouped), grouped[_GROUP].to_numpy()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Tell the errors of a user's own aggregate where they happen."""
+    def _located_errors(self) -> Iterator[None]:
+        """Add the operator to errors of a user-defined aggregate."""
         try:
             yield
         except PillarboxError as error:
@@ -167,24 +167,24 @@ class Partials:
     # -- merging --
 
     def merged(self, batches: Sequence[pa.RecordBatch], start: int | None) -> pa.RecordBatch:
-        """Return the partial results of one window as one for each key.
+        """Merge the partial results of one window by key.
 
         Args:
-            start: the window's start, for errors; None: it is not known.
+            start: the window's start, for errors, or None.
         """
         return self._merged(batches, {}, [*self._keys], start)[0]
 
     def merged_apart(
         self, groups: Sequence[Sequence[pa.RecordBatch]], starts: Sequence[int]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Return the partial results of several windows in one pass: one for each window and key.
+        """Merge the partial results of several windows in one pass, by window and key.
 
         Args:
             groups: the partial results of each window; a batch may be in several.
             starts: the windows' starts, for errors.
 
         Returns:
-            the results, window by window, and the position of each one's window.
+            The results, window by window, and the position of each one's window.
         """
         lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
         numbers = np.repeat(np.arange(len(groups)), lengths)
@@ -193,17 +193,17 @@ class Partials:
         merged, columns = self._merged(batches, {_GROUP: pa.array(numbers)}, by, np.array(starts, np.int64))
         return merged, columns[_GROUP].to_numpy()
 
-    def of_keys(self, batches: Sequence[pa.RecordBatch], wanted: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Return partial results without those that have no key in ``wanted``; of several columns, most of these.
+    def of_keys(self, batches: Sequence[pa.RecordBatch], others: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Filter partial results by the keys of other batches; with several key columns, some other keys remain.
 
-        That is a look at the keys, and many times quicker than to merge what is of no interest.
+        Comparing keys is much faster than merging superfluous rows.
         """
-        values = self._different_keys(wanted)
+        values = self._different_keys(others)
         return [batch.filter(self._among(batch, values)) for batch in batches]
 
-    def apart(self, batch: pa.RecordBatch, wanted: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return the same of one batch, and the others."""
-        among = self._among(batch, self._different_keys([wanted]))
+    def split(self, batch: pa.RecordBatch, other: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Split a batch by the keys of another one: (rows with these keys, other rows)."""
+        among = self._among(batch, self._different_keys([other]))
         return batch.filter(among), batch.filter(pc.invert(among))
 
     def _different_keys(self, batches: Sequence[pa.RecordBatch]) -> list[pa.Array]:
@@ -211,16 +211,16 @@ class Partials:
         return [_array(table.column(name)).unique() for name in self._keys]
 
     def _among(self, batch: pa.RecordBatch, values: Sequence[pa.Array]) -> pa.Array:
-        """Return which rows have one of some values in each column of the key."""
+        """Return a mask of the rows whose key columns each contain one of some values."""
         among = pa.array(np.ones(batch.num_rows, np.bool_))
-        for name, each in zip(self._keys, values):
-            among = pc.and_(among, pc.is_in(batch.column(name), value_set=each))
+        for name, column in zip(self._keys, values):
+            among = pc.and_(among, pc.is_in(batch.column(name), value_set=column))
         return among
 
     def touched(
         self, batches: Sequence[pa.RecordBatch], marks: Sequence[bool], start: int
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
-        """Return the same, and which of the keys are in batches that are marked."""
+        """Merge partial results by key, and return which keys are in marked batches."""
         parts = [np.full(batch.num_rows, mark) for batch, mark in zip(batches, marks)]
         merged, columns = self._merged(batches, {_MARK: pa.array(np.concatenate(parts))}, [*self._keys], start)
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)
@@ -228,13 +228,13 @@ class Partials:
     def merged_by(
         self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64], marks: npt.NDArray[np.bool_]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
-        """Return partial results of the same key and number as one; and which of them have any that is marked."""
+        """Merge partial results by key and number, and return which of them contain a marked row."""
         more = {_GROUP: pa.array(numbers), _MARK: pa.array(marks)}
         merged, columns = self._merged([batch], more, [*self._keys, _GROUP], None)
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)
 
     def by_key(self, columns: Mapping[str, pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the positions of rows, grouped by key and otherwise in order, and the number of each row's key."""
+        """Return the positions of rows, grouped by key and in order within a key, and the number of each row's key."""
         positions, lengths = positions_by_key([columns[name] for name in self._keys])
         return positions, np.repeat(np.arange(len(lengths)), lengths)
 
@@ -245,7 +245,7 @@ class Partials:
         grouped, groups = self._group(by, {**dict(zip(table.column_names, table.columns)), **more}, starts)
         for bound, accumulator in self._by_groups:
             parts = [_array(table.column(name)) for name in bound.names]
-            with self._told():
+            with self._located_errors():
                 merged = accumulator.merge(groups, len(grouped[ROWS]), *parts)
             grouped.update(zip(bound.names, merged))
         return self._batch(grouped), grouped
@@ -253,7 +253,7 @@ class Partials:
     def _group(
         self, by: list[str], columns: dict[str, Any], starts: Any
     ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64]]:
-        """Group columns, and merge those that have a kernel; return also the number of each row's group, if needed."""
+        """Group columns, and merge those with a kernel. Also return the group number of each row, if needed."""
         kernels = {ROWS: Part(pa.int64(), "count")}
         if self._sessions:
             kernels |= {START: Part(pa.int64(), "min"), END: Part(pa.int64(), "max")}
@@ -261,32 +261,32 @@ class Partials:
             kernels[_MARK] = Part(pa.bool_(), "max")
         for bound, by_kernels in self._by_kernels:
             kernels.update(zip(bound.names, by_kernels.parts))
-        # Numbers as names: Arrow makes the names of its results from them, and users' names may be any.
+        # Numbers as names: Arrow derives the names of its results from them, and users' names may be any.
         count = len(columns[ROWS])
         arrays = [columns[name] for name in by]
         names = [str(index) for index in range(len(by))]
-        wanted: list[tuple[str, str]] = []
+        aggregations: list[tuple[str, str]] = []
         for name, part in kernels.items():
             column = columns[name]
             arrays.append(_wide(column, part, count) if part.kernel == "sum" else column)
-            wanted.append((str(len(names)), "sum" if part.kernel == "count" else part.kernel))
-            names.append(wanted[-1][0])
+            aggregations.append((str(len(names)), "sum" if part.kernel == "count" else part.kernel))
+            names.append(aggregations[-1][0])
         if self._by_groups:
             arrays.append(pa.array(np.arange(count)))
-            wanted.append((str(len(names)), "list"))
-            names.append(wanted[-1][0])
+            aggregations.append((str(len(names)), "list"))
+            names.append(aggregations[-1][0])
         table = pa.table(arrays, names=names)
-        grouped = table.group_by(names[: len(by)], use_threads=False).aggregate(wanted)
+        grouped = table.group_by(names[: len(by)], use_threads=False).aggregate(aggregations)
         outcome = {name: _array(grouped.column(str(index))) for index, name in enumerate(by)}
-        for (name, part), (index, function) in zip(kernels.items(), wanted):
+        for (name, part), (index, function) in zip(kernels.items(), aggregations):
             try:
                 outcome[name] = _narrow(_array(grouped.column(f"{index}_{function}")), part)
             except Overflow as overflow:
-                bound = next(each for each in self._bound if name in each.names)
+                bound = next(bound for bound in self._bound if name in bound.names)
                 raise self._overflow(bound, overflow.index, outcome, starts) from None
         groups = np.empty(count, np.int64)
         if self._by_groups:
-            positions = _array(grouped.column(f"{wanted[-1][0]}_list"))
+            positions = _array(grouped.column(f"{aggregations[-1][0]}_list"))
             lengths = pc.list_value_length(positions).to_numpy()
             groups[positions.flatten().to_numpy()] = np.repeat(np.arange(len(positions)), lengths)
         return outcome, groups
@@ -294,7 +294,7 @@ class Partials:
     def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
-    # -- ending --
+    # -- results --
 
     def results(
         self, merged: pa.RecordBatch, starts: int | npt.NDArray[np.int64], ends: int | npt.NDArray[np.int64]
@@ -306,27 +306,27 @@ class Partials:
         for bound in (starts, ends):
             millis = np.full(count, bound) if isinstance(bound, int) else bound
             arrays.append(pa.array(millis * 1000).view(pa.timestamp("us", tz="UTC")))
-        for each in self._bound:
+        for aggregate in self._bound:
             kind = self._result_schema.field(len(arrays)).type
             try:
-                with self._told():
-                    found = each.accumulator.result(columns[ROWS], *(columns[name] for name in each.names))
+                with self._located_errors():
+                    results = aggregate.accumulator.result(columns[ROWS], *(columns[name] for name in aggregate.names))
             except Overflow as overflow:
-                raise self._overflow(each, overflow.index, columns, starts) from None
-            arrays.append(found if found.type == kind else found.cast(kind))
+                raise self._overflow(aggregate, overflow.index, columns, starts) from None
+            arrays.append(results if results.type == kind else results.cast(kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self._result_schema)
 
     def _key_arrays(self, columns: Mapping[str, Any]) -> list[pa.Array]:
         return [key_array(name, kind, columns) for name, kind in self._key_types.items()]
 
     def _overflow(self, bound: _Bound, index: int, columns: Mapping[str, Any], starts: Any) -> OperatorError:
-        """Return the error of a sum or mean that does not fit its type."""
+        """Return the error of a sum or mean that exceeds its type."""
         keys = [_shown(key.slice(index, 1)) for key in self._key_arrays(columns)]
         key = keys[0] if len(keys) == 1 else tuple(keys)
         whose = f" of key {shorten(key)}" if keys else ""
         start = starts if isinstance(starts, int) else None
         if isinstance(starts, np.ndarray):
-            # Of each row, or of each number of a window.
+            # Per row, or per window number.
             start = int(starts[columns[_GROUP][index].as_py() if _GROUP in columns else index])
         for name in (START, _GROUP):
             if start is None and name in columns:
@@ -343,20 +343,20 @@ class Partials:
         error.at(operator=self._operator, **({"key": key} if keys else {}))
         return error
 
-    # -- keeping --
+    # -- stored partial results --
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
-        """Return partial results as they are kept: an Arrow stream."""
+        """Encode partial results as an Arrow stream."""
         noted = None if self._windows is None else {_WINDOWS: self._windows}
         return batch_to_bytes(batch.replace_schema_metadata(noted))
 
-    def decode(self, kept: bytes) -> pa.RecordBatch:
-        """Return partial results that were kept, without copying them.
+    def decode(self, payload: bytes) -> pa.RecordBatch:
+        """Decode partial results without copying them.
 
         Raises:
-            CheckpointMismatchError: they are of other windows, aggregates or keys.
+            CheckpointMismatchError: they belong to other windows, aggregates or keys.
         """
-        batch = batch_from_bytes(kept)
+        batch = batch_from_bytes(payload)
         noted = (batch.schema.metadata or {}).get(_WINDOWS)
         windows = None if noted is None else noted.decode()
         if windows != self._windows:
@@ -382,7 +382,7 @@ _MARK = "__pillarbox_mark"
 
 
 def _shown(column: pa.Array) -> Any:
-    """Return the one value of a column for an error; text where Python has no such date."""
+    """Return the one value of a column for an error; text for a date that Python lacks."""
     try:
         return column_to_list(column)[0]
     except ValueError:
@@ -399,15 +399,15 @@ def _array(column: Any) -> pa.Array:
 
 
 def _wide(column: Any, part: Part, count: int) -> Any:
-    """Return numbers in a type in which their sums fit: Arrow's own sums may go around unnoticed."""
+    """Cast numbers to a type that their sums fit, as Arrow's sums may wrap around silently."""
     kind = part.kind
     if pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision < 38):
-        return column  # of decimals, no less than 10**10 rows could make a sum that does not fit
+        return column  # only 10**10 rows could make a sum of decimals that exceeds it
     bounds = pc.min_max(column).as_py()
     if bounds["min"] is None:
         return column
     if pa.types.is_decimal(kind):
-        # (Digits, since the arithmetic of Decimal has its own ideas of precision.)
+        # (Digits, as the arithmetic of Decimal has a precision of its own.)
         largest = max(int("".join(map(str, bound.as_tuple().digits))) for bound in bounds.values())
         return column if largest * count < 10**38 else column.cast(pa.decimal256(76, kind.scale))
     largest = max(abs(bounds["min"]), abs(bounds["max"]))
@@ -415,10 +415,10 @@ def _wide(column: Any, part: Part, count: int) -> Any:
 
 
 def _narrow(column: pa.Array, part: Part) -> pa.Array:
-    """Return merged values in the type of their part.
+    """Cast merged values to the type of their part.
 
     Raises:
-        Overflow: one does not fit.
+        Overflow: a value exceeds it.
     """
     if column.type == part.kind:
         return column

@@ -1,6 +1,6 @@
-"""Aggregates rows before the shuffle: what a source sends is one partial result for each key and pane of a run.
+"""Aggregates rows before the shuffle: a source sends one partial result for each key and pane of a run.
 
-Of sessions, it is one for each key and stretch without a gap.
+For sessions, one for each key and sequence of rows without a gap.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from pillarbox._operators.windowing.api.session_windows import EventTimeSessionW
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-# Rows are gathered until an epoch ends, or until this many wait: more would take more memory, and save little.
+# Bounds of the buffer within an epoch: more would take more memory, and save little.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
 # Partial results are sent in pieces, so that the receivers get buffers of moderate size.
 _PIECE = 1 << 16
-# The last millisecond that a TIMESTAMP has, which counts microseconds in 64 bits.
+# The last millisecond of a TIMESTAMP, which counts microseconds in 64 bits.
 _MOST = (2**63 - 1) // 1000
 
 
 class PreAggregateOperator(GatheringOperator):
-    """Gathers the rows of an epoch, and sends partial results.
+    """Buffers the rows of an epoch, and sends partial results.
 
-    A watermark waits for the rows before it: records may overtake one, but not the other way round.
+    A watermark waits for the rows before it: records may overtake a watermark, but not vice versa.
     """
 
     def __init__(self, context: OperatorContext, program: ColumnarProgram) -> None:
@@ -41,36 +41,36 @@ class PreAggregateOperator(GatheringOperator):
         self._program = program
         self._partials = Partials(program.columns, context.name)
         self._panes = panes_of(program.assigner)
-        self._gathered: list[tuple[Mapping[str, pa.Array], npt.NDArray[np.int64]]] = []
+        self._buffered: list[tuple[Mapping[str, pa.Array], npt.NDArray[np.int64]]] = []
         self._rows = 0
         self._bytes = 0
         self._watermark: int | None = None
         assigner = program.assigner
         longest = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else 0
-        # How far from the epoch times may be, so that the bounds of their windows are TIMESTAMPs.
+        # Largest distance of times from the epoch at which the bounds of their windows are TIMESTAMPs.
         self._farthest = _MOST - (longest if self._panes is None else self._panes.longest)
 
     def process_records(self, records: Records) -> None:
-        """Gather a run."""
+        """Buffer a run."""
         if not len(records):
             return
         times = times_of_run(records, type(self._program.assigner).__name__, "the window")
         columns = self._program.columns_of(records, self.name)
-        self._gathered.append((columns, times))
+        self._buffered.append((columns, times))
         self._rows += len(times)
         self._bytes += times.nbytes + sum(column.nbytes for column in columns.values())
         if self._rows >= _ROWS or self._bytes >= _BYTES:
             self.work_off()
 
     def work_off(self) -> None:
-        """Send the partial results of what is gathered, and then the watermark that waits for them."""
-        if self._gathered:
-            gathered, self._gathered = self._gathered, []
+        """Send the partial results of the buffered rows, and then the waiting watermark."""
+        if self._buffered:
+            buffered, self._buffered = self._buffered, []
             self._rows = self._bytes = 0
-            times = np.concatenate([times for _, times in gathered])
+            times = np.concatenate([times for _, times in buffered])
             self._check(times)
-            names = gathered[0][0]
-            columns = {name: pa.concat_arrays([columns[name] for columns, _ in gathered]) for name in names}
+            names = buffered[0][0]
+            columns = {name: pa.concat_arrays([columns[name] for columns, _ in buffered]) for name in names}
             batch, stamps = self._by_sessions(columns, times) if self._panes is None else self._by_panes(columns, times)
             for at in range(0, batch.num_rows, _PIECE):
                 piece = stamps if stamps is None else stamps[at : at + _PIECE]
@@ -80,7 +80,7 @@ class PreAggregateOperator(GatheringOperator):
             super().process_watermark(watermark)
 
     def _check(self, times: npt.NDArray[np.int64]) -> None:
-        """Refuse times so far out that their windows have no bounds."""
+        """Refuse times whose windows would exceed TIMESTAMPs."""
         for time in (int(times.min()), int(times.max())):
             if abs(time) > self._farthest:
                 error = OperatorError(
@@ -111,7 +111,7 @@ class PreAggregateOperator(GatheringOperator):
     def _by_sessions(
         self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, None]:
-        """Return the partial results of stretches without a gap; they have their bounds in them."""
+        """Return the partial results of sequences without a gap, with their bounds."""
         assert isinstance(self._program.assigner, EventTimeSessionWindows)
         gap = self._program.assigner.gap
         order, keys = self._partials.by_key(columns)
@@ -121,7 +121,7 @@ class PreAggregateOperator(GatheringOperator):
             # (The numbers of keys ascend.)
             resort = np.lexsort((ordered, keys))
             order, ordered = order[resort], ordered[resort]
-        # Rows that are just a gap apart are in one session, too.
+        # Rows exactly one gap apart belong to one session.
         new = np.ones(len(ordered), np.bool_)
         new[1:] = ~(same & (ordered[1:] - ordered[:-1] <= gap))
         starts = np.empty(len(times), np.int64)
@@ -129,7 +129,7 @@ class PreAggregateOperator(GatheringOperator):
         return self._partials.of_rows(columns, times, starts, times + gap)[0], None
 
     def process_watermark(self, timestamp: int) -> None:
-        """Hand on a watermark, at once if no rows are before it."""
+        """Forward a watermark, at once if no rows wait."""
         self._watermark = timestamp
-        if not self._gathered or timestamp == MAX_WATERMARK:
+        if not self._buffered or timestamp == MAX_WATERMARK:
             self.work_off()

@@ -1,4 +1,4 @@
-"""The parts of columnar window aggregates, as both of their operators get them; and runs as columns."""
+"""The parts of columnar window aggregates, for both of their operators; and runs as columns."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class ColumnarProgram:
     """The parts of columnar window aggregates.
 
     Attributes:
-        assigner: which windows a row belongs to.
+        assigner: assigns rows to windows.
         columns: the keys and the aggregates.
-        lateness: how long a window stays after its end, in milliseconds of event time.
-        encoder: makes columns of rows that Python functions have touched; None: they cannot become columns.
+        lateness: allowed lateness, in milliseconds of event time.
+        encoder: converts rows that Python functions have touched to columns, or None.
     """
 
     assigner: WindowAssigner
@@ -36,21 +36,21 @@ class ColumnarProgram:
     encoder: RowEncoder | None = None
 
     def columns_of(self, records: Records, operator: str) -> Mapping[str, pa.Array]:
-        """Return the columns of a run that are needed.
+        """Return the required columns of a run.
 
         Raises:
-            ProgramError: a column does not exist, or holds other values than its type says.
+            ProgramError: a column is missing, or has other values than its type.
             TypeMismatchError: a record does not fit the declared columns.
         """
         keys = self.columns.keys.fields
         inputs = [field.name for field in self.columns.inputs.fields]
         fields = {field.name: field for field in (*keys, *self.columns.inputs.fields) if field.name != ALL}
-        found = columns_of_run(records, fields.values(), self.encoder, operator)
-        wanted = {name: found[name] for name in inputs}
+        run = columns_of_run(records, fields.values(), self.encoder, operator)
+        columns = {name: run[name] for name in inputs}
         for field in keys:
-            key = pa.array(np.zeros(len(records), np.int64)) if field.name == ALL else found[field.name]
-            wanted.update(grouped_arrays(field.name, key))
-        return wanted
+            key = pa.array(np.zeros(len(records), np.int64)) if field.name == ALL else run[field.name]
+            columns.update(grouped_arrays(field.name, key))
+        return columns
 
 
 def columns_of_run(
@@ -59,12 +59,12 @@ def columns_of_run(
     """Return columns of a run.
 
     Args:
-        fields: which ones, and their types.
-        encoder: makes columns of rows that Python functions have touched; None: they cannot become columns.
+        fields: their names and types.
+        encoder: converts rows that Python functions have touched to columns, or None.
         operator: the operator's name, for errors.
 
     Raises:
-        ProgramError: a column does not exist, or holds other values than its type says.
+        ProgramError: a column is missing, or has other values than its type.
         TypeMismatchError: a record does not fit the declared columns.
     """
     if isinstance(records, ArrowRecords):
@@ -76,33 +76,33 @@ def columns_of_run(
         )
     else:
         batch = encoder.encode(records.values)
-    found: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     for field in fields:
-        place = batch.schema.get_field_index(field.name)
+        index = batch.schema.get_field_index(field.name)
         kind = arrow_type(field.dataType)
-        if place < 0:
+        if index < 0:
             raise ProgramError(
                 f"operator {operator!r}: there is no column {field.name!r}; the columns are"
                 f" {', '.join(batch.schema.names)}"
             )
-        column = batch.column(place)
-        found[field.name] = column if column.type == kind else column.cast(kind)
-    return found
+        column = batch.column(index)
+        columns[field.name] = column if column.type == kind else column.cast(kind)
+    return columns
 
 
-def times_of_run(records: Records, reader: str, place: str) -> npt.NDArray[np.int64]:
-    """Return when the records of a run happened, in epoch milliseconds.
+def times_of_run(records: Records, reader: str, before: str) -> npt.NDArray[np.int64]:
+    """Return the timestamps of a run, in epoch milliseconds.
 
     Args:
-        reader: what needs to know, for errors.
-        place: where it stands in the program, for errors.
+        reader: the class that needs them, for errors.
+        before: the call that must follow the assignment of timestamps, for errors.
 
     Raises:
-        ProgramError: one has no timestamp.
+        ProgramError: a record has no timestamp.
     """
     stamps = records.stamps if isinstance(records, ArrowRecords) else records.timestamps
     if stamps is None or (not isinstance(stamps, np.ndarray) and None in stamps):
         raise ProgramError(
-            f"{reader} got an element without a timestamp: put assign_timestamps_and_watermarks(...) before {place}"
+            f"{reader} got an element without a timestamp: put assign_timestamps_and_watermarks(...) before {before}"
         )
     return np.asarray(stamps, np.int64)

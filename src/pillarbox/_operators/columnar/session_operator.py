@@ -1,9 +1,9 @@
-"""Sessions of columns: partial sessions of a key that overlap or touch are merged, by sorting.
+"""Columnar sessions: partial sessions of a key that overlap or touch are merged by sorting.
 
-In memory there is one batch of all open sessions; an epoch merges the sessions of the keys that came. In the state,
-all lies at one place: each epoch adds the sessions that it changed, as they are now. So the latest of those that
-overlap holds; and where one is over, by the watermark, it has been removed. When there are many more rows than open
-sessions, these take their place. There are no timers: with each watermark all sessions are looked at, as columns.
+In memory, one batch has all open sessions; an epoch merges the sessions of its keys. In the state, all sessions are at
+one address: each epoch appends the changed sessions as they are. So of overlapping ones, the latest counts, and ended
+sessions are recognized by the watermark. When there are many more rows than open sessions, the state is rewritten.
+There are no timers: each watermark checks all sessions, as columns.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
-_PLACE = "sessions"
-# Open sessions take the place of what was added when that is twice as many rows and this, or so many batches.
+_ADDRESS = "sessions"
+# The state is rewritten when its rows exceed twice the open sessions and this, or at this many batches.
 _SLACK = 1 << 13
 _MOST = 256
-# They are kept in batches of this many.
+# Rows of a stored batch.
 _PIECE = 1 << 16
 
 _Masks = npt.NDArray[np.bool_]
@@ -34,13 +34,13 @@ _Numbers = npt.NDArray[np.int64]
 
 
 class ColumnarSessionOperator(ColumnarOperator):
-    """Sessions of event time with one gap for all."""
+    """Event-time sessions with one gap."""
 
     def __init__(self, context: OperatorContext, keying: Keying, program: ColumnarProgram) -> None:
         super().__init__(context, keying, program)
         self._open: pa.RecordBatch | None = None
-        self._came: list[pa.RecordBatch] = []
-        # The sessions that this epoch changed, as they became; and how many rows are kept.
+        self._arrived: list[pa.RecordBatch] = []
+        # This epoch's changed sessions, and the number of stored rows.
         self._changed: list[pa.RecordBatch] = []
         self._rows = 0
         self._fired = MIN_TIMESTAMP
@@ -49,17 +49,17 @@ class ColumnarSessionOperator(ColumnarOperator):
         """Take partial sessions."""
         assert isinstance(records, ArrowRecords)
         if len(records):
-            self._came.append(records.batch)
+            self._arrived.append(records.batch)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Merge what came, fire the sessions that end, and hand the watermark on."""
+        """Merge the new sessions, fire those that end, and forward the watermark."""
         self._absorb()
-        self._sessions()  # those that are not over by the watermark so far
+        self._sessions()  # reads the state with the previous watermark
         self._fired = self._timers.current_watermark
         super().process_watermark(timestamp)
 
     def flush(self) -> None:
-        """Fire the sessions that have ended by the watermark that has come."""
+        """Fire the sessions that the watermark has ended."""
         watermark = self._timers.current_watermark
         sessions = self._sessions()
         last = _column(sessions, END) - 1
@@ -67,7 +67,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._open = _chosen(sessions, ~self._over(sessions, watermark))
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Merge what came, and keep the sessions that changed."""
+        """Merge the new sessions, and store the changed ones."""
         self._absorb()
         if not self._changed:
             return
@@ -77,21 +77,21 @@ class ColumnarSessionOperator(ColumnarOperator):
         if not changed.num_rows:
             return
         self._rows += changed.num_rows
-        if self._rows > 2 * sessions.num_rows + _SLACK or len(self._state.at(_PLACE).keys()) >= _MOST:
-            self._clear(_PLACE)
+        if self._rows > 2 * sessions.num_rows + _SLACK or len(self._state.at(_ADDRESS).keys()) >= _MOST:
+            self._clear(_ADDRESS)
             self._rows = sessions.num_rows
             changed = sessions
-        self._append(_PLACE, [changed.slice(at, _PIECE) for at in range(0, changed.num_rows, _PIECE)])
+        self._append(_ADDRESS, [changed.slice(at, _PIECE) for at in range(0, changed.num_rows, _PIECE)])
 
     def _sessions(self) -> pa.RecordBatch:
-        """Return the sessions that are open: not over, by the watermark."""
+        """Return the open sessions."""
         if self._open is None:
-            self._open = self._restored(self._kept(_PLACE))
+            self._open = self._restored(self._stored(_ADDRESS))
         return self._open
 
     def _over(self, sessions: pa.RecordBatch, watermark: int) -> _Masks:
-        """Return which sessions are over, beyond the allowed lateness."""
-        # (The sum of an end and a lateness may have more than 64 bits.)
+        """Return a mask of the sessions that ended longer ago than the allowed lateness."""
+        # (The sum of an end and a lateness might exceed 64 bits.)
         over: _Masks = _column(sessions, END) - 1 <= max(watermark - self._lateness, MIN_TIMESTAMP)
         return over
 
@@ -103,19 +103,19 @@ class ColumnarSessionOperator(ColumnarOperator):
     # -- merging --
 
     def _absorb(self) -> None:
-        """Merge what came into the open sessions; those that have ended already fire at once."""
-        if not self._came:
+        """Merge the new sessions into the open ones; those that have ended already fire at once."""
+        if not self._arrived:
             return
-        came = _together(self._came)
-        self._came = []
+        arrived = _together(self._arrived)
+        self._arrived = []
         watermark = self._timers.current_watermark
-        # Sessions of other keys stay as they are.
-        sessions, rest = self._partials.apart(self._sessions(), came)
-        both = _together([sessions, came])
+        # Sessions of other keys do not change.
+        sessions, rest = self._partials.split(self._sessions(), arrived)
+        both = _together([sessions, arrived])
         marks = np.arange(both.num_rows) >= sessions.num_rows
         merged, touched = self._partials.merged_by(both, self._numbered(both), marks)
         over = self._over(merged, watermark)
-        # (No open session is over, so all that is in such came too late.)
+        # (Open sessions are not over, so a session that is over is late.)
         self._drop(_chosen(merged, over))
         self._changed.append(_chosen(merged, touched & ~over))
         ended = _column(merged, END) - 1 <= watermark
@@ -123,7 +123,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._open = _together([rest, _chosen(merged, ~over)])
 
     def _numbered(self, sessions: pa.RecordBatch) -> _Numbers:
-        """Return the number of the merged session that each partial one belongs to."""
+        """Return the number of the merged session that contains each partial one."""
         order, keys = self._partials.by_key(dict(zip(sessions.schema.names, sessions.columns)))
         starts, ends = _column(sessions, START)[order], _column(sessions, END)[order]
         resort = np.lexsort((starts, keys))
@@ -135,18 +135,18 @@ class ColumnarSessionOperator(ColumnarOperator):
         numbers[order] = np.cumsum(new) - 1
         return numbers
 
-    def _restored(self, kept: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """Return the sessions that are open, of all that were kept one after the other."""
-        self._rows = sum(batch.num_rows for batch in kept)
-        if not kept:
+    def _restored(self, stored: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return the open sessions, out of all stored ones."""
+        self._rows = sum(batch.num_rows for batch in stored)
+        if not stored:
             return self._nothing()
-        found = _together(kept)
-        # Of those that are not over, all that overlap were one session when the latest of them was kept.
-        found = _chosen(found, ~self._over(found, self._timers.current_watermark))
-        numbers = self._numbered(found)
+        sessions = _together(stored)
+        # Of those that are not over, overlapping ones were one session when the latest of them was stored.
+        sessions = _chosen(sessions, ~self._over(sessions, self._timers.current_watermark))
+        numbers = self._numbered(sessions)
         latest = np.zeros(len(numbers), np.int64)
         latest[numbers] = np.arange(len(numbers))
-        return found.take(pa.array(latest[: int(numbers.max(initial=-1)) + 1]))
+        return sessions.take(pa.array(latest[: int(numbers.max(initial=-1)) + 1]))
 
     def _nothing(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self._partials.schema)
@@ -162,13 +162,13 @@ def _chosen(batch: pa.RecordBatch, chosen: _Masks) -> pa.RecordBatch:
 
 
 def _together(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return batches as one."""
+    """Concatenate batches."""
     filled = [batch for batch in batches if batch.num_rows] or batches[:1]
     return filled[0] if len(filled) == 1 else pa.concat_batches(filled)
 
 
 def _running_maximum(keys: _Numbers, values: _Numbers) -> _Numbers:
-    """Return the greatest value so far of each key; ``keys`` ascend from 0 on."""
+    """Return the running maximum of each key; ``keys`` ascend from 0."""
     if not len(values):
         return values
     least = int(values.min())
@@ -176,5 +176,5 @@ def _running_maximum(keys: _Numbers, values: _Numbers) -> _Numbers:
     if (int(keys[-1]) + 1) * span < 2**62:
         return np.maximum.accumulate(values - least + keys * span) - keys * span + least
     ranked, ranks = np.unique(values, return_inverse=True)
-    found: _Numbers = ranked[np.maximum.accumulate(ranks + keys * len(ranked)) - keys * len(ranked)]
-    return found
+    maximum: _Numbers = ranked[np.maximum.accumulate(ranks + keys * len(ranked)) - keys * len(ranked)]
+    return maximum

@@ -1,7 +1,7 @@
-"""About how many different values there are: the least hashes of each group's values.
+"""Approximate counts of distinct values: the smallest hashes of each group's values.
 
-For a group of fewer than ``K`` values, the sketch has all of their hashes. Else the K-th least of evenly spread hashes
-tells how dense they are (k minimum values). Hashes are part of the state: the same in every process, and for good.
+For a group of fewer than ``K`` values, the sketch has all of their hashes. Otherwise the K-th smallest of evenly
+distributed hashes gives their density (k minimum values). Hashes are part of the state, so they never change.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ import numpy.typing as npt
 import pyarrow as pa
 
 K = 1024
-"""The number of hashes that are kept. The relative standard error is 1 / sqrt(K - 2)."""
+"""The number of stored hashes. The relative standard error is 1 / sqrt(K - 2)."""
 
 Hashes = npt.NDArray[np.uint64]
 
 # An odd number, so that it has an inverse modulo 2**64.
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 1 << 64)
-# So many bytes of texts are hashed together.
+# Bytes of texts that are hashed together.
 _BYTES = 1 << 18
 
 
-def least(groups: npt.NDArray[np.int64], found: Hashes, size: int) -> pa.Array:
-    """Return the least ``K`` different hashes of each group, ascending: a list for each."""
-    order = np.lexsort((found, groups))
-    groups, found = groups[order], found[order]
-    new = np.ones(len(found), np.bool_)
-    new[1:] = (groups[1:] != groups[:-1]) | (found[1:] != found[:-1])
-    groups, found = groups[new], found[new]
+def least(groups: npt.NDArray[np.int64], values: Hashes, size: int) -> pa.Array:
+    """Return the smallest ``K`` distinct hashes of each group, ascending: a list for each."""
+    order = np.lexsort((values, groups))
+    groups, values = groups[order], values[order]
+    new = np.ones(len(values), np.bool_)
+    new[1:] = (groups[1:] != groups[:-1]) | (values[1:] != values[:-1])
+    groups, values = groups[new], values[new]
     starts = np.searchsorted(groups, np.arange(size))
-    kept = np.arange(len(groups)) - starts[groups] < K
+    smallest = np.arange(len(groups)) - starts[groups] < K
     offsets = np.zeros(size + 1, np.int32)
-    np.cumsum(np.bincount(groups[kept], minlength=size), out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(found[kept]))
+    np.cumsum(np.bincount(groups[smallest], minlength=size), out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values[smallest]))
 
 
 def estimates(sketches: pa.Array) -> pa.Array:
-    """Return about how many different values each group has."""
+    """Return the approximate number of distinct values of each group."""
     counts = np.diff(sketches.offsets.to_numpy()).astype(np.int64)
     full = np.flatnonzero(counts >= K)
     if len(full):
@@ -51,13 +51,13 @@ def estimates(sketches: pa.Array) -> pa.Array:
 
 
 def hashes(column: pa.Array) -> Hashes:
-    """Return a hash of 64 bits for each value of a column without nulls."""
+    """Return a 64-bit hash for each value of a column without nulls."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         # Each text once: most columns have many more rows than texts.
         encoded = column.dictionary_encode()
-        found: Hashes = _of_texts(encoded.dictionary)[encoded.indices.to_numpy()]
-        return found
+        of_texts: Hashes = _of_texts(encoded.dictionary)[encoded.indices.to_numpy()]
+        return of_texts
     if pa.types.is_decimal(kind):
         words = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
         return _mixed(words[0::2] ^ _mixed(words[1::2]))
@@ -65,21 +65,21 @@ def hashes(column: pa.Array) -> Hashes:
 
 
 def numbers_of(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return values of up to 64 bits as integers, equal ones as equal ones."""
+    """Convert values of up to 64 bits to integers; equal values give equal integers."""
     kind = column.type
     if pa.types.is_floating(kind):
         numbers = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 is 0.0
-        numbers[np.isnan(numbers)] = np.nan  # of many bits
+        numbers[np.isnan(numbers)] = np.nan  # there are many
         bits: npt.NDArray[np.int64] = numbers.view(np.int64)
         return bits
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
-    found: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
-    return found
+    integers: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+    return integers
 
 
 def _mixed(words: Hashes) -> Hashes:
-    """Return numbers that depend on all bits of others (the finalizer of SplitMix64)."""
+    """Mix the bits of integers (the finalizer of SplitMix64)."""
     words = words + np.uint64(_BASE)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -93,22 +93,22 @@ def _of_texts(texts: pa.Array) -> Hashes:
     ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     content = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
     lengths = np.diff(ends)
-    found: Any = np.empty(len(texts), np.uint64)
+    values: Any = np.empty(len(texts), np.uint64)
     start = 0
     while start < len(texts):
         if lengths[start] > _BYTES:
             long = content[ends[start] : ends[start + 1]].tobytes()
-            found[start] = int.from_bytes(hashlib.blake2b(long, digest_size=8).digest(), "little")
+            values[start] = int.from_bytes(hashlib.blake2b(long, digest_size=8).digest(), "little")
             start += 1
             continue
         stop = int(np.searchsorted(ends, ends[start] + _BYTES, "right")) - 1
-        found[start:stop] = _polynomials(content[ends[start] : ends[stop]], ends[start : stop + 1] - ends[start])
+        values[start:stop] = _polynomials(content[ends[start] : ends[stop]], ends[start : stop + 1] - ends[start])
         start = stop
-    return _mixed(found ^ _mixed(lengths.view(np.uint64)))
+    return _mixed(values ^ _mixed(lengths.view(np.uint64)))
 
 
 def _polynomials(content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> Hashes:
-    """Return the values of the polynomials whose coefficients are the bytes between ``ends``, modulo 2**64."""
+    """Return polynomials modulo 2**64 whose coefficients are the bytes between ``ends``."""
     powers, inverses = _powers()
     sums = np.zeros(len(content) + 1, np.uint64)
     np.cumsum((content.astype(np.uint64) + np.uint64(1)) * powers[: len(content)], out=sums[1:])
@@ -119,9 +119,9 @@ def _polynomials(content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) ->
 @lru_cache(maxsize=1)
 def _powers() -> tuple[Hashes, Hashes]:
     """Return the powers of the base, and their inverses."""
-    found = []
+    powers = []
     for base in (_BASE, _INVERSE):
         factors = np.full(_BYTES + 1, base, np.uint64)
         factors[0] = 1
-        found.append(np.cumprod(factors, dtype=np.uint64))
-    return found[0], found[1]
+        powers.append(np.cumprod(factors, dtype=np.uint64))
+    return powers[0], powers[1]

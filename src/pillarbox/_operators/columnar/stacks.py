@@ -1,4 +1,4 @@
-"""The two stacks of windows of columns, in bounded memory."""
+"""The two stacks of columnar windows, with bounded memory."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import pyarrow as pa
 from pillarbox._operators.columnar.partials import Partials
 from pillarbox._operators.windowing.two_stacks import TwoStacks
 
-# The front has at most so many times the rows of its panes, and so many more.
+# The front has at most this multiple of its panes' rows, plus a constant.
 _TIMES = 2
 _FREE = 1 << 12
 
 
 class ColumnStacks(TwoStacks):
-    """Merges panes of which each has many keys.
+    """Merges panes with many keys each.
 
-    Where panes have the same keys, all results of the front together have as many rows as the panes. Where keys are
-    rare, each result has the rows of all of its panes, and all of them would be many times the state. So there the
-    front has some of them only, and a window merges the next one with the panes before it, which is one pass.
+    If panes have the same keys, all results of the front together have as many rows as the panes. If keys are rare,
+    each result has the rows of all of its panes, and all of them would be many times the state. Then the front stores
+    only some results, and a window merges the next one with the panes before it, in one pass.
     """
 
     __slots__ = ("_partials", "_raw")
 
     def __init__(self, partials: Partials, read: Callable[[int], pa.RecordBatch | None]) -> None:
-        super().__init__(lambda one, other: partials.merged([one, other], None), read, lambda batch: batch)
+        super().__init__(lambda first, second: partials.merged([first, second], None), read, lambda batch: batch)
         self._partials = partials
-        # How many rows the panes of the front have.
+        # The rows of each pane of the front.
         self._raw: dict[int, int] = {}
 
     @property
     def rows(self) -> int:
-        """The number of rows that the front holds."""
+        """The number of rows in the front."""
         return sum(batch.num_rows for _, batch in self._front)
 
     def _from(self, start: int, panes: Sequence[int]) -> pa.RecordBatch | None:
@@ -47,8 +47,8 @@ class ColumnStacks(TwoStacks):
                 continue
             self._raw[pane] = batch.num_rows
             waiting.append(batch)
-            most = sum(each.num_rows for each in waiting) + (0 if result is None else result.num_rows)
-            if held + most <= _TIMES * sum(self._raw.values()) + _FREE:
+            rows = sum(pane.num_rows for pane in waiting) + (0 if result is None else result.num_rows)
+            if held + rows <= _TIMES * sum(self._raw.values()) + _FREE:
                 result = self._in_one(waiting, result)
                 waiting = []
                 held += result.num_rows
@@ -56,6 +56,6 @@ class ColumnStacks(TwoStacks):
         return self._in_one(waiting, result) if waiting else result
 
     def _in_one(self, waiting: list[pa.RecordBatch], result: pa.RecordBatch | None) -> pa.RecordBatch:
-        """Return panes, the latest first, and the result after them as one."""
+        """Merge panes, the latest first, with the result after them."""
         parts = [*reversed(waiting), *([] if result is None else [result])]
         return parts[0] if len(parts) == 1 else self._partials.merged(parts, None)

@@ -1,8 +1,8 @@
-"""Tumbling, sliding and cumulating windows of columns: partial results are kept for each pane, and merged for a window.
+"""Columnar tumbling, sliding and cumulating windows: each pane stores partial results, which are merged for a window.
 
-The place of a pane's partial results is its start. Windows have timers, under their bounds. Those that a watermark ends
-are noted by their timers, and fired after the last of these: small ones together, as each pass over columns has its
-price, however short they are.
+The address of a pane's partial results is its start. Timers belong to windows, by their bounds. The timers of a
+watermark only record windows; these fire after the last timer: small ones together, as each pass over columns has a
+fixed cost.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.panes import panes_of
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-# Windows are fired together, and panes kept, while they have no more partial results than this; one that has more than
-# the other by itself is alone.
+# Windows fire together, and panes are stored together, up to this many partial results. One with more than `_ALONE` is
+# handled alone.
 _TOGETHER = 1 << 16
 _ALONE = 1 << 12
 
@@ -41,22 +41,22 @@ class ColumnarWindowOperator(ColumnarOperator):
         panes = panes_of(program.assigner)
         assert panes is not None
         self._panes = panes
-        # The starts of panes that have partial results; those whose windows have their timers, as far as that is known;
-        # the starts of this epoch; and what came for windows that have fired.
+        # The starts of panes with partial results; those whose windows are known to have timers; this epoch's batches
+        # by start; and batches of windows that have fired.
         self._starts: set[int] = set()
         self._timed: set[int] = set()
         self._fresh: dict[int, list[pa.RecordBatch]] = {}
         self._late: dict[TimeWindow, list[pa.RecordBatch]] = {}
-        # The merged panes of the windows to come; tumbling windows need none.
+        # The merged panes of the next windows; None for tumbling windows.
         self._stacks = None if panes.tumbling else ColumnStacks(self._partials, self._merged)
-        # The windows that have ended by the watermark that is being handled; and up to which end they are over.
+        # The windows that the current watermark ends, and the end up to which windows are removed.
         self._due: list[TimeWindow] = []
         self._over = MIN_TIMESTAMP
 
     def restore_state(self, state: Any) -> None:
-        """Begin with what is kept."""
+        """Read the addresses of the restored state."""
         super().restore_state(state)
-        self._starts = {place for place in self._state.places() if isinstance(place, int)}
+        self._starts = {address for address in self._state.addresses() if isinstance(address, int)}
 
     # -- records --
 
@@ -84,7 +84,7 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._timed.add(start)
         for window in map(TimeWindow._make, self._panes.windows(start)):
             if timed and window.end - 1 > watermark:
-                break  # it has its timers, as have those after it
+                break  # it and later windows have their timers
             if self._cleanup_time(window.end) > watermark:
                 if window.end - 1 <= watermark:
                     self._late.setdefault(window, []).append(batch)
@@ -105,36 +105,38 @@ class ColumnarWindowOperator(ColumnarOperator):
     # -- firing --
 
     def process_watermark(self, timestamp: int) -> None:
-        """Fire windows again that late records came for; then those that end, and hand the watermark on."""
+        """Fire windows with late records again; then handle the watermark."""
         self._fire_again()
         super().process_watermark(timestamp)
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Fire windows again that late records came for, and keep what came."""
+        """Fire windows with late records again, and store this epoch's partial results."""
         self._fire_again()
         fresh, self._fresh = self._fresh, {}
         for some in _portions(fresh.items()):
             if len(some) == 1:
                 ((start, batches),) = some
-                self._keep(start, self._partials.merged(batches, start), start)
+                self._store(start, self._partials.merged(batches, start), start)
                 continue
             starts = [start for start, _ in some]
             merged, numbers = self._partials.merged_apart([parts for _, parts in some], starts)
             edges = np.searchsorted(numbers, np.arange(len(starts) + 1)).tolist()
             for start, (begin, end) in zip(starts, pairwise(edges)):
-                self._keep(start, merged.slice(begin, end - begin), start)
+                self._store(start, merged.slice(begin, end - begin), start)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Take note that the window has ended, or is over, or both."""
+        """Record that the window has ended, or must be removed, or both."""
         window = TimeWindow(*namespace)
         if timestamp == window.end - 1:
             self._due.append(window)
-        if timestamp >= self._cleanup_time(window.end):  # a former program may have kept windows for longer
+        if timestamp >= self._cleanup_time(
+            window.end
+        ):  # another version of the program may have kept windows for longer
             self._over = max(self._over, window.end)
 
     def flush(self) -> None:
-        """Fire the windows that have ended by the watermark that has come, in order, and clean up after them."""
-        # (Days of which one was left out may end together.)
+        """Fire the windows that the watermark has ended, in order, and remove panes."""
+        # (Days may end together if a time zone omits one.)
         due, self._due = sorted(self._due, key=_order), []
         if len(due) == 1:
             self._fire(due[0])
@@ -150,7 +152,7 @@ class ColumnarWindowOperator(ColumnarOperator):
             self._clear(start)
 
     def _fire_all(self, windows: Iterable[TimeWindow]) -> None:
-        """Fire windows in their order, small ones together."""
+        """Fire windows in order, small ones together."""
         panes: dict[int, list[pa.RecordBatch]] = {}
         ordered = sorted(self._starts)
 
@@ -181,24 +183,24 @@ class ColumnarWindowOperator(ColumnarOperator):
             self._emit(self._partials.results(merged, *window), window.end)
 
     def _merged(self, start: int) -> pa.RecordBatch | None:
-        """Return the partial results of a pane as one for each key; None where there are none."""
+        """Merge the partial results of a pane, or return None."""
         parts = self._parts(start)
         if len(parts) == 1 and start not in self._fresh:
-            return parts[0]  # what is kept together has been merged
+            return parts[0]  # stored batches are merged
         return self._partials.merged(parts, start) if parts else None
 
     def _parts(self, start: int) -> list[pa.RecordBatch]:
-        return [*self._kept(start), *self._fresh.get(start, ())]
+        return [*self._stored(start), *self._fresh.get(start, ())]
 
     def _fire_again(self) -> None:
-        """Fire windows that have fired: the keys of the records that came since."""
+        """Fire windows again for the keys of their late records."""
         late, self._late = self._late, {}
         ordered = sorted(self._starts) if late else []
         for window, batches in late.items():
             parts = [part for start in _within(window, ordered) for part in self._parts(start)]
-            came = set(map(id, batches))
-            marks = [id(part) in came for part in parts]
-            # (Of other keys there may be some left, by their hashes or as keys have several columns.)
+            late_parts = set(map(id, batches))
+            marks = [id(part) in late_parts for part in parts]
+            # (Some other keys may remain, as keys are compared by column.)
             parts = self._partials.of_keys(parts, batches)
             merged, touched = self._partials.touched(parts, marks, window.start)
             self._emit(self._partials.results(merged.filter(pa.array(touched)), *window), window.end)
@@ -209,28 +211,28 @@ def _order(window: TimeWindow) -> tuple[int, int]:
 
 
 def _within(window: TimeWindow, starts: Sequence[int]) -> Sequence[int]:
-    """Return the starts of the panes of a window, out of the starts of all panes, in their order."""
+    """Return the starts of a window's panes, out of the ordered starts of all panes."""
     return starts[bisect_left(starts, window.start) : bisect_left(starts, window.end)]
 
 
 def _portions(
     parts: Iterable[tuple[T, Sequence[pa.RecordBatch]]],
 ) -> Iterator[list[tuple[T, Sequence[pa.RecordBatch]]]]:
-    """Divide windows or panes with their partial results into portions that are merged in one pass, in their order.
+    """Divide windows or panes with their partial results into portions that are merged in one pass, in order.
 
-    Those without any are left out.
+    Empty ones are left out.
     """
     together: list[tuple[T, Sequence[pa.RecordBatch]]] = []
     total = 0
-    for each in parts:
-        rows = sum(batch.num_rows for batch in each[1])
+    for part in parts:
+        rows = sum(batch.num_rows for batch in part[1])
         if together and (total + rows > _TOGETHER or rows > _ALONE):
             yield together
             together, total = [], 0
         if rows > _ALONE:
-            yield [each]
+            yield [part]
         elif rows:
-            together.append(each)
+            together.append(part)
             total += rows
     if together:
         yield together

@@ -1,5 +1,5 @@
-"""Operators with two inputs: two connected streams, and a stream with a broadcast one.
+"""Operators with two inputs: two connected streams, and a stream with a broadcast stream.
 
-Imports `frame`, `functions`, and the operators of one input in `stateless` and `keyed`, on which these are built. Start
-with `two_inputs.py`. Weak spot: nothing says in which order the two inputs come.
+Imports `frame`, `functions`, and the one-input operators in `stateless` and `keyed`, on which these are built. Start
+with `two_inputs.py`. Weak spot: the order of the two inputs is undefined.
 """

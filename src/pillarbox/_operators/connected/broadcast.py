@@ -1,6 +1,6 @@
-"""process, on a stream and a broadcast one: broadcast state that one side fills and the other reads.
+"""process on a stream and a broadcast stream: one side writes broadcast state, the other reads it.
 
-Broadcast state is the operator's own: each subtask has a copy, which is written as the state of keys is. Source of the
+Broadcast state belongs to the operator: each subtask has a copy, which is written like keyed state. Source of the
 behaviour: Flink's ``CoBroadcastWithNonKeyedOperator`` and ``CoBroadcastWithKeyedOperator``.
 """
 
@@ -32,13 +32,13 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class _Side(EmittingContext):
-    """One of the streams, as its function sees it: its broadcast states by name, and what contexts of all sides have.
+    """The context of one stream: its broadcast states by name, and the methods of all contexts.
 
     Args:
-        timers: the clocks, and the timers of the current key where there is one.
+        timers: the clocks, and the timers of the current key, if any.
     """
 
-    _instead: str  # where a method is that this side has not
+    _instead: str  # advice for methods that this context lacks
     _view: type[ReadOnlyBroadcastState[Any, Any]] = ReadOnlyBroadcastState
 
     def __init__(
@@ -54,7 +54,8 @@ class _Side(EmittingContext):
         self._backend: KeyedStateBackend = keyed_context(context).backend
         is_read = self._view is ReadOnlyBroadcastState
         self._views = {
-            each.name: self._view(self._backend.get_operator_state(each, is_read=is_read)) for each in descriptors
+            descriptor.name: self._view(self._backend.get_operator_state(descriptor, is_read=is_read))
+            for descriptor in descriptors
         }
 
     def current_processing_time(self) -> int:
@@ -65,15 +66,15 @@ class _Side(EmittingContext):
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> Any:
         is_descriptor = isinstance(state_descriptor, StateDescriptor)
-        found = self._views.get(state_descriptor.name) if is_descriptor else None
-        if found is None:
+        state = self._views.get(state_descriptor.name) if is_descriptor else None
+        if state is None:
             name = repr(state_descriptor.name) if is_descriptor else shorten(state_descriptor)
             others = f"; there are {', '.join(map(repr, self._views))}" if self._views else ""
             raise ProgramError(
                 f"operator {self._operator.name!r}: there is no broadcast state {name}{others}: give its descriptor to"
                 " broadcast(...)"
             )
-        return found
+        return state
 
     if not TYPE_CHECKING:
 
@@ -127,7 +128,7 @@ class _BroadcastOperator(FunctionOperator):
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
-        """The inputs of the stream and of the broadcast one."""
+        """The inputs of the stream and of the broadcast stream."""
         return (self, StreamInput(self.process_broadcast))
 
 
@@ -141,7 +142,7 @@ class BroadcastProcessOperator(_BroadcastOperator, ProcessOperator):
 
 
 class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
-    """Applies a ``KeyedBroadcastProcessFunction``, with the key's state at hand on the one side."""
+    """Applies a ``KeyedBroadcastProcessFunction``, with keyed state for records of the keyed stream."""
 
     def __init__(
         self, context: OperatorContext, function: Any, keying: Keying, descriptors: Sequence[MapStateDescriptor]
@@ -151,6 +152,6 @@ class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
         self._broadcast = _KeyedWritable(context, self._collector, self.user_timers, descriptors)
 
     def process_broadcast(self, records: Records) -> None:
-        """Process a run of the broadcast stream: there is no current key."""
+        """Process a run of the broadcast stream, without a current key."""
         self.backend.leave_key()
         super().process_broadcast(records)

@@ -1,8 +1,8 @@
-"""Operators with two inputs: CoMap, CoFlatMap, CoProcess, and CoProcess under keys.
+"""Operators with two inputs: CoMap, CoFlatMap, CoProcess and keyed CoProcess.
 
-Each works as the operator with one input does, with a method of the function for each stream. Event time is the minimum
-of both. Source of the behaviour: Flink's ``CoStreamMap``, ``CoStreamFlatMap``, ``CoProcessOperator`` and
-``KeyedCoProcessOperator``; that a CoMap function may return None is PyFlink's.
+Each works as the one-input operator, with a method of the function for each stream. Event time is the minimum of both.
+Source of the behaviour: Flink's ``CoStreamMap``, ``CoStreamFlatMap``, ``CoProcessOperator`` and
+``KeyedCoProcessOperator``; a CoMap function may return None, as in PyFlink.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pillarbox._operators.keyed.process import KeyedProcessOperator
 from pillarbox._operators.stateless.flat_map import FlatMapOperator
 from pillarbox._operators.stateless.process import ProcessOperator
 
-#: How the records of the first and of the second stream get their keys; None where the operator has no keyed state.
+#: Give the keys of the first and of the second stream's records; None for operators without keyed state.
 Keyings = tuple[Keying, Keying] | tuple[None, None]
 
 
 def _inputs(process_run: Callable[..., None], keyings: Keyings, *methods: Callable[..., Any]) -> list[StreamInput]:
-    """Return the inputs of two streams, each with the method that handles its records."""
+    """Return the inputs of two streams, each with the method for its records."""
     return [
         StreamInput(partial(process_run, keying=keying, call=method), keying)
         for keying, method in zip(keyings, methods, strict=True)
@@ -31,7 +31,7 @@ def _inputs(process_run: Callable[..., None], keyings: Keyings, *methods: Callab
 
 
 class CoFlatMapOperator(TwoInputs, FlatMapOperator):
-    """Applies ``flat_map1`` to the records of the first stream, ``flat_map2`` to the records of the second."""
+    """Applies ``flat_map1`` to the first stream's records, ``flat_map2`` to the second's."""
 
     def __init__(self, context: OperatorContext, function: Any, keyings: Keyings = (None, None)) -> None:
         super().__init__(context, function, keyings[0])
@@ -66,7 +66,7 @@ class CoProcessOperator(TwoInputs, ProcessOperator):
 
 
 class KeyedCoProcessOperator(TwoInputs, KeyedProcessOperator):
-    """Applies ``process_element1`` and ``process_element2`` with the key's state at hand, and ``on_timer``."""
+    """Applies ``process_element1`` and ``process_element2`` with keyed state, and ``on_timer``."""
 
     def __init__(self, context: OperatorContext, function: Any, keyings: tuple[Keying, Keying]) -> None:
         super().__init__(context, function, keyings[0])

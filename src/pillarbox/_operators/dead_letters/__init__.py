@@ -1,5 +1,5 @@
-"""Records whose function raised, sent to a side output where the program asks for it.
+"""Records whose function raised, sent to a side output if the program asks for it.
 
-Imports `frame` and `functions`. Start with `dead_letter.py`; `guarded.py` undoes what the function has done before it
-raised. Weak spot: what a function has done elsewhere (its fields, other systems) cannot be undone.
+Imports `frame` and `functions`. Start with `dead_letter.py`; `guarded.py` undoes the function's effects. Weak spot:
+effects elsewhere (the function's fields, other systems) cannot be undone.
 """

@@ -1,4 +1,4 @@
-"""Dead letters: what a side output gets of a record whose function raised, where the program asks for it."""
+"""Dead letters: the side output for records whose function raised."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _log = logging.getLogger("pillarbox")
 T = TypeVar("T")
 
 OnError = Literal["fail"] | OutputTag[Any]
-"""The fate of a record whose function raises: the task fails, or a :class:`DeadLetter` goes to a side output."""
+"""The handling of an error: the task fails, or a :class:`DeadLetter` goes to a side output."""
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record whose function raised, or a timer whose callback did, as the side output for errors gets it.
+    """A record whose function raised, or a timer whose callback did, for the side output of errors.
 
-    ``on_error=OutputTag(...)`` asks for it. The function's changes to keyed state, timers and output are undone.
+    Enabled by ``on_error=OutputTag(...)``. The function's changes to keyed state, timers and output are undone.
 
     Attributes:
-        value: the record, as it came; None of a timer; of a window whose function raised, its elements.
-        key: the record's or timer's key; None where the operator has none.
-        timestamp: the event time of the record, or the time that the timer was set for (epoch ms); None: it has none.
+        value: the record before the call; None for a timer; the elements of a window whose function raised.
+        key: the record's or timer's key; None for operators without keys.
+        timestamp: the record's or timer's timestamp (epoch ms), or None.
         operator: the name of the operator.
         error: type and message of the error.
-        traceback: the traceback of the error and of its causes, with the frames of the user's code and no others.
-        timer: the clock of the timer; None: it was a record.
+        traceback: the traceback of the error and of its causes, with frames of user code only.
+        timer: the clock of the timer; None for a record.
         COLUMNS: the columns of :meth:`as_text`.
 
     Example:
@@ -65,7 +65,7 @@ class DeadLetter:
     def as_text(self) -> tuple[str, str | None, int | None, str, str, str, str | None]:
         """Return the letter as columns of text, for ``letters.map(DeadLetter.as_text, DeadLetter.COLUMNS)``.
 
-        Value and key are what ``repr()`` says of them, in at most 10 000 characters.
+        Value and key are shown by ``repr()``, in at most 10 000 characters.
 
         Example:
             >>> DeadLetter({"id": 3}, "k", None, "parse", "ValueError: bad", "").as_text()
@@ -81,12 +81,12 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """Writes and counts the letters of one operator.
+    """Writes and counts the dead letters of one operator.
 
     Args:
         tag: the side output for them.
         outputs: the side outputs of the operator.
-        has_key: whether the key is one of the program's; else letters have none.
+        has_key: whether the key is one of the program's; otherwise letters have none.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class DeadLetters:
         self._tag_id = tag.tag_id
         self._outputs = outputs
         self._count = context.metrics.get(DEAD_LETTERS, Counter)
-        # Each DataFrame of a program is a query of its own, and has only the operators that lead to it.
+        # Each DataFrame of a program is a query of its own, with only the operators that lead to it.
         self._warned = tag.tag_id in context.read_elsewhere
 
     def write(self, cause: Exception, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None = None) -> None:
-        """Write the letter of a record, or of a timer."""
+        """Write the letter of a record or a timer."""
         self._count.inc()
         if self._tag_id in self._outputs:
             key = key if self._has_key else None
@@ -120,11 +120,10 @@ class DeadLetters:
 
 
 def cause_of(error: PillarboxError) -> Exception:
-    """Return what makes a record a dead letter: what user code raised, or the error of the record itself.
+    """Return the cause of a dead letter: an exception of user code, or the error of the record itself.
 
     Raises:
-        OperatorError: ``error`` itself, which is no dead letter: there is no such cause, or it tells of a program or a
-            place that will not do for any record.
+        OperatorError: ``error`` itself, if it concerns the program or the environment and not a single record.
     """
     if not isinstance(error, OperatorError):
         return error
@@ -136,25 +135,25 @@ def cause_of(error: PillarboxError) -> Exception:
 
 def sort_out(
     records: Records,
-    look: Callable[[Records], T],
+    check: Callable[[Records], T],
     errors: tuple[type[PillarboxError], ...],
     letters: DeadLetters,
     *,
     in_halves: bool,
 ) -> Iterator[tuple[range, T]]:
-    """Yield the parts of a run in which no record is bad, in their order: positions, and what ``look`` returned.
+    """Yield the parts of a run without bad records, in order: positions, and the result of ``check``.
 
     Args:
-        look: looks at some records, and raises one of ``errors`` where one of them is bad.
+        check: checks records, and raises one of ``errors`` if one of them is bad.
         letters: gets each bad record.
-        in_halves: whether to look at many at once, which is for columns; else at one by one, so that a function of the
-            program's is called once for each.
+        in_halves: whether to check many records at once, for columns; otherwise one by one, so that a user function is
+            called once for each.
     """
     pending = [range(len(records))] if in_halves else [range(at, at + 1) for at in reversed(range(len(records)))]
     while pending:
         part = pending.pop()
         try:
-            found = look(records.slice(part.start, part.stop))
+            result = check(records.slice(part.start, part.stop))
         except errors as error:
             if len(part) == 1:
                 stamp = None if records.timestamps is None else records.timestamps[part.start]
@@ -163,11 +162,11 @@ def sort_out(
                 middle = len(part) // 2
                 pending += (part[middle:], part[:middle])
         else:
-            yield part, found
+            yield part, result
 
 
 def check_on_error(on_error: Any, method: str) -> None:
-    """Refuse what is no fate of a record.
+    """Check a value of ``on_error``.
 
     Raises:
         ProgramError: it is neither ``"fail"`` nor an ``OutputTag``.

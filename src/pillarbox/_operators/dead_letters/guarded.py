@@ -1,7 +1,7 @@
 """An operator that continues when its function raises: the record becomes a dead letter, and its effects are undone.
 
-It is put around the operator that it guards, where the program asks for it, and gives it one record at a time: so the
-operators themselves, and programs that do not ask, know nothing of it.
+It wraps the guarded operator if the program asks for it, and passes it one record at a time. So operators, and programs
+without guards, need no code for it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._state.heap.undo import Undo
 from pillarbox._time.internal_timer_service import Triggerable
 
-# The methods that concern the guarded operator alone. The rest is about records, timers, and emitted output.
-_AS_IT_IS = (
+# Methods that are delegated unchanged. The others concern records, timers, and emitted output.
+_DELEGATED = (
     "open",
     "begin_epoch",
     "close",
@@ -49,14 +49,14 @@ def guarded(
     keying: Keying | None = None,
     unchanged: Collection[str] = (),
 ) -> OperatorFactory:
-    """Return what makes the operator as the program asks for it: with a guard, or as it is.
+    """Return the operator's factory, wrapped in a guard if the program asks for it.
 
     Args:
-        factory: makes the operator; where there is a guard, it is a :class:`FunctionOperator`.
-        on_error: the fate of records whose function raises.
-        method: the stream's method, for the error.
-        keying: how records get their keys where the operator itself asks for none; None: they have none.
-        unchanged: the names of the operator's own states that are as they were before when its function raises.
+        factory: the operator's; with a guard, it must create a :class:`FunctionOperator`.
+        on_error: the handling of errors.
+        method: the stream's method, for errors.
+        keying: gives the keys of records for operators without keys of their own, or None.
+        unchanged: the names of the operator's own states that the failing function has not changed.
 
     Raises:
         ProgramError: ``on_error`` is neither ``"fail"`` nor a tag.
@@ -71,14 +71,14 @@ def guarded(
 class GuardedOperator(StreamOperator):
     """Guards an operator around one user function.
 
-    The guarded operator has the same context, but for its outputs: these hold its records back until it is known that
-    the function has not raised.
+    The guarded operator has the same context, except for its outputs: these hold its records back until the function
+    has returned.
 
     Args:
-        make: makes the guarded operator.
+        make: creates the guarded operator.
         tag: the side output for dead letters.
-        keying: how records get their keys where the guarded operator asks for none.
-        unchanged: the names of its own states that are as they were before when its function raises.
+        keying: gives the keys of records if the guarded operator has no keys of its own.
+        unchanged: the names of its own states that the failing function has not changed.
         has_key: whether letters have the key.
 
     Raises:
@@ -106,18 +106,18 @@ class GuardedOperator(StreamOperator):
         if context.keyed is not None:
             self._backend = context.keyed.backend
             self._undo = self._backend.allow_undo(unchanged)
-        made = make(context)
-        assert isinstance(made, FunctionOperator), "an operator is guarded that is around no function"
-        if isinstance(made.function, CheckpointedFunction):
+        operator = make(context)
+        assert isinstance(operator, FunctionOperator), "only operators with a function are guarded"
+        if isinstance(operator.function, CheckpointedFunction):
             raise ProgramError(no_undo(context.name))
-        self._guarded: FunctionOperator = made
-        self.by_key: bool = made.by_key
+        self._guarded: FunctionOperator = operator
+        self.by_key: bool = operator.by_key
         if context.keyed is not None:
             for service in context.keyed.timers.services():
                 service.triggerable = _GuardedTimers(self, service.triggerable)
-        self._inputs = [self._guarded_input(each, keying) for each in made.inputs]
-        for name in _AS_IT_IS:
-            setattr(self, name, getattr(made, name))
+        self._inputs = [self._guarded_input(guarded_input, keying) for guarded_input in operator.inputs]
+        for name in _DELEGATED:
+            setattr(self, name, getattr(operator, name))
 
     def _guarded_input(self, guarded: RecordInput, keying: Keying | None) -> StreamInput:
         keying = getattr(guarded, "keying", None) or keying
@@ -134,34 +134,34 @@ class GuardedOperator(StreamOperator):
         """Process a run record by record.
 
         Args:
-            keying: how the records get their keys; None: they have none.
+            keying: gives the keys of the records, or None.
             process: the guarded operator's method for runs of this input.
         """
         values = records.values
-        # An error of the key function is none of the function's: it fails the task.
+        # An error of the key function fails the task.
         keys: Iterable[Any] = repeat(None) if keying is None else keying.keys_of(records)
         stamps: Iterable[int | None] = repeat(None) if records.timestamps is None else records.timestamps
         undo, copied = self._undo, self.context.copier.copied
         for value, key, stamp in zip(values, keys, stamps):
             if undo is not None:
                 undo.begin()
-            # The letter has the record as it came.
-            kept = copied(value)
+            # The letter contains the record as it was before the call.
+            record = copied(value)
             marks = self._marks()
             try:
                 process(Records([value], None if stamp is None else [stamp]))
             except OperatorError as error:
                 cause = cause_of(error)
-                self._take_back(marks)
-                self._letters.write(cause, kept, key, stamp)
+                self._undo_call(marks)
+                self._letters.write(cause, record, key, stamp)
             if len(self._main) >= RUN_LIMIT:
-                self.hand_on()
+                self.emit()
         if undo is not None:
             undo.end()
-        self.hand_on()
+        self.emit()
 
     def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
-        """Call what handles a timer of the current key, which counts as fired also where it raises."""
+        """Call a timer's handler for the current key. The timer counts as fired even if the handler raises."""
         assert self._backend is not None
         key = self._backend.key
         if self._undo is not None:
@@ -172,65 +172,65 @@ class GuardedOperator(StreamOperator):
             self._guarded.flush()
         except OperatorError as error:
             cause = cause_of(error)
-            self._take_back(marks)
+            self._undo_call(marks)
             self._letters.write(cause, None, key, timestamp, timer)
         if self._undo is not None:
             self._undo.end()
-        self.hand_on_timers()
+        self.emit_timers()
 
-    def hand_on_timers(self) -> None:
-        """Let go what timers have emitted if that is much: the rest leaves with those that fire together."""
+    def emit_timers(self) -> None:
+        """Emit results of timers if there are many; the rest follows with timers that fire together."""
         if len(self._main) >= RUN_LIMIT:
-            self.hand_on()
+            self.emit()
 
     def _marks(self) -> list[tuple[_Held, int]]:
         return [(held, len(held)) for held in (self._main, *self._sides.held)]
 
-    def _take_back(self, marks: list[tuple[_Held, int]], mark: int = 0) -> None:
-        """Undo what the function has done since the marks were taken: outputs, and changes of state."""
-        self._guarded.flush()  # what it had collected: it is cut off with the rest
-        known = dict(marks)
+    def _undo_call(self, marks: list[tuple[_Held, int]], mark: int = 0) -> None:
+        """Undo the function's outputs and changes of state since the marks."""
+        self._guarded.flush()  # collected results are cut off with the rest
+        lengths = dict(marks)
         for held in (self._main, *self._sides.held):
-            held.cut(known.get(held, 0))
+            held.cut(lengths.get(held, 0))
         if self._undo is not None:
             self._undo.restore(mark)
 
-    def hand_on(self) -> None:
-        """Let records and letters go that are held back."""
-        self._main.let_go()
+    def emit(self) -> None:
+        """Emit the records and letters that are held back."""
+        self._main.release()
         for held in self._sides.held:
-            held.let_go()
+            held.release()
 
-    # -- what lets go what is held back --
+    # -- methods that emit --
 
     def end_key(self) -> None:
-        """End a key, in batch mode; its timers are guarded one by one."""
+        """End a key in batch mode; its timers are guarded one by one."""
         self._guarded.end_key()
-        self.hand_on()
+        self.emit()
 
     def end_input(self) -> None:
         """End the input."""
         self._guarded.end_input()
-        self.hand_on()
+        self.emit()
 
     def finish(self) -> None:
         """Emit the last records."""
         self._guarded.finish()
-        self.hand_on()
+        self.emit()
 
     @property
     def has_close(self) -> bool:
-        """Whether the function of the guarded operator has a ``close()``."""
+        """Whether the guarded function has a ``close()``."""
         return self._guarded.has_close
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit what must go before the barrier."""
+        """Emit results that belong before the barrier."""
         self._guarded.prepare_snapshot_pre_barrier(checkpoint_id)
-        self.hand_on()
+        self.emit()
 
 
 class _GuardedTimers:
-    """Handles the timers of a service instead of the guarded operator."""
+    """Handles the timers of a service for the guarded operator."""
 
     def __init__(self, guard: GuardedOperator, triggerable: Triggerable) -> None:
         self._guard = guard
@@ -243,11 +243,11 @@ class _GuardedTimers:
         self._guard.fire(self._triggerable.on_processing_time, timestamp, namespace, TimeDomain.PROCESSING_TIME)
 
     def flush(self) -> None:
-        self._guard.hand_on()
+        self._guard.emit()
 
 
 class _Held:
-    """An output that holds back records until it is told to let them go. ``len()`` is their number."""
+    """An output that holds records back until :meth:`release`. ``len()`` is their number."""
 
     def __init__(self, output: Input) -> None:
         self._output = output
@@ -265,19 +265,19 @@ class _Held:
         """Drop the records after the first ``length``."""
         del self._values[length:], self._stamps[length:]
 
-    def let_go(self) -> None:
-        """Hand the records on."""
+    def release(self) -> None:
+        """Emit the records."""
         if self._values:
             values, stamps = self._values, self._stamps
             self._values, self._stamps = [], []
             self._output.process_records(Records(values, stamps if any(map(_is_given, stamps)) else None))
 
     def process_watermark(self, timestamp: int) -> None:
-        self.let_go()
+        self.release()
         self._output.process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
-        self.let_go()
+        self.release()
         self._output.process_status(idle)
 
 
@@ -286,27 +286,27 @@ def _is_given(stamp: int | None) -> bool:
 
 
 class _HeldOutputs(Mapping[str, Input]):
-    """The side outputs, each of which holds back its records.
+    """The side outputs, each of which holds its records back.
 
     Attributes:
-        held: those that were used so far.
+        held: the outputs used so far.
     """
 
     def __init__(self, outputs: Mapping[str, Input]) -> None:
         self._outputs = outputs
-        self._known: dict[str, _Held] = {}
+        self._used: dict[str, _Held] = {}
 
     @property
     def held(self) -> Iterable[_Held]:
-        return self._known.values()
+        return self._used.values()
 
     def __contains__(self, tag_id: object) -> bool:
         return tag_id in self._outputs
 
     def __getitem__(self, tag_id: str) -> _Held:
-        held = self._known.get(tag_id)
+        held = self._used.get(tag_id)
         if held is None:
-            held = self._known[tag_id] = _Held(self._outputs[tag_id])
+            held = self._used[tag_id] = _Held(self._outputs[tag_id])
         return held
 
     def __iter__(self) -> Iterator[str]:

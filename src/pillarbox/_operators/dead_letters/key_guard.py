@@ -1,4 +1,4 @@
-"""Sorts out records that get no key, where the program asks for it: in front of the partitioning, which asks again.
+"""Removes records without a valid key before the partitioner, which extracts the key again.
 
 Kafka Streams does the same for a record whose key mapper raises: its exception handler may let the stream continue.
 """
@@ -18,10 +18,10 @@ from pillarbox._operators.functions.basic import OutputTag
 
 
 class KeyGuardOperator(StreamOperator):
-    """Hands on the records that have a key; others become dead letters. A columnar run stays columnar.
+    """Forwards records with a key; others become dead letters. A columnar run stays columnar.
 
-    A record has none where the key function raises, or where its key does not fit the declared type, or cannot be
-    routed: NaN, or what has no hash.
+    A record has no key if the key function raises, or if its key has another type than declared, or cannot be routed:
+    NaN, or an unhashable value.
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, tag: OutputTag[Any]) -> None:
@@ -31,7 +31,7 @@ class KeyGuardOperator(StreamOperator):
         self._letters = DeadLetters(context, tag, context.side_outputs)
 
     def process_records(self, records: Records) -> None:
-        """Look for the keys of a run; where that fails, of smaller and smaller parts, or one by one."""
+        """Extract the keys of a run; if that fails, of smaller and smaller parts, or one by one."""
         try:
             self._router.subtasks_of(records)
         except (OperatorError, KeyTypeError, TypeMismatchError):
@@ -40,8 +40,8 @@ class KeyGuardOperator(StreamOperator):
             self.output.process_records(records)
 
     def _with_keys(self, records: Records) -> Records:
-        """Return the records that have a key, and write the letters of the others."""
-        # (That there is no such column is no record's fault.)
+        """Return the records with a key, and write the letters of the others."""
+        # (A missing column fails the task.)
         errors = (OperatorError, KeyTypeError, TypeMismatchError)
         in_halves = self._keying.keeps_keys(records)
         parts = sort_out(records, self._router.subtasks_of, errors, self._letters, in_halves=in_halves)

@@ -1,6 +1,6 @@
-"""join and co_group: the records of two streams with the same key, in the same window.
+"""join and co_group: the records of two streams with equal keys, in the same window.
 
-The windows hold the records of both, each with the number of its stream. Source of the behaviour: Flink's
+The windows contain the records of both streams, each with its stream's number. Source of the behaviour: Flink's
 ``CoGroupedStreams`` and ``JoinedStreams``.
 """
 
@@ -22,10 +22,10 @@ from pillarbox._operators.windowing.operator import WindowOperator
 
 
 class CoGroupWindowOperator(WindowOperator):
-    """Windows that hold the records of two streams, each with the number of its stream.
+    """Windows with the records of two streams, each with its stream's number.
 
     Args:
-        keyings: how the records of the first and of the second stream get their keys.
+        keyings: give the keys of the first and of the second stream's records.
     """
 
     def __init__(self, context: OperatorContext, keyings: tuple[Keying, Keying], program: WindowProgram) -> None:
@@ -40,7 +40,7 @@ class CoGroupWindowOperator(WindowOperator):
 
 
 class CoGroups(WindowFunction[Any, Any, Any, Any]):
-    """Calls ``f(firsts, seconds)`` with the records of a window, stream by stream."""
+    """Calls ``f(firsts, seconds)`` with the records of a window by stream."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -52,7 +52,7 @@ class CoGroups(WindowFunction[Any, Any, Any, Any]):
 
 
 class Pairs(WindowFunction[Any, Any, Any, Any]):
-    """Calls ``f(first, second)`` with each pair of a window; its result is emitted."""
+    """Calls ``f(first, second)`` with each pair of a window, and emits its result."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -66,7 +66,7 @@ class Pairs(WindowFunction[Any, Any, Any, Any]):
 
 
 class FlatPairs(Pairs):
-    """Calls ``f(first, second)`` with each pair of a window; it returns any number of results."""
+    """Calls ``f(first, second)`` with each pair of a window, and emits any number of results."""
 
     def apply(self, key: Any, window: Any, inputs: Iterable[tuple[int, Any]]) -> Iterator[Any]:
         """Yield the results of a window."""

@@ -1,8 +1,8 @@
-"""interval_join: pairs of records of two keyed streams whose event times are near enough.
+"""interval_join: pairs of records of two keyed streams whose event times are near.
 
-Each side keeps its records, by event time, for as long as partners may come. Source of the behaviour: Flink's
-``IntervalJoinOperator``; but there a record is gone when the watermark reaches the time of its last partner, so one
-that comes exactly then, which is not late, finds it no more. Here it is kept until the watermark has passed that time.
+Each side stores its records by event time as long as they can match. Source of the behaviour: Flink's
+``IntervalJoinOperator``; but Flink drops a record when the watermark reaches the time of its last partner, so a partner
+at exactly that time, which is not late, finds no match. Here it is stored until the watermark has passed that time.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
 
-# From this number of event times of a key on, they are kept in order next to the state.
+# From this number of event times of a key on, they are also stored in a sorted list.
 _MANY = 32
-# Records are dropped when event time has passed their last partner by up to this part of the time for which they are
-# kept: so timers of many keys have the same time, which makes them cheap, and a key with many records has few of them.
+# Records may stay longer than needed by this fraction of their interval: so timers of many keys have equal times, which
+# makes them cheap, and a key with many records has few timers.
 _PART = 8
 _TIME = itemgetter(0)
 
 
 class Interval(NamedTuple):
-    """How much later than the left record (milliseconds; negative: earlier) the right one may be: both inclusive."""
+    """Allowed distance from the left to the right record (ms, negative: earlier), both bounds inclusive."""
 
     lower: int
     upper: int
 
 
 class JoinContext(EmittingContext, ProcessJoinFunction.Context):
-    """One object for all pairs: the operator sets what changes.
+    """Reused for every pair; the operator updates its fields.
 
     Attributes:
         left: the event time of the left record.
@@ -70,13 +70,13 @@ class JoinContext(EmittingContext, ProcessJoinFunction.Context):
 
 
 class _Side:
-    """The records of one stream, by event time, and where their partners are.
+    """The records of one stream, by event time.
 
     Args:
-        reach: how much later than a record of this side its partners may be, at least and at most.
+        reach: the distance from a record of this side to its partners.
 
     Attributes:
-        wait: for how long a record is kept at least (milliseconds of event time).
+        wait: how long a record is stored at least (milliseconds of event time).
     """
 
     def __init__(self, operator: IntervalJoinOperator, name: str, keying: Keying, reach: Interval) -> None:
@@ -88,45 +88,45 @@ class _Side:
         self.wait: int = max(reach.upper, 0) + 1
         self.state: MapState[int, Sequence[Any]] = self._backend.get_state(MapStateDescriptor(name))
         self.late: OutputTag | None = None
-        # Event times of keys with many of them, in order. They are found in the state again after a restart.
+        # Sorted event times of keys with many of them. Read from the state again after a restart.
         self._ordered: dict[Any, list[int]] = {}
 
     def process_records(self, records: Records) -> None:
-        """Join a run of the stream's records with the kept records of the other stream, and keep them."""
+        """Join a run with the stored records of the other stream, and store it."""
         self._operator.process_run(records, self)
 
-    def keep(self, value: Any, timestamp: int) -> None:
-        """Keep a record of the current key."""
+    def store(self, value: Any, timestamp: int) -> None:
+        """Store a record of the current key."""
         state = self.state
-        there = state.get(timestamp)
-        if there is None:
-            # In a tuple, which takes half of a list: most records are the only one at their time.
+        values = state.get(timestamp)
+        if values is None:
+            # A tuple takes half the memory of a list: most records are the only one at their time.
             state.put(timestamp, (value,))
             ordered = self._ordered.get(self._backend.key)
             if ordered is not None:
                 insort(ordered, timestamp)
-        elif type(there) is list:
-            there.append(value)
-            state.put(timestamp, there)
+        elif type(values) is list:
+            values.append(value)
+            state.put(timestamp, values)
         else:
-            state.put(timestamp, [*there, value])
+            state.put(timestamp, [*values, value])
 
     def between(self, first: int, last: int) -> list[tuple[int, Sequence[Any]]]:
-        """Return the records of the current key from ``first`` to ``last``, by event time, in its order."""
-        there = self.state.items()
-        if len(there) < _MANY:
-            found = [item for item in there if first <= item[0] <= last]
-            if len(found) > 1:
-                found.sort(key=_TIME)
-            return found
+        """Return the current key's records from ``first`` to ``last``, ordered by event time."""
+        items = self.state.items()
+        if len(items) < _MANY:
+            near = [item for item in items if first <= item[0] <= last]
+            if len(near) > 1:
+                near.sort(key=_TIME)
+            return near
         ordered = self._in_order()
         times = ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
         return [(time, self.state[time]) for time in times]
 
     def drop(self, watermark: int) -> int | None:
-        """Drop what finds no partner any more; return when the next may be dropped, or None: nothing is left."""
+        """Drop records that can no longer match; return the time of the next drop, or None."""
         state, times = self.state, self._in_order()
-        # (At the end of the data nothing comes any more, also for records whose last partner would come after it.)
+        # (At the end of the data, also records whose last partner could still follow.)
         over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - self.wait + 1)
         if over == len(times):
             state.clear()
@@ -139,7 +139,7 @@ class _Side:
         return self.timer_for(times[0]) if times else None
 
     def _in_order(self) -> list[int]:
-        """Return the event times of the current key, in order; if there are many, they stay so."""
+        """Return the sorted event times of the current key; many are kept sorted."""
         key = self._backend.key
         ordered = self._ordered.get(key)
         if ordered is None:
@@ -149,16 +149,16 @@ class _Side:
         return ordered
 
     def timer_for(self, time: int) -> int:
-        """Return when a record may be dropped."""
+        """Return the time at which a record may be dropped."""
         return self._operator.rounded_up(time + self.wait)
 
 
 class IntervalJoinOperator(TwoInputs, KeyedOperator):
-    """Applies a ``ProcessJoinFunction`` to each pair whose event times are near enough.
+    """Applies a ``ProcessJoinFunction`` to each pair with near event times.
 
     Args:
-        keyings: how the records of the left and of the right stream get their keys.
-        late_tags: the side outputs for late records of both; None: they are dropped, and counted.
+        keyings: give the keys of the left and of the right stream's records.
+        late_tags: the side outputs for late records of both; None: they are dropped and counted.
     """
 
     own_states: Collection[str] = ("left", "right")
@@ -186,7 +186,7 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         return min(time + -time % self._step, MAX_WATERMARK)
 
     def process_run(self, records: Records, side: _Side) -> None:
-        """Join a run of one stream with the kept records of the other."""
+        """Join a run of one stream with the stored records of the other."""
         backend, watermark = self.backend, self._timers.current_watermark
         rows = backend.rows
         values = records.values
@@ -212,11 +212,11 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
                 timer = first_timer()
                 if timer is None or timestamp + wait < timer:
                     self._set_timer(side.timer_for(timestamp), timer)
-                side.keep(value, timestamp)
+                side.store(value, timestamp)
         self._collector.flush()
 
     def _set_timer(self, timestamp: int, present: int | None) -> None:
-        """Let the current key's only timer be no later than ``timestamp``."""
+        """Make the current key's only timer fire no later than ``timestamp``."""
         if present is not None:
             if timestamp >= present:
                 return
@@ -224,7 +224,7 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
         self._timers.register_event_time_timer(VOID_NAMESPACE, timestamp)
 
     def _join(self, value: Any, timestamp: int, near: Sequence[tuple[int, Sequence[Any]]], side: _Side) -> None:
-        """Hand the pairs of a record with records of the other stream, by time, to the function."""
+        """Call the function with the pairs of a record, ordered by time."""
         call, ctx, collect = self.call, self._ctx, self._collector.collect
         is_left = side is self._left
         for time, partners in near:
@@ -236,7 +236,7 @@ class IntervalJoinOperator(TwoInputs, KeyedOperator):
                     collect(results, later)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Drop the records of the current key that find no partner any more."""
+        """Drop the current key's records that can no longer match."""
         watermark = self._timers.current_watermark
         times = [time for side in (self._left, self._right) if (time := side.drop(watermark)) is not None]
         if times:

@@ -18,7 +18,7 @@ from pillarbox._operators.frame.keyed_run import KeyedRun
 from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.keyed.field_aggregation import FieldAggregation
-from pillarbox._operators.stateless.typed_results import OfOneType
+from pillarbox._operators.stateless.typed_results import TypedReduce
 from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._types.type_information import TypeInformation
 
@@ -42,7 +42,7 @@ class ReduceOperator(KeyedOperator):
     ) -> None:
         super().__init__(context, function, "reduce", keying)
         where = f"operator {self.name!r}: a result"
-        self._fold = self.call if declared is None else OfOneType(self.call, declared, where)
+        self._fold = self.call if declared is None else TypedReduce(self.call, declared, where)
         self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor("reduced"))
         self._checks_first = isinstance(function, FieldAggregation)
         # In batch mode: whether the key at hand has a value, and the time of its last record.

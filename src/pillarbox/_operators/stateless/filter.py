@@ -1,4 +1,4 @@
-"""filter: keeps the records for which the function says so."""
+"""filter: emits the records for which the function returns True."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class FilterOperator(FunctionOperator):
     def process_records(self, records: Records) -> None:
         """Filter a run."""
         is_shared = not (self.context.copier.is_off or records.is_fixed)
-        kept = self._judge_each(records) if is_shared else records.choose(self._judge(records))
-        if len(kept):
-            self.output.process_records(kept)
+        passed = self._judge_each(records) if is_shared else records.choose(self._judge(records))
+        if len(passed):
+            self.output.process_records(passed)
 
     def _judge(self, records: Records) -> list[bool]:
         with self.each(records, self.keying) as values:
             keep = list(map(self.call, values))
             if len(keep) < len(records):
-                raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
+                raise RuntimeError("the function raised StopIteration")  # which ends a map() silently
         self._check(records.values, keep)
         return keep
 
     def _judge_each(self, records: Records) -> Records:
-        """Filter records that may change: they are copied at once, as the function may hold them."""
+        """Filter records that may change: they are copied at once, as the function may hold references to them."""
         call, copied = self.call, self.context.copier.copied
         values: list[Any] = []
         keep: list[Any] = []
@@ -55,12 +55,12 @@ class FilterOperator(FunctionOperator):
             self._refuse(values, keep)
 
     def _refuse(self, values: list[Any], keep: list[Any]) -> None:
-        """Refuse what is no bool: a coroutine or a generator is always true, and a None may be a forgotten return."""
+        """Refuse results other than bools: a coroutine is always true, and a None may be a forgotten return."""
         position = next(index for index, answer in enumerate(keep) if type(answer) not in _BOOLEANS)
         answer = keep[position]
-        for each in keep:
-            if inspect.iscoroutine(each):
-                each.close()  # it would complain that nobody waited for it
+        for result in keep:
+            if inspect.iscoroutine(result):
+                result.close()  # avoids its warning that it was never awaited
         pending = iter(values[position + 1 :])
         kind = type(answer).__name__
         with Pass(self, values, pending, pending):

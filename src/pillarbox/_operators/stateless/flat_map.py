@@ -1,4 +1,4 @@
-"""flat_map: one record in, any number out, each with its record's timestamp."""
+"""flat_map: emits any number of values per record, with its timestamp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hands on the first records of a task, and no others: what a limited number of results is taken from."""
+"""Emits the first records of a task, for a limited number of results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pillarbox._operators.frame.operator import OperatorContext, StreamOperator
 
 
 class LimitOperator(StreamOperator):
-    """Hands on ``limit`` records."""
+    """Emits ``limit`` records."""
 
     def __init__(self, context: OperatorContext, limit: int) -> None:
         super().__init__(context)
@@ -15,11 +15,11 @@ class LimitOperator(StreamOperator):
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether all of them have come."""
+        """Whether all of them were emitted."""
         return not self._left
 
     def process_records(self, records: Records) -> None:
-        """Hand on the part of a run that is within the limit."""
+        """Emit the part of a run that is within the limit."""
         if len(records) > self._left:
             records = records.slice(0, self._left)
         if len(records):

@@ -1,4 +1,4 @@
-"""map: one record in, one out; the timestamp stays."""
+"""map: emits one value per record, with its timestamp."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class MapOperator(FunctionOperator):
                     hand_on(self.output, out, None if timestamps is None else timestamps[done:end])
                     out, done, look = [], end, FIRST_LOOK
             if done + len(out) < len(records):
-                raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
+                raise RuntimeError("the function raised StopIteration")  # which ends a map() silently
         if out:
             rest = timestamps if not done or timestamps is None else timestamps[done:]
             self.output.process_records(Records(out, rest))
 
     def _call_each(self, values: Iterable[Any], out: list[Any]) -> None:
-        """Apply the function to values, and copy results that may change at once, before the next call."""
+        """Apply the function to values; copy mutable results before the next call."""
         call, emitted, append = self.call, self.context.copier.emitted, out.append
         for value in values:
             result = call(value)

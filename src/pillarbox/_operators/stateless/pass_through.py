@@ -1,4 +1,4 @@
-"""An operator that hands everything on: the head of a source's chain, the end of a stream of Python objects."""
+"""An operator that forwards everything: the head of a source's chain, the end of a stream of Python objects."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pillarbox._operators.frame.operator import OperatorFactory, StreamOperator
 
 
 class PassThroughOperator(StreamOperator):
-    """Hands on what it gets."""
+    """Forwards its input."""
 
     def process_records(self, records: Records) -> None:
-        """Hand on a run."""
+        """Forward a run."""
         self.output.process_records(records)
 
 

@@ -12,14 +12,14 @@ from pillarbox._types.row_encoder import RowEncoder
 
 
 class ColumnsOperator(StreamOperator):
-    """Turns records into the typed columns of an output DataFrame."""
+    """Converts records to the typed columns of an output DataFrame."""
 
     def __init__(self, context: OperatorContext, encoder: RowEncoder) -> None:
         super().__init__(context)
         self.encoder = encoder
 
     def process_records(self, records: Records) -> None:
-        """Encode a run; a run that is columnar already, with the same columns, stays as it is."""
+        """Encode a run; a columnar run with the same columns stays as it is."""
         if isinstance(records, ArrowRecords) and records.batch.schema.equals(self.encoder.arrow_schema):
             self.output.process_records(ArrowRecords(records.batch))
         elif len(records):
@@ -27,14 +27,14 @@ class ColumnsOperator(StreamOperator):
 
 
 class PrintOperator(StreamOperator):
-    """Prints each record on the standard output of the process that runs the task."""
+    """Prints each record to the standard output of the task's process."""
 
     def __init__(self, context: OperatorContext, identifier: str = "") -> None:
         super().__init__(context)
         self.identifier = identifier
 
     def process_records(self, records: Records) -> None:
-        """Print a run, as Flink's print sink does: ``identifier:subtask> record``; one subtask has no number."""
+        """Print a run, as Flink's print sink does: ``identifier:subtask> record``; a single subtask has no number."""
         parallelism = self.context.parallelism or self.context.job_parallelism
         subtask = str(self.context.subtask + 1) if parallelism > 1 else ""
         prefix = ":".join(part for part in (self.identifier, subtask) if part)
@@ -42,8 +42,8 @@ class PrintOperator(StreamOperator):
         pending = iter(records.values)
         try:
             lines = [f"{lead}{value}\n" for value in pending]
-        except BaseException as error:  # a record's own __str__
-            place: dict[str, Any] = {"operator": self.name, "subtask": self.context.subtask}
-            raise_at_record(error, f"operator {self.name!r}", records.values, pending, **place)
+        except BaseException as error:  # of a record's own __str__
+            facts: dict[str, Any] = {"operator": self.name, "subtask": self.context.subtask}
+            raise_at_record(error, f"operator {self.name!r}", records.values, pending, **facts)
         sys.stdout.write("".join(lines))
         sys.stdout.flush()

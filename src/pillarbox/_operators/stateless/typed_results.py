@@ -1,8 +1,8 @@
-"""The outputs of operators whose results have a declared type: results are converted to it before they are handed on.
+"""Outputs of operators whose results have a declared type: they convert results before emitting them.
 
-In PyFlink a serializer of the type does that: after it a result of a ROW has the names of its columns, FLOAT has 32
-bits, and a value that does not fit fails the job. What ``reduce`` keeps meanwhile has the type of its records, too.
-Where columns are declared in Spark's way, a tuple gets their names, and its values stay as they are.
+In PyFlink, a serializer of the type does that: a result of a ROW has the names of its columns, FLOAT has 32 bits, and a
+value of another type fails the job. State of ``reduce`` has the type of its records, too. If columns are declared in
+Spark's notation, a tuple gets their names, and its values stay as they are.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pillarbox._types.conversion import value_converter
 from pillarbox._types.row_shapes import returned_tuple
 from pillarbox._types.type_information import TypeInformation
 
-# Values of these types are no rows.
+# Types that are not rows.
 _ONE_VALUE = frozenset({str, bytes, int, float, bool})
 
 
 class _TypedOutput:
-    """Converts results; watermarks and the rest go by."""
+    """Converts results; forwards watermarks and statuses."""
 
     def __init__(self, output: Input, declared: TypeInformation[Any], operator: str) -> None:
         self._output = output
@@ -34,11 +34,11 @@ class _TypedOutput:
         self.process_status = output.process_status
 
     def process_records(self, records: Records) -> None:
-        """Convert a run, and hand it on."""
+        """Convert and emit a run."""
         convert, pending = self._convert, iter(records.values)
         converted: list[Any] = []
         try:
-            # One by one, so that the record that does not fit is known.
+            # One by one, to know the record that does not convert.
             converted.extend(map(convert, pending))
         except TypeMismatchError as error:
             error.at(operator=self._operator, record=records.values[len(converted)])
@@ -47,7 +47,7 @@ class _TypedOutput:
 
 
 class _NamedOutput:
-    """Makes rows of tuples; watermarks and the rest go by, and so do results that are no plain tuples."""
+    """Converts tuples to rows; forwards watermarks, statuses and other results."""
 
     def __init__(self, output: Input, names: tuple[str, ...], operator: str) -> None:
         self._output = output
@@ -58,15 +58,15 @@ class _NamedOutput:
         self.process_status = output.process_status
 
     def process_records(self, records: Records) -> None:
-        """Name the columns of a run, and hand it on.
+        """Name the columns of a run and emit it.
 
         Raises:
             TypeMismatchError: a result is one value, and there are several columns.
         """
         make, size = self._make, self._size
         if size > 1 and not _ONE_VALUE.isdisjoint(map(type, records.values)):
-            self._refuse(next(each for each in records.values if type(each) in _ONE_VALUE))
-        named = [make(each) if type(each) is tuple and len(each) == size else each for each in records.values]
+            self._refuse(next(value for value in records.values if type(value) in _ONE_VALUE))
+        named = [make(value) if type(value) is tuple and len(value) == size else value for value in records.values]
         self._output.process_records(Records(named, records.timestamps))
 
     def _refuse(self, value: Any) -> NoReturn:
@@ -80,16 +80,16 @@ class _NamedOutput:
         raise error
 
 
-class OfOneType:
-    """Folds two records of a declared type: what the function returns is converted where it is of another class.
+class TypedReduce:
+    """Reduces two records of a declared type: converts the function's result if it has another class.
 
-    So the next call gets a row with the names of its columns, as each record of the stream is one, and not only the
-    results that leave the operator.
+    So the next call gets a row with the names of its columns, like each record of the stream, not only the results that
+    leave the operator.
 
     Args:
         function: the user's.
         declared: the type of the records.
-        where: where the results come from: errors begin with it.
+        where: the start of error messages.
     """
 
     def __init__(self, function: Callable[[Any, Any], Any], declared: TypeInformation[Any], where: str) -> None:
@@ -98,18 +98,18 @@ class OfOneType:
         self._convert = value_converter(declared, where)
 
     def __call__(self, value1: Any, value2: Any) -> Any:
-        """Return both folded into one."""
+        """Return the reduced value."""
         result = self._function(value1, value2)
         return result if type(result) is type(value2) else self._convert(result)
 
     def __reduce__(self) -> Any:
-        return OfOneType, self._parts
+        return TypedReduce, self._parts
 
 
 def typed(output: Input, declared: TypeInformation[Any] | tuple[str, ...] | None, operator: str) -> Input:
-    """Return an output that converts results to a declared type; ``output`` itself where nothing is to be converted.
+    """Return an output that converts results to a declared type, or ``output`` itself if there is nothing to convert.
 
-    The end of a stream that makes columns of the same type takes results as they are.
+    A sink with columns of the same type takes results as they are.
 
     Args:
         declared: the type, or the names of columns.

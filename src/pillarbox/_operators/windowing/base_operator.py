@@ -1,4 +1,4 @@
-"""The common part of all operators of windows: the user's functions, late elements, results, errors."""
+"""The base of all window operators: user functions, late elements, results, errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pillarbox._operators.windowing.api.functions import (
     WindowFunction,
 )
 from pillarbox._operators.windowing.api.triggers import Trigger
-from pillarbox._operators.windowing.contents import AllElements, Folded
+from pillarbox._operators.windowing.contents import FoldedContents, ListContents
 from pillarbox._state.heap.backend import KeyedStateBackend
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK
@@ -41,18 +41,18 @@ class WindowProgram:
     """The parts of a window operator.
 
     Attributes:
-        assigner: which windows an element belongs to.
-        trigger: when their function is called.
-        contents: what they keep of their elements.
+        assigner: assigns elements to windows.
+        trigger: decides when the window function is called.
+        contents: how windows store elements.
         function: the user's window function; None: the contents are the result.
         opened: functions that are opened and closed with the operator.
-        lateness: how long a window stays after its end, in milliseconds of event time.
-        late_tag: the side output for what comes too late; None: it is dropped, and counted.
+        lateness: allowed lateness in milliseconds of event time.
+        late_tag: the side output of late elements; None: they are dropped and counted.
     """
 
     assigner: WindowAssigner
     trigger: Trigger
-    contents: AllElements | Folded
+    contents: ListContents | FoldedContents
     function: Any = None
     opened: tuple[Any, ...] = field(default=())
     lateness: int = 0
@@ -60,28 +60,27 @@ class WindowProgram:
 
     @property
     def depends_on(self) -> dict[str, str]:
-        """The properties of windows that their state depends on: a program with others cannot resume from that state.
+        """Properties of windows that their state depends on: a program with other values cannot resume from it.
 
-        Windows of a clock end as they began, whatever the windows of now are; where one keeps its state in shares that
-        only fit windows of one cut, the names of these say so. Which windows a user's own assigner makes, nobody
-        knows.
+        Windows of one clock are compatible, as each window keeps its own end. State in panes depends on how time is
+        cut, which is part of the state's name. User-defined assigners are not described.
         """
-        assigner, fold = self.assigner, self.contents.fold if isinstance(self.contents, Folded) else None
-        found: dict[str, str] = {}
+        assigner, fold = self.assigner, self.contents.fold if isinstance(self.contents, FoldedContents) else None
+        properties: dict[str, str] = {}
         if isinstance(assigner, CountWindowAssigner):
-            each = "" if assigner.slide == assigner.size else f", one each {assigner.slide}"
-            found["windows"] = f"windows of {assigner.size} records{each}"
+            slide = "" if assigner.slide == assigner.size else f", one each {assigner.slide}"
+            properties["windows"] = f"windows of {assigner.size} records{slide}"
         elif isinstance(assigner, GlobalWindows):
-            found["windows"] = "a window for each key"
+            properties["windows"] = "a window for each key"
         elif isinstance(assigner, TimedAssigner):
-            found["windows"] = f"windows of {'event' if assigner.is_event_time() else 'processing'} time"
+            properties["windows"] = f"windows of {'event' if assigner.is_event_time() else 'processing'} time"
         if fold is not None and fold.name is not None:
-            found["fold"] = fold.name
-        return found
+            properties["fold"] = fold.name
+        return properties
 
     @property
     def clears(self) -> bool:
-        """Whether the window function is to be told of the end of each window: it has a ``clear`` of its own."""
+        """Whether the window function overrides ``clear``."""
         return isinstance(self.function, (ProcessWindowFunction, ProcessAllWindowFunction)) and (
             type(self.function).clear not in (ProcessWindowFunction.clear, ProcessAllWindowFunction.clear)
         )
@@ -92,8 +91,8 @@ class BaseWindowOperator(KeyedOperator):
 
     Attributes:
         timers: the name of its timers.
-        namespaced: whether they are timers of windows; else of keys.
-        shared: whether windows are those of all keys, so that these have timers together.
+        namespaced: whether timers belong to windows; otherwise to keys.
+        shared: whether all keys share windows and their timers.
     """
 
     timers: str = "window-timers"
@@ -110,7 +109,7 @@ class BaseWindowOperator(KeyedOperator):
         self._assign = assign_function(program.assigner)
         self._lateness = program.lateness
         self._is_event_time = program.assigner.is_event_time()
-        # (Triggers set timers of windows, and those of a window that ends end with it.)
+        # (Triggers set timers of windows, which end with their window.)
         self._timers = self.time_services.get_internal_timer_service(
             self.timers,
             self,
@@ -126,14 +125,14 @@ class BaseWindowOperator(KeyedOperator):
         self._clears = program.clears
 
     def open(self) -> None:
-        """Open the user's functions, and let the assigner declare what it counts."""
+        """Open the user's functions and the assigner."""
         for function in self._program.opened:
             if isinstance(function, Function):
                 with_context(self.context, "open()", function.open, RuntimeContext(self.context, self.keyed))
         self._assigner.open(self._assigner_context)
 
     def close(self) -> None:
-        """Close the user's functions. No record is handled any more, so there is no current key."""
+        """Close the user's functions. There is no current key."""
         self.backend.leave_key()
         self._window_context.leave()
         for function in self._program.opened:
@@ -141,14 +140,14 @@ class BaseWindowOperator(KeyedOperator):
                 with_context(self.context, "close()", function.close)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Handle a timer of event time: ask the trigger, or fire what ends now, and remove what is over."""
+        """Handle an event-time timer: call the trigger, or fire and clean up."""
         try:
             self._on_timer(timestamp, namespace, TimeDomain.EVENT_TIME)
         except BaseException as error:
             self._timer_failed(timestamp, namespace, TimeDomain.EVENT_TIME, error)
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Handle a timer of processing time, likewise."""
+        """Handle a processing-time timer: call the trigger, or fire and clean up."""
         try:
             self._on_timer(timestamp, namespace, TimeDomain.PROCESSING_TIME)
         except BaseException as error:
@@ -156,12 +155,12 @@ class BaseWindowOperator(KeyedOperator):
 
     @abstractmethod
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
-        """Handle a timer of one of the clocks."""
+        """Handle a timer."""
 
     # -- late elements --
 
     def _cleanup_time(self, window: Any) -> int:
-        """Return when a window is over: it has ended, and the allowed lateness has passed."""
+        """Return the time at which a window is removed: its end plus the allowed lateness."""
         end: int = window.max_timestamp()
         return min(end + self._lateness, MAX_WATERMARK) if self._is_event_time else end
 
@@ -169,7 +168,7 @@ class BaseWindowOperator(KeyedOperator):
         return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark
 
     def _drop_if_late(self, value: Any, timestamp: int | None) -> None:
-        """Take note of an element that no window takes: one that is in no window at all may still not be late."""
+        """Handle an element without a window as late, unless it is merely in no window."""
         if not self._is_event_time or timestamp is None or timestamp + self._lateness > self._timers.current_watermark:
             return
         self.take_late(value, timestamp, self._program.late_tag)
@@ -177,13 +176,13 @@ class BaseWindowOperator(KeyedOperator):
     # -- results --
 
     def _emit(self, window: Any, timestamp: int, elements: tuple[Any, ...]) -> None:
-        """Call the window function with a window's elements, and take its results, which carry its last timestamp."""
+        """Call the window function; its results get the window's last timestamp."""
         results = self._call(window, timestamp, elements)
         if results is not None:
             self._collector.collect(results, timestamp)
 
-    def _tell_of_end(self, window: Any) -> None:
-        """Let the window function remove the states of a window that is over."""
+    def _clear_function(self, window: Any) -> None:
+        """Call the window function's ``clear`` for a removed window."""
         self._window_context.enter(window, window.max_timestamp())
         self._program.function.clear(self._window_context)
 
@@ -203,7 +202,7 @@ class BaseWindowOperator(KeyedOperator):
 def _caller(
     function: Any, context: FiringContext, backend: KeyedStateBackend
 ) -> Callable[[Any, int, tuple[Any, ...]], Any]:
-    """Return what a window, its last timestamp and its elements are given to."""
+    """Return a function that calls the window function with a window, its last timestamp and its elements."""
     if function is None:
         return lambda window, timestamp, elements: elements
     if isinstance(function, WindowFunction):

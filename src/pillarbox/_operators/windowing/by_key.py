@@ -1,7 +1,7 @@
-"""Columnar runs that wait for each other, so that the records of a key can be handled together.
+"""Buffers columnar runs, so that the records of a key are processed together.
 
-Where keys are many, looking for what is kept of one takes longer than anything else that is done with a record: the
-processor waits for memory. Records of a key keep their order.
+With many keys, looking up a key's state takes longer than anything else that is done with a record: the processor waits
+for memory. Records of a key keep their order.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.frame.keying import Keying
 
-# That many rows, or bytes, and no more wait for each other.
+# Bounds of the buffer.
 _ROWS = 1 << 18
 _BYTES = 32 * 1024 * 1024
-# That many rows become Python objects at a time.
+# Rows that become Python objects at a time.
 _PORTION = 1 << 15
 
 
@@ -31,7 +31,7 @@ class GroupedRecords(NamedTuple):
     Attributes:
         records: the records.
         keys: the keys.
-        ends: for each key, where its records end.
+        ends: the end of each key's records.
     """
 
     records: ArrowRecords
@@ -39,8 +39,8 @@ class GroupedRecords(NamedTuple):
     ends: list[int]
 
 
-class RunsByKey:
-    """Gathers runs. Only the mailbox thread may touch it."""
+class RunBuffer:
+    """Buffers runs. Only the mailbox thread may use it."""
 
     def __init__(self, keying: Keying) -> None:
         self._keying = keying
@@ -49,23 +49,23 @@ class RunsByKey:
         self._bytes = 0
 
     def takes(self, records: Records) -> bool:
-        """Tell whether a run can wait for others: it has timestamps, and keys that Arrow can group by."""
+        """Return whether a run can be buffered: it has timestamps, and keys that Arrow can group by."""
         columns = self._keying.columns
         if columns is None or not isinstance(records, ArrowRecords) or records.stamps is None:
             return False
         if self._runs and not self._runs[0].batch.schema.equals(records.batch.schema):
             return False
-        return all(_groups(self._keying.column_of(records.batch, name).type) for name in columns)
+        return all(_is_groupable(self._keying.column_of(records.batch, name).type) for name in columns)
 
     def add(self, records: ArrowRecords) -> bool:
-        """Take a run; return whether there are enough of them."""
+        """Add a run; return whether the buffer is full."""
         self._runs.append(records)
         self._rows += len(records)
         self._bytes += int(records.batch.nbytes)
         return self._rows >= _ROWS or self._bytes >= _BYTES
 
     def take(self) -> ArrowRecords | None:
-        """Return all that has been gathered, in the order in which it came; None: nothing."""
+        """Remove all buffered records in order of arrival, or return None."""
         runs, self._runs = self._runs, []
         self._rows = self._bytes = 0
         if len(runs) < 2:
@@ -74,7 +74,7 @@ class RunsByKey:
         return ArrowRecords(batch, np.concatenate([run.stamps for run in runs]))
 
     def grouped(self, records: ArrowRecords) -> Iterator[GroupedRecords]:
-        """Return records in portions, grouped by key and otherwise in their order."""
+        """Yield portions of records, grouped by key and in their order within a key."""
         assert self._keying.columns is not None
         order, starts = _grouping([self._keying.column_of(records.batch, name) for name in self._keying.columns])
         count = len(records)
@@ -90,13 +90,13 @@ class RunsByKey:
             first = last + 1
 
 
-def _groups(kind: pa.DataType) -> bool:
+def _is_groupable(kind: pa.DataType) -> bool:
     is_ = pa.types
     return any((is_.is_primitive(kind), is_.is_string(kind), is_.is_binary(kind), is_.is_decimal(kind)))
 
 
 def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the positions of rows, grouped by key and otherwise in their order; and where each key's begin."""
+    """Return the positions of rows, grouped by key and in order within a key, and the start of each group."""
     if len(columns) == 1 and pa.types.is_integer(columns[0].type) and not columns[0].null_count:
         keys = columns[0].to_numpy()
         order = np.argsort(keys, kind="stable")
@@ -107,19 +107,19 @@ def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArr
 
 
 def positions_by_key(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the positions of rows, grouped by key and otherwise in their order; and how many rows each key has.
+    """Return the positions of rows, grouped by key and in order within a key, and the size of each group.
 
-    Keys are in the order of their first rows.
+    Keys are ordered by their first rows.
     """
     names = [str(number) for number in range(len(columns) + 1)]
     table = pa.table([*map(with_one_zero, columns), pa.array(np.arange(len(columns[0])))], names=names)
-    found = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
-    positions = found.column(f"{names[-1]}_list").combine_chunks()
+    groups = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
+    positions = groups.column(f"{names[-1]}_list").combine_chunks()
     return positions.flatten().to_numpy(), pc.list_value_length(positions).to_numpy()
 
 
 def with_one_zero(column: pa.Array) -> pa.Array:
-    """Return a column for Arrow to group by, which groups floats by their bits: one zero, and one NaN."""
+    """Prepare a column for Arrow's grouping, which compares floats by their bits: one zero, and one NaN."""
     kind = column.type
     if not pa.types.is_floating(kind):
         return column

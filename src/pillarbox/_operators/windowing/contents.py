@@ -1,4 +1,4 @@
-"""The contents of a window, kept and passed to its function: all elements, one folded value, or evicted ones."""
+"""The contents of a window: all elements, possibly with an evictor, or one accumulator."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pillarbox._state.heap.states import RECORD_IS_NONE
 from pillarbox._state.state_descriptor import StateDescriptor
 
 _NAME = CONTENTS = "window-contents"
-# Gets the elements of a window that fires.
+# Called with the elements of a firing window.
 Call = Callable[[tuple[Any, ...]], None]
 
 
 @dataclass(frozen=True)
 class Fold:
-    """How elements become one value, by way of an accumulator.
+    """Folds elements into an accumulator, and an accumulator into a result.
 
     Attributes:
-        descriptor: the state in which the elements are folded as they come.
+        descriptor: the state of the accumulator.
         first: returns the accumulator of one element.
-        add: returns an accumulator with another element; it may be the same accumulator.
-        merge: returns one accumulator of two, and may change both; None: they cannot be merged.
+        add: returns an accumulator with another element, possibly the same object.
+        merge: merges two accumulators, and may change both; None: they cannot be merged.
         result: returns the result of an accumulator.
-        name: what is folded, where it is a field of the records.
+        name: describes the fold, if it is one of a field.
     """
 
     descriptor: StateDescriptor
@@ -43,7 +43,7 @@ class Fold:
     name: str | None = None
 
     def of(self, values: Iterable[Any]) -> Any:
-        """Return the result of some elements, of which there is at least one."""
+        """Return the result of at least one element."""
         rest = iter(values)
         accumulator = self.first(next(rest))
         for value in rest:
@@ -52,19 +52,19 @@ class Fold:
 
 
 def reducing(function: Callable[[Any, Any], Any], name: str | None = None) -> Fold:
-    """Return the fold of elements two by two: what is folded so far is the accumulator.
+    """Return the fold of a reduce function, whose accumulator is an element.
 
     Args:
-        name: what is folded, where it is a field of the records.
+        name: describes the fold, if it is one of a field.
     """
     return Fold(ReducingStateDescriptor(_NAME, function), _first_record, function, function, _itself, name)
 
 
 def aggregating(function: AggregateFunction[Any, Any, Any], accumulator_type: Any = None) -> Fold:
-    """Return the fold of elements by a user's function.
+    """Return the fold of a user's aggregate function.
 
     Args:
-        accumulator_type: the type of accumulators, if it is declared.
+        accumulator_type: the declared type of accumulators, or None.
     """
 
     def first(value: Any) -> Any:
@@ -88,11 +88,11 @@ def _itself(value: Any) -> Any:
     return value
 
 
-class Folded:
-    """Elements are folded as they come: a window keeps one value. It is part of the program; the state is handed in.
+class FoldedContents:
+    """Contents that fold each element at once: one accumulator per window. Part of the program; methods get the state.
 
     Attributes:
-        descriptor: the state that a window keeps.
+        descriptor: the state of a window.
     """
 
     def __init__(self, fold: Fold) -> None:
@@ -100,28 +100,28 @@ class Folded:
         self.descriptor: StateDescriptor = fold.descriptor
 
     def add(self, state: Any, value: Any, timestamp: int | None) -> None:
-        """Fold an element in."""
+        """Fold an element."""
         state.fold(value)
 
-    def kept(self, state: Any) -> Sequence[Any]:
+    def elements(self, state: Any) -> Sequence[Any]:
         """Return the accumulator."""
         return (state.accumulator(),)
 
     def fire(self, state: Any, window: Any, context: Evictor.EvictorContext, call: Call) -> None:
-        """Call the function with the folded value."""
+        """Call the function with the result."""
         value = state.get()
         if value is not None:
             call((value,))
 
 
-class AllElements:
-    """A window keeps all of its elements, in the order in which they came.
+class ListContents:
+    """Contents with all elements of a window, in order of arrival.
 
     Args:
-        fold: what the function gets in their place, if that is one value.
-        evictor: takes elements out of the window; then their timestamps are kept, too.
+        fold: applied to the elements before the function is called, or None.
+        evictor: removes elements; then their timestamps are stored, too.
 
-    It has the attributes and methods of :class:`Folded`.
+    Same attributes and methods as :class:`FoldedContents`.
     """
 
     def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:
@@ -131,27 +131,27 @@ class AllElements:
 
     def add(self, state: Any, value: Any, timestamp: int | None) -> None:
         """Append an element."""
-        # In a tuple of its own: an element may be None, which list states refuse.
+        # In a tuple: an element may be None, which list states refuse.
         state.add((value,) if self.evictor is None else (value, timestamp))
 
-    def kept(self, state: Any) -> Sequence[Any]:
+    def elements(self, state: Any) -> Sequence[Any]:
         """Return the elements."""
         return tuple(element[0] for element in state.get())
 
     def fire(self, state: Any, window: Any, context: Evictor.EvictorContext, call: Call) -> None:
         """Call the function with the elements that the evictor leaves."""
-        kept = state.get()
-        if not kept:
+        stored = state.get()
+        if not stored:
             return
         if self.evictor is None:
-            self._call([element[0] for element in kept], call)
+            self._call([element[0] for element in stored], call)
             return
-        # (Those that came when the program had no evictor have no timestamp.)
-        elements = [TimestampedValue(value, time[0] if time else None) for value, *time in kept]
+        # (Elements stored by a program without an evictor have no timestamp.)
+        elements = [TimestampedValue(value, time[0] if time else None) for value, *time in stored]
         self._evict("evict_before", elements, window, context)
         self._call([element.value for element in elements], call)
         self._evict("evict_after", elements, window, context)
-        if len(elements) < len(kept):
+        if len(elements) < len(stored):
             state.update([tuple(element) for element in elements])
 
     def _evict(self, method: str, elements: list[TimestampedValue], window: Any, context: Any) -> None:

@@ -1,4 +1,4 @@
-"""The common part of operators that fold elements in ways of their own, into windows that fire at their ends."""
+"""The base of operators with their own ways of folding, for windows that fire at their end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pillarbox._operators.frame.keying import Keying
 from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
-from pillarbox._operators.windowing.contents import Fold, Folded
+from pillarbox._operators.windowing.contents import Fold, FoldedContents
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
@@ -22,16 +22,15 @@ _FAR = 2**62
 
 
 class FoldingWindowOperator(BaseWindowOperator):
-    """Folds elements into windows of time, which fire at their ends.
+    """Folds elements into time windows, which fire at their end.
 
-    Where windows do not belong to all keys, a key has a timer for the next of its windows that has something to do, and
-    not one for each window: where that has changed meanwhile, the timer finds nothing due, and the next one is
-    registered.
+    If windows are not shared by all keys, a key has one timer for its next window that is due, instead of one for each
+    window: if that window has changed, the timer has no effect, and the next one is registered.
     """
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
         super().__init__(context, keying, program)
-        assert isinstance(program.contents, Folded)
+        assert isinstance(program.contents, FoldedContents)
         self._fold: Fold = program.contents.fold
         # Registers a timer of the current key.
         self._register: Callable[[int], None] = (
@@ -42,7 +41,7 @@ class FoldingWindowOperator(BaseWindowOperator):
 
     @property
     def _passed(self) -> int:
-        """The time that the clock of the windows has passed, as far as windows have fired."""
+        """The time up to which windows have fired."""
         return self._timers.current_watermark if self._is_event_time else MIN_TIMESTAMP
 
     def _fire(self, start: int, end: int, accumulator: Any) -> None:
@@ -51,18 +50,18 @@ class FoldingWindowOperator(BaseWindowOperator):
         if value is not None:
             self._emit(TimeWindow(start, end), end - 1, (value,))
 
-    def _folded_none(self) -> ProgramError:
+    def _no_accumulator(self) -> ProgramError:
         return ProgramError(
             f"operator {self.name!r}, key {shorten(self.backend.key)}: the function that folds the elements of"
             " windows returned None: does it return its result?"
         )
 
     def _end_of_lateness(self, end: int) -> int | None:
-        """Return when a window is over, which is later than when it fires; None: then, or never."""
+        """Return the time at which a window is removed if that is later than its end, or None."""
         time = end - 1 + self._lateness
         return time if self._lateness and time < MAX_WATERMARK else None
 
 
 def are_far(times: npt.NDArray[np.int64], length: int) -> bool:
-    """Tell whether times, or the length of windows, are so far out that the arithmetic of 64 bits might not hold."""
+    """Return whether times or a window length might overflow 64-bit arithmetic."""
     return int(times.min()) < -_FAR or int(times.max()) > _FAR or length > _FAR

@@ -1,7 +1,7 @@
-"""Windows of a keyed stream. Source of the behaviour: Flink's ``WindowOperator`` and ``EvictingWindowOperator`` (T8).
+"""The general window operator. Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator`` (T8).
 
-A window's elements, the state of its trigger and its timers are state of (key, window). Windows that merge keep their
-elements under the window that was first; trigger state and timers are under the window as it is now.
+A window's elements, the state of its trigger and its timers are state of (key, window). Elements of merged windows are
+stored under the first one, the *state window*; trigger state and timers belong to the merged window.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pillarbox._operators.windowing.api.assigner import MergingWindowAssigner
 from pillarbox._operators.windowing.api.contexts import TriggerContext
 from pillarbox._operators.windowing.api.triggers import TriggerResult
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
-from pillarbox._operators.windowing.contents import Folded
+from pillarbox._operators.windowing.contents import FoldedContents
 from pillarbox._operators.windowing.merging import MergingWindowSet, merging_windows
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class WindowOperator(BaseWindowOperator):
-    """Adds each record to its windows, and calls the window function when their trigger says so.
+    """Adds each record to its windows, and calls the window function when their trigger fires.
 
     Attributes:
-        guard: makes the calls of the window function, if it is to continue when that raises: it gets the call, the
-            last timestamp of the window, and the namespace that has its elements.
+        guard: calls the window function and handles its errors, or None. Called with the call, the window's last
+            timestamp, and the namespace of its elements.
     """
 
     namespaced = True
@@ -44,7 +44,7 @@ class WindowOperator(BaseWindowOperator):
         self._trigger = program.trigger
         self._contents = program.contents
         self._state = self.backend.get_state(program.contents.descriptor, namespaced=True)
-        self._shares_elements = isinstance(program.contents, Folded) and not context.copier.is_off
+        self._shares_elements = isinstance(program.contents, FoldedContents) and not context.copier.is_off
         self._merging: MergingWindowSet | None = None
         if isinstance(program.assigner, MergingWindowAssigner):
             windows = self.backend.get_state(merging_windows(program.assigner))
@@ -66,8 +66,8 @@ class WindowOperator(BaseWindowOperator):
         values = records.values
         pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
-        taken = under_keys(self.backend, keys, pending)
-        with Pass(self, values, pending, taken) as elements:
+        keyed = under_keys(self.backend, keys, pending)
+        with Pass(self, values, pending, keyed) as elements:
             for value, timestamp in zip(elements, stamps):
                 windows = self._assign(value, timestamp, self._assigner_context)
                 if not self._add(value, timestamp, windows):
@@ -75,50 +75,50 @@ class WindowOperator(BaseWindowOperator):
         self._collector.flush()
 
     def _add(self, value: Any, timestamp: int | None, windows: Any) -> bool:
-        """Add an element to its windows, which may merge; return whether any was not late."""
-        taken, merging, ends = False, self._merging, self._is_event_time
+        """Add an element to its windows, which may merge; return whether any window was not late."""
+        added, merging, ends = False, self._merging, self._is_event_time
         if self._shares_elements:
             windows = list(windows)
             elements = self._own_values(value, len(windows))
         else:
             elements = repeat(value)
         for assigned, element in zip(windows, elements):
-            window = place = assigned if merging is None else merging.add(assigned, self._on_merge)
+            window = state_window = assigned if merging is None else merging.add(assigned, self._on_merge)
             over = self._cleanup_time(window)
             if ends and over <= self._timers.current_watermark:
                 if merging is not None:
                     self._forget(window, merging)
                 continue
-            taken = True
+            added = True
             if merging is not None:
-                place = merging.state_window(window)
-            self.backend.set_current_namespace(tuple(place))
+                state_window = merging.state_window(window)
+            self.backend.set_current_namespace(tuple(state_window))
             self._contents.add(self._state, element, timestamp)
-            self._react(self._trigger.on_element(element, timestamp, window, self._enter(window)), window, place)
+            self._react(self._trigger.on_element(element, timestamp, window, self._enter(window)), window, state_window)
             if over != MAX_WATERMARK:  # else it never ends
                 self._register(tuple(window), over)
-        return taken
+        return added
 
     def _own_values(self, value: Any, count: int) -> Iterable[Any]:
-        """Return an element for each of its windows: an accumulator may begin with it, and be changed in place."""
+        """Return an element per window, copied: an accumulator may begin with it, and be changed in place."""
         if count < 2 or is_fixed(value):
             return repeat(value)
         return [*(self.context.copier.copied(value) for _ in range(count - 1)), value]
 
     def _forget(self, window: Any, merging: MergingWindowSet) -> None:
-        """Remove a window that is over as an element comes for it: a former program may have kept it for longer."""
-        place = merging.state_window(window)
-        if self._keeps(place):
-            self._end(window, place)
+        """Remove a late element's window, which another version of the program may have kept for longer."""
+        state_window = merging.state_window(window)
+        if self._has_contents(state_window):
+            self._end(window, state_window)
         else:
             merging.retire(window)
 
-    def _on_merge(self, window: Any, parts: list[Any], place: Any, others: list[Any]) -> None:
-        """Make one of windows that met: trigger, timers, elements."""
+    def _on_merge(self, window: Any, parts: list[Any], state_window: Any, others: list[Any]) -> None:
+        """Merge windows: trigger, timers, elements."""
         if self._is_over(window):
-            if all(self._is_over(part) for part in parts):  # a former program has kept them for longer
-                for part, its in zip(parts, [place, *others]):
-                    self._end(part, its)
+            if all(self._is_over(part) for part in parts):  # another version of the program kept them for longer
+                for part, part_state in zip(parts, [state_window, *others]):
+                    self._end(part, part_state)
                 return
             raise ProgramError(
                 f"{self._assigner!r} merged windows into {window}, which is over already: event time has passed its"
@@ -134,78 +134,78 @@ class WindowOperator(BaseWindowOperator):
                 if over != MAX_WATERMARK:
                     self._delete(tuple(part), over)
         if others:
-            self._state.merge_namespaces(tuple(place), [tuple(other) for other in others])
+            self._state.merge_namespaces(tuple(state_window), [tuple(other) for other in others])
 
     # -- firing --
 
-    def _react(self, result: TriggerResult, window: Any, place: Any) -> None:
-        """Do what the trigger says of a window, whose elements lie under ``place``."""
+    def _react(self, result: TriggerResult, window: Any, state_window: Any) -> None:
+        """Act on a trigger's result."""
         if result is TriggerResult.CONTINUE:
             return
         if not isinstance(result, TriggerResult):
             raise TypeError(f"{self._trigger!r} returned {shorten(result)}: a trigger returns a TriggerResult")
         if result.is_fire():
-            self.backend.set_current_namespace(tuple(place))
+            self.backend.set_current_namespace(tuple(state_window))
             if self.guard is None:
-                self._fire(window, place)
+                self._fire(window, state_window)
             else:
-                self.guard(partial(self._fire, window, place), window.max_timestamp(), tuple(place))
+                self.guard(partial(self._fire, window, state_window), window.max_timestamp(), tuple(state_window))
         if result.is_purge():
-            self.backend.set_current_namespace(tuple(place))
+            self.backend.set_current_namespace(tuple(state_window))
             self._state.clear()
 
-    def _fire(self, window: Any, place: Any) -> None:
-        """Call the window function with what the current window keeps, and the window's own state at hand."""
+    def _fire(self, window: Any, state_window: Any) -> None:
+        """Call the window function with the contents of the current window, in the window's own namespace."""
         timestamp = window.max_timestamp()
 
         def call(elements: tuple[Any, ...]) -> None:
             self.backend.set_current_namespace(tuple(window))
             self._emit(window, timestamp, elements)
-            self.backend.set_current_namespace(tuple(place))
+            self.backend.set_current_namespace(tuple(state_window))
 
         self._contents.fire(self._state, window, self._window_context, call)
 
-    def kept(self) -> Sequence[Any]:
-        """Return what the current window keeps: its elements, or one accumulator."""
-        return self._contents.kept(self._state)
+    def contents(self) -> Sequence[Any]:
+        """Return the contents of the current window: its elements, or one accumulator."""
+        return self._contents.elements(self._state)
 
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
-        """Ask the trigger, and clean up where that is due."""
+        """Call the trigger, and clean up if that is due."""
         window = self._assigner.window_type(*namespace)
-        place = window if self._merging is None else self._place(window, self._merging)
-        if place is None:
-            return  # it was merged into another one, or is over
+        state_window = window if self._merging is None else self._state_window(window, self._merging)
+        if state_window is None:
+            return  # it was merged into another window, or removed
         by_event_time = clock is TimeDomain.EVENT_TIME
         ask = self._trigger.on_event_time if by_event_time else self._trigger.on_processing_time
-        self._react(ask(timestamp, window, self._enter(window)), window, place)
+        self._react(ask(timestamp, window, self._enter(window)), window, state_window)
         if by_event_time != self._is_event_time:
             return
-        # A former program may have kept windows for a shorter time, or for longer.
+        # Another version of the program may have kept windows for a shorter or longer time.
         over = self._cleanup_time(window)
-        if timestamp == over or (timestamp > over and self._keeps(place)):
-            self._end(window, place)
+        if timestamp == over or (timestamp > over and self._has_contents(state_window)):
+            self._end(window, state_window)
         elif window.max_timestamp() <= timestamp < over < MAX_WATERMARK and not self.context.batch:
             self._register(tuple(window), over)
 
-    def _place(self, window: Any, merging: MergingWindowSet) -> Any:
-        """Return where what is kept of a window lies; None: nothing is."""
-        place = merging.state_window(window)
-        if place is None and not merging.is_place(window) and self._keeps(window):
-            return window  # of a former program, whose windows did not merge
-        return place
+    def _state_window(self, window: Any, merging: MergingWindowSet) -> Any:
+        """Return the state window of a window, or None."""
+        state_window = merging.state_window(window)
+        if state_window is None and not merging.is_state_window(window) and self._has_contents(window):
+            return window  # of another version of the program, whose windows did not merge
+        return state_window
 
-    def _keeps(self, place: Any) -> bool:
-        """Return whether there is something under a place."""
-        self.backend.set_current_namespace(tuple(place))
-        return any(each is not None for each in self.kept())
+    def _has_contents(self, state_window: Any) -> bool:
+        """Return whether a state window has contents."""
+        self.backend.set_current_namespace(tuple(state_window))
+        return any(element is not None for element in self.contents())
 
-    def _end(self, window: Any, place: Any) -> None:
-        """Remove all that is kept of a window that is over."""
-        self.backend.set_current_namespace(tuple(place))
+    def _end(self, window: Any, state_window: Any) -> None:
+        """Remove a window and its state."""
+        self.backend.set_current_namespace(tuple(state_window))
         self._state.clear()
         self._trigger.clear(window, self._enter(window))
         if self._clears:
-            self._tell_of_end(window)
+            self._clear_function(window)
         if self._merging is not None:
             self._merging.retire(window)
 

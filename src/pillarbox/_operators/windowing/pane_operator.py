@@ -1,9 +1,8 @@
-"""Windows that overlap, as sliding and cumulating ones do, on panes: an element is folded once, whatever the windows.
+"""Overlapping windows (sliding, cumulating) in panes: an element is folded once, however many windows contain it.
 
-A pane is one thing for all keys, as tumbling windows are; in a checkpoint, it is a row of (key, start of the pane) for
-each key. Timers are those of keys. When a window fires, the panes of which it is made are merged, with the
-help of two stacks. Those are a cache in memory: they are made again from the panes after a restart, and in part when a
-pane changes that is in them.
+All keys share a pane, as they share tumbling windows; in a checkpoint, it is a row of (key, start of the pane) for each
+key. Timers belong to keys. When a window fires, its panes are merged by two stacks. These are a cache in memory: after
+a restart they are rebuilt from the panes, and in part when one of their panes changes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import TimeDomain
 from pillarbox._operators.windowing.base_operator import WindowProgram
 from pillarbox._operators.windowing.panes import EvenPanes, panes_of
-from pillarbox._operators.windowing.shared_operator import Begun, SharedWindowOperator
+from pillarbox._operators.windowing.shared_operator import OnNewKey, SharedWindowOperator
 from pillarbox._operators.windowing.two_stacks import TwoStacks
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
@@ -31,8 +30,8 @@ class _KeyPanes:
 
     Attributes:
         starts: their starts, in order.
-        stacks: their results for the next window; None: to be made again.
-        timer: the next timer of the key, as far as it is known.
+        stacks: merged panes for the next window; None: not built.
+        timer: the next known timer of the key.
     """
 
     __slots__ = ("stacks", "starts", "timer")
@@ -43,15 +42,15 @@ class _KeyPanes:
         self.timer: int | None = None
 
 
-class _Moment(NamedTuple):
-    """The windows at a time.
+class _PaneTime(NamedTuple):
+    """The windows around a time.
 
     Attributes:
         time: the time.
-        window: the window that ends with it.
+        window: the window that ends at the time, or None.
         next_start: the start of the first window that ends later.
-        next_end: the end of that.
-        over: panes before it are only in windows that are over.
+        next_end: its end.
+        over: start of the first pane that is in a window that has not been removed.
     """
 
     time: int
@@ -72,51 +71,51 @@ class PaneWindowOperator(SharedWindowOperator):
         assert isinstance(panes, EvenPanes) and self._fold.merge is not None
         self._panes = panes
         self._merge = self._fold.merge
-        # Named by how they are cut: other panes in a checkpoint are refused.
+        # Named after the cut of the panes: a checkpoint with other panes is refused.
         descriptor = copy.copy(self._fold.descriptor)
         descriptor.name = panes.name
         self._state = self.backend.get_state(descriptor, namespaced=True)
         self._by_key: dict[Any, _KeyPanes] = {}
         self._clock_was = MIN_TIMESTAMP
-        self._moment: _Moment | None = None
+        self._pane_time: _PaneTime | None = None
 
     def end_key(self) -> None:
-        """Fire the windows of the key that has ended; nothing is kept of it."""
+        """Fire the windows of an ended key, and drop its state."""
         super().end_key()
         self._by_key.clear()
 
     # -- records --
 
     def _ahead(self, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the panes of times, and which times are in windows that have not passed."""
+        """Return the panes of times, and a mask of the times whose windows have not fired."""
         if self._is_event_time:
             self._clock_was = self._timers.current_watermark
         else:
             now = int(times[0])
             if now <= self._clock_was:
-                self._by_key.clear()  # the clock was set back: panes may change that were merged
+                self._by_key.clear()  # the clock was set back: merged panes may change
             self._clock_was = now - 1
         ahead = times > self._clock_was
         outside = self._panes.outside(times)
         return self._panes.starts(times), ahead if outside is None else ahead & ~outside
 
-    def _place_at(self, start: int) -> Any:
-        """Return what all keys have in the pane that starts then."""
+    def _pane_at(self, start: int) -> Any:
+        """Return the pane with this start, for all keys."""
         pane = self._state.get_window(start)
         return self._state.open_window(start) if pane is None else pane
 
-    def _begun_by(self, records: Records) -> Begun:
-        return self._begun
+    def _on_new_key(self, records: Records) -> OnNewKey:
+        return self._schedule_key
 
-    def _begun(self, key: Any, pane: Any) -> None:
-        """Take note of a pane that is new for a key."""
+    def _schedule_key(self, key: Any, pane: Any) -> None:
+        """Schedule a key's first timer of a pane."""
         self.backend.set_current_key(key)
         self._schedule(self._with(pane.namespace), self._at(self._clock_was))
 
     def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element to its windows, some of which may have fired: then they do so again."""
+        """Add an element to its windows; those that have fired fire again."""
         if not self._is_event_time:
-            return  # by the clock, nothing is late: it is between windows
+            return  # by the clock, nothing is late: the element is between windows
         windows = [
             window
             for window in self._assigner.assign_windows(value, timestamp, self._assigner_context)
@@ -127,7 +126,7 @@ class PaneWindowOperator(SharedWindowOperator):
             return
         assert timestamp is not None
         pane = self._panes.start(timestamp)
-        self._state.fold((value,), (self.backend.key,), (self._place_at(pane),), None)
+        self._state.fold((value,), (self.backend.key,), (self._pane_at(pane),), None)
         panes = self._with(pane)
         if panes.stacks is not None:
             panes.stacks.changed(pane)
@@ -147,8 +146,8 @@ class PaneWindowOperator(SharedWindowOperator):
             self._register(last)  # which is refused
 
     def _with(self, pane: int) -> _KeyPanes:
-        """Return the panes of the current key, with one that may be new."""
-        panes = self._known()
+        """Return the current key's panes, including ``pane``."""
+        panes = self._panes_of_key()
         starts = panes.starts
         if not starts or starts[-1] < pane:
             starts.append(pane)
@@ -156,12 +155,12 @@ class PaneWindowOperator(SharedWindowOperator):
             insort(starts, pane)
         return panes
 
-    def _known(self) -> _KeyPanes:
-        """Return the panes of the current key."""
+    def _panes_of_key(self) -> _KeyPanes:
+        """Return the current key's panes."""
         key = self.backend.key
         panes = self._by_key.get(key)
         if panes is None:
-            # Rows that are no panes are the window function's.
+            # Other rows belong to the window function.
             starts = sorted(start for start in self.backend.get_namespaces() if type(start) is int)
             panes = self._by_key[key] = _KeyPanes(starts)
         return panes
@@ -173,37 +172,37 @@ class PaneWindowOperator(SharedWindowOperator):
 
     def _on_timer(self, timestamp: int, namespace: Any, clock: TimeDomain) -> None:
         self._clock_was = max(self._clock_was, timestamp)
-        panes = self._known()
+        panes = self._panes_of_key()
         panes.timer = None
-        moment = self._at(timestamp)
-        if moment.window is not None:
+        around = self._at(timestamp)
+        if around.window is not None:
             if panes.stacks is None:
                 panes.stacks = TwoStacks(self._merge, self._read)
-            start, end = moment.window
+            start, end = around.window
             self._fire(start, end, panes.stacks.window(start, end, panes.starts))
         starts = panes.starts
-        if starts and starts[0] < moment.over:
-            self._remove(starts, moment.over)
+        if starts and starts[0] < around.over:
+            self._remove(starts, around.over)
         if starts:
-            self._schedule(panes, moment)
+            self._schedule(panes, around)
         else:
             del self._by_key[self.backend.key]
 
     def _remove(self, starts: list[int], over: int) -> None:
-        """Remove the panes before ``over``, whose last windows are over."""
+        """Remove the panes before ``over``."""
         count = bisect_left(starts, over)
         for start in starts[:count]:
             self._state.remove(start, self.backend.key)
         del starts[:count]
 
-    def _schedule(self, panes: _KeyPanes, moment: _Moment) -> None:
-        """Register the key's next timer: of the next window that holds a pane, or of a pane that is over."""
+    def _schedule(self, panes: _KeyPanes, around: _PaneTime) -> None:
+        """Register the key's next timer: the end of the next window with a pane, or the removal of a pane."""
         starts = panes.starts
-        position = 0 if starts[0] >= moment.next_start else bisect_left(starts, moment.next_start)
+        position = 0 if starts[0] >= around.next_start else bisect_left(starts, around.next_start)
         time = MAX_WATERMARK + 1
         if position < len(starts):
             first = starts[position]
-            time = (moment.next_end if first < moment.next_end else self._panes.end_after(first)) - 1
+            time = (around.next_end if first < around.next_end else self._panes.end_after(first)) - 1
         if self._lateness:
             over = self._end_of_lateness(self._panes.last_end(starts[0]))
             if over is not None and over < time:
@@ -212,18 +211,18 @@ class PaneWindowOperator(SharedWindowOperator):
             self._register(time)
             panes.timer = time
 
-    def _at(self, time: int) -> _Moment:
-        """Return what is the same for all keys at a time: mostly the result of the previous call."""
-        moment = self._moment
-        if moment is None or moment.time != time:
+    def _at(self, time: int) -> _PaneTime:
+        """Return the windows around a time, cached as most keys have the same time."""
+        around = self._pane_time
+        if around is None or around.time != time:
             panes = self._panes
             end = panes.end_after(time)
             next_end = panes.end_after(time + 1)
-            moment = self._moment = _Moment(
+            around = self._pane_time = _PaneTime(
                 time,
                 (panes.window_start(end), end) if end == time + 1 else None,
                 panes.window_start(next_end),
                 next_end,
                 panes.window_start(panes.end_after(time + 1 - self._lateness)),
             )
-        return moment
+        return around

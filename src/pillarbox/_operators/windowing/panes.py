@@ -1,7 +1,7 @@
-"""Panes: the parts into which the edges of windows cut time, so that each window is made of whole panes.
+"""Panes: slices of time between the boundaries of windows, so that each window consists of whole panes.
 
-A tumbling window is one pane. All times are epoch milliseconds. A pane is known by its start; a window by its end,
-where it is not of days: no two end together then.
+A tumbling window is one pane. All times are epoch milliseconds. The start identifies a pane; the end identifies a
+window, except for windows of days.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pillarbox._operators.windowing.api.assigner import WindowAssigner, is_built
 from pillarbox._operators.windowing.api.time_windows import FixedWindows
 from pillarbox._operators.windowing.api.window_starts import Days
 
-# Windows of event time ask for no clock.
+# Event-time windows read no clock.
 _NO_CLOCK: Any = None
 
 
 class EvenPanes:
-    """Panes of windows of which no two end together: those that are not days.
+    """Panes of windows with different ends: all but windows of days.
 
-    A pane goes from a window's start or end to the next start or end of one: where all ends are starts, panes have one
-    length, and else two in turn. Later windows neither start nor end before earlier ones.
+    A pane extends from a window's start or end to the next start or end of one: if all ends are starts, panes have one
+    length, otherwise two alternating ones. Later windows neither start nor end before earlier ones.
 
     Attributes:
-        name: what the windows are; panes of the same name are cut the same way.
-        longest: the longest of the lengths that they are computed from.
+        name: describes the windows; panes of the same name are cut the same way.
+        longest: the longest length in their computation.
         tumbling: whether each window is one pane.
     """
 
@@ -37,7 +37,7 @@ class EvenPanes:
         self._size = assigner.size
         self._starts_every = assigner.starts_every
         self._ends_every = assigner.ends_every
-        # A start and an end of windows.
+        # Some window's start and end.
         self._start = assigner.offset
         self._end = assigner.offset + assigner.size
         self.name: str = f"{name}, offset {assigner.offset % assigner.starts_every} ms"
@@ -45,11 +45,11 @@ class EvenPanes:
         self.tumbling: bool = assigner.tumbles
 
     def start(self, time: int) -> int:
-        """Return the start of the pane that a time is in."""
+        """Return the start of the pane that contains a time."""
         return time - min((time - self._start) % self._starts_every, (time - self._end) % self._ends_every)
 
     def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the starts of the panes that times are in."""
+        """Return the starts of the panes that contain times."""
         since_end = (times - self._end) % self._ends_every
         if self._size % self._ends_every == 0:
             return times - since_end
@@ -57,7 +57,7 @@ class EvenPanes:
         return starts
 
     def end_after(self, time: int) -> int:
-        """Return the first end of a window after ``time``; after a pane's start: of the first one that holds it."""
+        """Return the first window end after ``time``: for a pane's start, of the first window that contains it."""
         return time + self._ends_every - (time - self._end) % self._ends_every
 
     def window_start(self, end: int) -> int:
@@ -65,61 +65,61 @@ class EvenPanes:
         return end - self._size + (self._end - end) % self._starts_every
 
     def windows(self, pane: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the windows that hold a pane, in their order."""
+        """Yield the bounds of the windows that contain a pane, in order."""
         end, last = self.end_after(pane), self.last_end(pane)
         while end <= last:
             yield self.window_start(end), end
             end = self.end_after(end)
 
     def last_end(self, pane: int) -> int:
-        """Return the end of the last window that holds a pane."""
+        """Return the end of the last window that contains a pane."""
         return pane - (pane - self._start) % self._starts_every + self._size
 
     def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-        """Return which times are in no window; None: there are no such times."""
+        """Return a mask of the times outside of all windows, or None if there are none."""
         return None if self._starts_every <= self._size else (times - self._start) % self._starts_every >= self._size
 
 
 class DayPanes:
-    """Days of a time zone, some together: they may have 23 or 25 hours, and a day that was left out has none.
+    """Panes of one day or several in a time zone, which may have 23 or 25 hours, or be missing.
 
-    Those that hold a pane are the windows that hold its start; they are of event time. Attributes and methods are those
-    of :class:`EvenPanes`.
+    The windows that contain a pane are those that contain its start; only for event time. Same attributes and methods
+    as :class:`EvenPanes`.
 
     Args:
-        days: where days start.
+        days: the starts of days.
     """
 
     def __init__(self, assigner: FixedWindows, days: Days) -> None:
         self._assigner = assigner
         self._days = days
-        # Of how many milliseconds the days of a pane would be, if all had 24 hours.
+        # Length of a pane in milliseconds if all days had 24 hours.
         self._length = gcd(assigner.size, assigner.ends_every)
         self.name: str = f"panes of {self._length} ms of {assigner!r}, offset {days.offset} ms, {days.zone}"
         self.longest: int = max(assigner.size, assigner.starts_every)
         self.tumbling: bool = assigner.tumbles
 
     def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the starts of the panes that times are in."""
+        """Return the starts of the panes that contain times."""
         return self._days.starts(times, self._length)
 
     def windows(self, pane: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the windows that hold a pane, in their order."""
+        """Yield the bounds of the windows that contain a pane, in order."""
         yield from sorted(self._assigner.assign_windows(None, pane, _NO_CLOCK))
 
     def last_end(self, pane: int) -> int:
-        """Return the end of the last window that holds a pane."""
+        """Return the end of the last window that contains a pane."""
         return max((end for _, end in self.windows(pane)), default=pane)
 
     def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-        """Return which times are in no window; None: there are no such times."""
+        """Return a mask of the times outside of all windows, or None if there are none."""
         if self._assigner.starts_every <= self._assigner.size:
             return None
         return np.array([self.last_end(int(start)) <= start for start in self.starts(times)], np.bool_)
 
 
 def panes_of(assigner: WindowAssigner) -> EvenPanes | DayPanes | None:
-    """Return the panes of an assigner's windows; None: they are not made of such."""
+    """Return the panes of an assigner's windows, or None if they have none."""
     if not isinstance(assigner, FixedWindows) or not is_built_in(assigner):
         return None
     if isinstance(assigner.line, Days):

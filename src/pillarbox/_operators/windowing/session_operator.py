@@ -1,9 +1,10 @@
-"""Sessions that fold their elements and fire at their ends: the sessions of a key are one short list.
+"""Session windows that fold and fire at their end: the sessions of a key are one short tuple.
 
-A session is ``(start, end, accumulator)``. They are in order, and no two of a key overlap or touch: those that do are
-one. Most elements belong to the last session, whose end they move; its timer stays, and finds out when it fires.
+A session is ``(start, end, accumulator)``. A key's sessions are ordered, and never overlap or touch, as these are
+merged. Most elements belong to the last session, and move its end; its timer stays, and registers the next one when it
+fires.
 
-They are tuples, as these lie in one piece of memory: with many keys, a look at each further piece takes longest.
+Sessions are tuples, which are contiguous in memory: with many keys, each further memory access takes longest.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pillarbox._operators.functions.basic import TimeDomain
 from pillarbox._operators.windowing.api.session_windows import EventTimeSessionWindows
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.base_operator import WindowProgram
-from pillarbox._operators.windowing.by_key import GroupedRecords, RunsByKey
+from pillarbox._operators.windowing.by_key import GroupedRecords, RunBuffer
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator, are_far
 from pillarbox._state.descriptors import ValueState, ValueStateDescriptor
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
@@ -35,7 +36,7 @@ Session = tuple[int, int, Any]
 
 
 class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
-    """Folds each record into the session that it belongs to."""
+    """Folds each record into its session."""
 
     timers = "session-timers"
 
@@ -43,7 +44,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         super().__init__(context, keying, program)
         assert self._fold.merge is not None
         self._merge = self._fold.merge
-        # Named by what the accumulators are.
+        # Named after the kind of accumulators.
         name = f"{self._fold.descriptor.kind}-sessions"
         (accumulator,) = self._fold.descriptor.declared_types
         declared = None if accumulator is None else list[tuple[int, int, accumulator]]  # type: ignore[valid-type]
@@ -51,30 +52,30 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
 
         assigner = program.assigner
         self._gap: int | None = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else None
-        self._runs = RunsByKey(keying)
+        self._buffer = RunBuffer(keying)
 
     # -- records --
 
     def process_records(self, records: Records) -> None:
-        """Fold the records of a run into their sessions; columnar runs wait for others, until event time advances."""
-        if len(records) and self._gap is not None and self._runs.takes(records):
+        """Fold the records of a run into their sessions; columnar runs are buffered until event time advances."""
+        if len(records) and self._gap is not None and self._buffer.takes(records):
             assert isinstance(records, ArrowRecords)
-            if self._runs.add(records):
+            if self._buffer.add(records):
                 self.work_off()
             return
         self.work_off()
         self._fold_each(records)
 
     def work_off(self) -> None:
-        """Fold the runs that wait, key by key; where any record may be late, one by one."""
-        records = self._runs.take()
+        """Fold the buffered runs key by key, or one by one if a record may be late."""
+        records = self._buffer.take()
         if records is None:
             return
         assert records.stamps is not None and self._gap is not None
         if are_far(records.stamps, self._gap) or int(records.stamps.min()) + self._gap <= self._passed + 1:
             self._fold_each(records)
             return
-        for portion in self._runs.grouped(records):
+        for portion in self._buffer.grouped(records):
             self._fold_portion(portion)
 
     def _fold_portion(self, portion: GroupedRecords) -> None:
@@ -103,10 +104,10 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                     elif folded is not None and time >= start:
                         folded = add_to(folded, value)
                         if folded is None:
-                            raise self._folded_none()
+                            raise self._no_accumulator()
                         if time + gap > until:
                             until = time + gap
-                    else:  # it meets one before the last
+                    else:  # it meets a session before the last
                         if taken_up:
                             done.append((start, until, folded))
                         self._put(done, unfired, timed=timed)
@@ -127,7 +128,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         backend, rows, register = self.backend, self.backend.rows, self._register
         sessions_of, update = self._state.value, self._state.update
         first, add_to = self._fold.first, self._fold.add
-        unfired = self._passed + 1  # the sessions that end later than this have not fired
+        unfired = self._passed + 1  # sessions that end later than this have not fired
         with Pass(self, values, pending, pending) as elements:
             keys, windows = self.keying.keys_of(records), self._windows_of(records)
             for value, key, (start, end) in zip(elements, keys, windows):
@@ -144,15 +145,15 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                 else:
                     begin, until, accumulator = sessions[-1]
                     if start > until:
-                        if end > unfired:  # a new one after the others
+                        if end > unfired:  # a new session after the others
                             update((*sessions, (start, end, first(value))))
-                            if until <= unfired:  # (else the timer of the one before comes early enough)
+                            if until <= unfired:  # (else the previous session's timer is early enough)
                                 register(end - 1)
                             continue
                     elif begin <= start and until > unfired and accumulator is not None:
                         folded = add_to(accumulator, value)
                         if folded is None:
-                            raise self._folded_none()
+                            raise self._no_accumulator()
                         last = (begin, end if end > until else until, folded)
                         update((last,) if len(sessions) == 1 else (*sessions[:-1], last))
                         continue
@@ -160,7 +161,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         self._collector.flush()
 
     def _put(self, sessions: list[Session], unfired: int, *, timed: bool) -> None:
-        """Keep the sessions of the current key; unless one that has not fired has a timer, the first such gets one."""
+        """Store the current key's sessions; unless ``timed``, register a timer for the first that has not fired."""
         self._state.update(tuple(sessions))
         if not timed:
             for _, end, _ in sessions:
@@ -169,7 +170,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                     return
 
     def _windows_of(self, records: Records) -> Iterator[tuple[int, int]]:
-        """Return for each record the session that it would be by itself."""
+        """Return for each record the session of the record alone."""
         times, gap = records.timestamps, self._gap
         if gap is not None and times and None not in times and max(times) + gap <= MAX_WATERMARK:  # type: ignore[type-var, operator]
             return zip(times, [time + gap for time in times])  # type: ignore[operator, arg-type]
@@ -178,34 +179,34 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         return (window for value, time in zip(records.values, stamps) for window in assign(value, time, context))
 
     def _add(self, value: Any, start: int, end: int, sessions: tuple[Session, ...]) -> None:
-        """Add an element to the sessions that it meets, which become one, or as a new one."""
+        """Add an element to the sessions that it overlaps, which are merged, or as a new one."""
         first = bisect_left(sessions, start, key=_END)
-        behind = bisect_right(sessions, end, key=_START)
-        met = sessions[first:behind]
+        after = bisect_right(sessions, end, key=_START)
+        met = sessions[first:after]
         if not met and self._is_over(TimeWindow(start, end)):
             self._drop_if_late(value, start)
             return
         passed = self._passed
         if met:
-            # A timer of one that has not fired comes early enough for what they are together.
+            # The timer of a session that has not fired is early enough for the merged one.
             has_timer = met[-1][1] - 1 > passed
             accumulator = self._merged([session[2] for session in met])
             folded = self._fold.first(value) if accumulator is None else self._fold.add(accumulator, value)
             if folded is None and accumulator is not None:
-                raise self._folded_none()
+                raise self._no_accumulator()
             accumulator = folded
             start, end = min(start, met[0][0]), max(end, met[-1][1])
         else:
             has_timer = first > 0 and sessions[first - 1][1] - 1 > passed
             accumulator = self._fold.first(value)
-        self._state.update((*sessions[:first], (start, end, accumulator), *sessions[behind:]))
+        self._state.update((*sessions[:first], (start, end, accumulator), *sessions[after:]))
         if end - 1 <= passed:
             self._fire(start, end, accumulator)
         if not has_timer:
             self._schedule(end, passed)
 
     def _merged(self, accumulators: list[Any]) -> Any:
-        """Return one accumulator for several sessions: the accumulator of the first takes up the others."""
+        """Merge the accumulators of several sessions into the first."""
         first, *others = accumulators
         rest = None
         for other in others:
@@ -221,11 +222,11 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
             return
         end = timestamp + 1
         first = sessions[0]
-        if first[1] > end:  # it has grown since
+        if first[1] > end:  # it has grown
             self._register(first[1] - 1)
             return
         if first[1] == end and len(sessions) == 1 and not self._lateness and not self._clears:
-            self._fire(*first)  # as mostly
+            self._fire(*first)  # the common case
             self._state.clear()
             return
         ending, over = 0, 1
@@ -242,10 +243,10 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
                 self._register(sessions[following][1] - 1)
 
     def _without(self, sessions: tuple[Session, ...], over: int) -> tuple[Session, ...]:
-        """Remove the first ``over`` sessions, which are over; return the others."""
+        """Remove the first ``over`` sessions; return the others."""
         if self._clears:
             for start, end, _ in sessions[:over]:
-                self._tell_of_end(TimeWindow(start, end))
+                self._clear_function(TimeWindow(start, end))
         rest = sessions[over:]
         if rest:
             self._state.update(rest)
@@ -254,7 +255,7 @@ class SessionWindowOperator(GatheringOperator, FoldingWindowOperator):
         return rest
 
     def _schedule(self, end: int, passed: int) -> None:
-        """Register the next timer of a session: for when it fires, or for when it is over."""
+        """Register the next timer of a session: its end, or its removal."""
         time = end - 1 if end - 1 > passed else self._end_of_lateness(end)
         if time is not None:
             self._register(time)

@@ -1,4 +1,4 @@
-"""The common part of operators whose windows, or panes of them, are one thing for all keys: elements come by runs."""
+"""The base of operators whose panes (or tumbling windows) are shared by all keys: elements are folded in runs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pillarbox._state.heap.shared_windows import SharedWindows
 
 Times = npt.NDArray[np.int64]
 Masks = npt.NDArray[np.bool_]
-# Is called with each key that is new in a place.
-Begun = Callable[[Any, Any], None] | None
+# Called with each key that is new in a pane, and the pane.
+OnNewKey = Callable[[Any, Any], None] | None
 
 
 class SharedWindowOperator(FoldingWindowOperator):
-    """Folds each element into one place: a window, or a pane.
+    """Folds each element into one pane; a tumbling window is one pane.
 
-    Elements of places that have not fired are folded together, and the others one by one, all in their order.
+    Elements of panes that have not fired are folded together, the others one by one, all in order.
     """
 
     shared = True
@@ -42,45 +42,47 @@ class SharedWindowOperator(FoldingWindowOperator):
         self._windows: FixedWindows = program.assigner
 
     def process_records(self, records: Records) -> None:
-        """Fold the records of a run into their places."""
+        """Fold the records of a run into their panes."""
         if not len(records):
             return
         values, keys = records.values, self.keying.keys_of(records)
-        begun = self._begun_by(records)
-        ahead, places = self._places_ahead(records)
+        on_new_key = self._on_new_key(records)
+        ahead, panes = self._panes_ahead(records)
         apart = np.flatnonzero(~ahead).tolist()
         times = records.timestamps if apart else None
         chosen: Iterable[Any] = compress(keys, ahead.tolist()) if apart else keys
         if self._state.quiet:
             woken = list(chosen)
-            places = [place for place, _ in zip(places, woken)]
-            self._state.wake(woken, places)
-            chosen, places = iter(woken), iter(places)
+            panes = [pane for pane, _ in zip(panes, woken)]
+            self._state.wake(woken, panes)
+            chosen, panes = iter(woken), iter(panes)
         fold, pending, done = self._state.fold, iter(values), 0
         with Pass(self, values, pending, pending) as elements:
             for position in apart:
-                fold(islice(elements, position - done), chosen, places, begun)
+                fold(islice(elements, position - done), chosen, panes, on_new_key)
                 self.backend.set_current_key(keys[position])
                 self._add(next(elements), None if times is None else times[position])
                 done = position + 1
-            fold(elements, chosen, places, begun)
+            fold(elements, chosen, panes, on_new_key)
         self._collector.flush()
 
-    def _places_ahead(self, records: Records) -> tuple[Masks, Iterable[Any]]:
-        """Return which records are of places that have not fired, and the place of each of those."""
+    def _panes_ahead(self, records: Records) -> tuple[Masks, Iterable[Any]]:
+        """Return a mask of the records whose panes have not fired, and their panes."""
         try:
             times = self._times_of(records)
             starts, ahead = self._ahead(times)
         except (ProgramError, TypeError, ValueError, OverflowError):
-            return np.zeros(len(records), np.bool_), ()  # one is without a time, or far out: it is to be named
-        return ahead, _each(starts[ahead], self._place_at)
+            return np.zeros(
+                len(records), np.bool_
+            ), ()  # a record has no timestamp, or an extreme one: find and report it
+        return ahead, _at_starts(starts[ahead], self._pane_at)
 
     def _times_of(self, records: Records) -> Times:
-        """Return when records happened, by the windows' clock.
+        """Return the records' times by the windows' clock.
 
         Raises:
-            TypeError: one has no timestamp.
-            OverflowError: one is so far out that the arithmetic of 64 bits might not hold.
+            TypeError: a record has no timestamp.
+            OverflowError: a time might overflow 64-bit arithmetic.
         """
         if not self._is_event_time:
             return np.full(len(records), self._timers.current_processing_time())
@@ -92,27 +94,27 @@ class SharedWindowOperator(FoldingWindowOperator):
 
     @abstractmethod
     def _ahead(self, times: Times) -> tuple[Times, Masks]:
-        """Return where the places of times start, and which of these have not fired."""
+        """Return the starts of the panes of times, and a mask of those that have not fired."""
 
     @abstractmethod
-    def _place_at(self, start: int) -> Any:
-        """Return what all keys have in the place that starts then."""
+    def _pane_at(self, start: int) -> Any:
+        """Return the pane with this start, for all keys."""
 
     @abstractmethod
-    def _begun_by(self, records: Records) -> Begun:
-        """Return what is to be told of the keys that are new in a place."""
+    def _on_new_key(self, records: Records) -> OnNewKey:
+        """Return the function to call for new keys in a pane."""
 
     @abstractmethod
     def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element of the current key to its windows, some of which may have fired: then they do so again."""
+        """Add an element of the current key to its windows; those that have fired fire again."""
 
 
-def _each(starts: Times, at: Callable[[int], Any]) -> Iterable[Any]:
-    """Return ``at(start)`` for each of some starts. It is called once for each different one."""
+def _at_starts(starts: Times, at: Callable[[int], Any]) -> Iterable[Any]:
+    """Return ``at(start)`` for each start; called once for each distinct one."""
     if not len(starts):
         return ()
     first = int(starts[0])
     if (starts == first).all():
         return repeat(at(first))
-    known = {start: at(start) for start in np.unique(starts).tolist()}
-    return map(known.__getitem__, starts.tolist())
+    panes = {start: at(start) for start in np.unique(starts).tolist()}
+    return map(panes.__getitem__, starts.tolist())

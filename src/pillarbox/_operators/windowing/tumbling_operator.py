@@ -1,8 +1,8 @@
-"""Tumbling windows that fold their elements and fire at their end: what most programs have, done with less asking.
+"""Tumbling windows that fold and fire at their end: the most frequent ones, with less work.
 
-All keys have the same windows, so a window is one thing: what it folds lies together, by key, and it has one timer,
-which goes through its keys. In a checkpoint, state and timers are those of :class:`WindowOperator`, so a program may
-change over to other windows' options and back.
+All keys have the same windows, so a window stores the accumulators of all keys, and has one timer, which handles all of
+its keys. In a checkpoint, state and timers are those of :class:`WindowOperator`, so a program may change to options
+that need that operator, and back.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pillarbox._operators.frame.operator import OperatorContext
 from pillarbox._operators.functions.basic import TimeDomain
 from pillarbox._operators.windowing.api.windows import TimeWindow
 from pillarbox._operators.windowing.base_operator import WindowProgram
-from pillarbox._operators.windowing.shared_operator import Begun, SharedWindowOperator
+from pillarbox._operators.windowing.shared_operator import OnNewKey, SharedWindowOperator
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 
 class TumblingWindowOperator(SharedWindowOperator):
-    """Folds each record into the one window that it belongs to."""
+    """Folds each record into its window."""
 
     namespaced = True
 
@@ -33,10 +33,10 @@ class TumblingWindowOperator(SharedWindowOperator):
         self._state = self.backend.get_state(program.contents.descriptor, namespaced=True)
 
     def restore_state(self, state: Any) -> None:
-        """Register the timers of the windows that there are; one that is over by now has fired, and goes.
+        """Register a timer for each live window. Drop windows that have already been removed.
 
-        The subtasks before a savepoint may have reached different watermarks, of which the least holds: so a window
-        that has not ended may have fired for some of its keys. Their rows have only the timer of its cleanup.
+        The subtasks before a savepoint may have had different watermarks, of which the minimum counts: so a window that
+        has not ended may have fired for some of its keys. Their rows only have the timer of the removal.
         """
         for namespace in self._state.namespaces():
             window = TimeWindow(*namespace)
@@ -50,16 +50,16 @@ class TumblingWindowOperator(SharedWindowOperator):
     # -- records --
 
     def _ahead(self, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the windows of times, and which of them have not fired: all that hold what comes next, or later."""
+        """Return the windows of times, and a mask of those that have not fired: they contain the next times."""
         line, size, passed = self._windows.line, self._windows.size, self._passed
         starts = line.starts(times, size)
-        line.plus(int(starts.max()), size, size)  # days have ends as far as there are years
+        line.plus(int(starts.max()), size, size)  # raises for ends beyond the last year
         if passed == MIN_TIMESTAMP:
             return starts, np.ones(len(starts), np.bool_)
         return starts, starts >= line.start(min(passed + 1, MAX_WATERMARK), size)
 
-    def _place_at(self, start: int) -> Any:
-        """Return what all keys have in the window that starts then."""
+    def _pane_at(self, start: int) -> Any:
+        """Return the window with this start, for all keys."""
         size = self._windows.size
         namespace = (start, self._windows.line.plus(start, size, size))
         window = self._state.get_window(namespace)
@@ -68,14 +68,14 @@ class TumblingWindowOperator(SharedWindowOperator):
             self._set_timers(TimeWindow(*namespace))
         return window
 
-    def _begun_by(self, records: Records) -> Begun:
+    def _on_new_key(self, records: Records) -> OnNewKey:
         return None if self.keying.keeps_keys(records) else self._check_owner
 
     def _check_owner(self, key: Any, window: Any) -> None:
         self.backend.check_owner(key)
 
     def _set_timers(self, window: TimeWindow) -> None:
-        """Register the timers of a window: when it fires, unless it has, and when it is over."""
+        """Register the timers of a window: its end, unless it has fired, and its removal."""
         if not self._is_event_time:
             self._timers.register_processing_time_timer(tuple(window), window.max_timestamp())
             return
@@ -86,14 +86,14 @@ class TumblingWindowOperator(SharedWindowOperator):
             register(over, tuple(window))
 
     def _add(self, value: Any, timestamp: int | None) -> None:
-        """Add an element of the current key: where its window has fired, it does so again, for the key."""
+        """Add an element of the current key; if its window has fired, it fires again for the key."""
         (window,) = self._assigner.assign_windows(value, timestamp, self._assigner_context)
         if self._is_over(window):
             self._drop_if_late(value, timestamp)
             return
-        key, places = self.backend.key, (self._place_at(window.start),)
-        self._state.wake((key,), places)
-        self._state.fold((value,), (key,), places, self._check_owner)
+        key, panes = self.backend.key, (self._pane_at(window.start),)
+        self._state.wake((key,), panes)
+        self._state.fold((value,), (key,), panes, self._check_owner)
         if window.max_timestamp() <= self._passed:
             self._fire(window.start, window.end, self._state.folded(tuple(window), key))
 
@@ -109,11 +109,11 @@ class TumblingWindowOperator(SharedWindowOperator):
             return
         if self._clears:
             for _ in self._state.items(namespace):
-                self._tell_of_end(window)
+                self._clear_function(window)
         self._state.drop_window(namespace)
 
     def _fire_all(self, window: TimeWindow, folded: Iterable[tuple[Any, Any]]) -> None:
-        """Call the window function for keys, with what is folded of each."""
+        """Call the window function for each key."""
         timestamp, result, call = window.max_timestamp(), self._fold.result, self._call
         collect = self._collector.collect
         for _, accumulator in folded:

@@ -1,15 +1,15 @@
-"""Two stacks: what panes are for each window that slides over them, with a constant number of merges for a pane.
+"""Two stacks that merge the panes of sliding windows, with a constant number of merges per pane.
 
-The panes of a window are the panes of the *front*, then the panes of the *back*. The front has the result from each
-of its panes to its last one, the earliest on top: a window that begins later takes some off. The back has one result of
-all its panes. When the front is used up, the back becomes the front. So each pane is merged once into the back and
-once in the front, and each window merges one of the front with that of the back.
+A window's panes are the panes of the *front*, then the panes of the *back*. The front has the merge of each pane
+with all later ones, the earliest on top: a window that begins later pops some. The back has one merge of all its panes.
+When the front is empty, the back becomes the front. So each pane is merged once into the back and once in the front,
+and each window merges one entry of the front with the back.
 
-Where windows begin together, as cumulating ones do, there is only the back, and one merge for a window.
+For windows with one start, as cumulating ones, there is only the back, and one merge per window.
 
-A pane that changes makes stale its stack's results that have it in them, and no others: these are merged again with the
-next window. Where panes change that are not far from the end, which late records see to, the last ones stay out of the
-back from then on, and are merged for each window: those may change for nothing.
+A changed pane invalidates only those results of its stack that contain it; they are merged again for the next window.
+If late records change panes near the end, the last panes stay out of the back from then on, and are merged for each
+window.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 
 from pillarbox._copies import copied
 
-# The last panes stay out of the back where they are at most this part of a window.
+# The last panes stay out of the back if they are at most this fraction of a window.
 _UNSETTLED = 8
 
 
 class TwoStacks:
-    """The results of windows that end one after the other, and do not begin before those that were.
+    """The results of windows whose starts and ends ascend.
 
     Args:
-        merge: returns one accumulator of two, and may change both.
-        read: returns the accumulator of a pane, which is the state's and not to be changed; None: it is empty.
-        copied: returns an accumulator that stays as it is, whatever is done to the given one.
+        merge: merges two accumulators, and may change both.
+        read: returns the accumulator of a pane, which belongs to the state and must not be changed, or None.
+        copied: returns an independent copy of an accumulator.
     """
 
     __slots__ = ("_back", "_copied", "_end", "_front", "_merge", "_middle", "_read", "_unsettled", "_window")
@@ -44,20 +44,20 @@ class TwoStacks:
         self._merge = merge
         self._copied = copied
         self._read = read
-        # The front has the panes before the middle, its earliest one last; the back the result of the panes after it.
+        # The front has the panes before the middle, its earliest one last; the back is the merge of the panes after it.
         self._front: list[tuple[int, Any]] = []
         self._back: Any = None
         self._middle: int | None = None
-        # How far panes have been merged; how long before the end of a window they are left out; the last window.
+        # The end of the merged panes; the length before a window's end that is left out; the last window.
         self._end = 0
         self._unsettled = 0
         self._window = (0, 0)
 
     def window(self, start: int, end: int, panes: Sequence[int]) -> Any:
-        """Return the accumulator of a window, which is the caller's; None: it is empty.
+        """Return the accumulator of a window, which belongs to the caller, or None.
 
         Args:
-            panes: the starts of all panes that there are, in their order.
+            panes: the starts of all panes, in order.
         """
         front = self._front
         while front and front[-1][0] < start:
@@ -65,26 +65,26 @@ class TwoStacks:
         if self._middle is None:
             self._middle = self._end = start
         elif start > self._middle:
-            # The front is used up: the back becomes the front.
+            # The front is empty: the back becomes the front.
             self._middle = self._end = max(start, self._end)
             self._back = None
         first = front[-1][0] if front else self._middle
         early = self._from(start, panes[bisect_left(panes, start) : bisect_left(panes, first)])
         settled = max(self._end, end - self._unsettled)
-        place = bisect_left(panes, settled)
+        position = bisect_left(panes, settled)
         if self._end < settled:
-            for pane in panes[bisect_left(panes, self._end) : place]:
+            for pane in panes[bisect_left(panes, self._end) : position]:
                 self._back = self._merged(self._back, self._copied(self._read(pane)))
             self._end = settled
         self._window = (start, end)
         result = self._merged(early, self._copied(self._back))
         if settled < end:
-            for pane in panes[place : bisect_left(panes, end)]:
+            for pane in panes[position : bisect_left(panes, end)]:
                 result = self._merged(result, self._copied(self._read(pane)))
         return result
 
     def changed(self, pane: int) -> None:
-        """Take note that a pane was added, or is another than it was."""
+        """Note that a pane was added or changed."""
         if self._middle is None or pane >= self._end:
             return
         if pane >= self._middle:
@@ -99,10 +99,10 @@ class TwoStacks:
             self._unsettled = max(self._unsettled, end - pane)
 
     def _from(self, start: int, panes: Sequence[int]) -> Any:
-        """Return the accumulator from a start to the end of the front, which is the caller's; None: it is empty.
+        """Return the accumulator from a start to the end of the front, which belongs to the caller, or None.
 
         Args:
-            panes: those from the start on that are before the front: they are put onto it.
+            panes: panes from the start on that are not in the front yet.
         """
         front = self._front
         result = front[-1][1] if front else None
@@ -113,8 +113,8 @@ class TwoStacks:
                 front.append((pane, result))
         return self._copied(front[-1][1]) if front else None
 
-    def _merged(self, one: Any, other: Any) -> Any:
-        """Return one accumulator of two, of which either may be None."""
-        if one is None:
-            return other
-        return one if other is None else self._merge(one, other)
+    def _merged(self, first: Any, second: Any) -> Any:
+        """Merge two accumulators, either of which may be None."""
+        if first is None:
+            return second
+        return first if second is None else self._merge(first, second)

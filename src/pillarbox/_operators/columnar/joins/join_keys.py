@@ -1,7 +1,7 @@
 """Keys of columnar joins as 64-bit codes: rows with equal keys have equal codes.
 
-Where the key is one column of numbers, times or the like, different keys have different codes; elsewhere a code is a
-hash, and two rows with the same one have to be compared. Codes are in no checkpoint.
+If the key is one column of numbers, times or the like, different keys have different codes; otherwise a code is a hash,
+and rows with equal codes must be compared. Codes are never stored.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pillarbox._operators.columnar import sketch
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x6E756C6C)
-# Of a hash: with more bits, key, time and position of a row would often not fit into the one number by which rows are
-# sorted, which takes several times as long. Different keys may share these: their rows are compared.
+# Bits of a hash: with more, a row's key, time and position would often exceed one integer, and sorting would take
+# several times as long. Rows of different keys with equal bits are compared.
 _HASH_BITS = 25
 
 
 def without_nulls(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
-    """Return which rows have no null in any key column; None: all."""
+    """Return a mask of the rows without null in any key column; None: all."""
     valid = [column.is_valid() for column in columns if column.null_count]
     return None if not valid else reduce(pc.and_, valid).to_numpy(zero_copy_only=False)
 
@@ -38,8 +38,7 @@ def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int6
     """Return the codes of keys.
 
     Args:
-        exact: different keys are to have different codes: :func:`are_exact` says whether that can be had, and there
-            must be no nulls.
+        exact: give different keys different codes: only if :func:`are_exact`, and without nulls.
     """
     if exact:
         return sketch.numbers_of(columns[0])
@@ -54,24 +53,24 @@ def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int6
 
 
 def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Return for each row whether the keys are equal; nulls are equal to each other, and so are NaNs."""
+    """Return for each row whether the keys are equal; nulls equal each other, and so do NaNs."""
     equal = np.ones(len(columns[0]), np.bool_)
-    for one, other in zip(_leaves(columns), _leaves(others)):
-        same = pc.equal(one, other)
-        if pa.types.is_floating(one.type):
-            same = pc.or_(same, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    for column, other in zip(_leaves(columns), _leaves(others)):
+        same = pc.equal(column, other)
+        if pa.types.is_floating(column.type):
+            same = pc.or_(same, pc.and_(pc.is_nan(column), pc.is_nan(other)))
         if same.null_count:
-            same = pc.or_(same.fill_null(False), pc.and_(one.is_null(), other.is_null()))
+            same = pc.or_(same.fill_null(False), pc.and_(column.is_null(), other.is_null()))
         equal &= same.to_numpy(zero_copy_only=False)
     return equal
 
 
 def _leaves(columns: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return the columns; instead of a struct, whether it is null, and its fields."""
-    found: list[pa.Array] = []
+    """Return the columns, with a struct replaced by its validity and its fields."""
+    leaves: list[pa.Array] = []
     for column in columns:
         if pa.types.is_struct(column.type):
-            found += [column.is_valid(), *_leaves(column.flatten())]
+            leaves += [column.is_valid(), *_leaves(column.flatten())]
         else:
-            found.append(column)
-    return found
+            leaves.append(column)
+    return leaves

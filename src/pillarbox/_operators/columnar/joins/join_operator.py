@@ -1,9 +1,9 @@
-"""Interval joins of columns: rows of two streams with equal keys and near event times, found by binary search.
+"""Columnar interval joins: binary search finds rows of two streams with equal keys and near event times.
 
-The rows of a run are gathered until event time moves on, or the epoch ends. Then they are sorted, and joined with each
-other and with the kept rows: sorted segments of each side, of which segments of about the same length become one,
-as in a log-structured merge tree. In the state each segment is an Arrow stream in a namespace of its own, under one
-key, the smallest whole number that the subtask owns. There are no timers: rows are dropped as the watermark passes.
+The rows of a run are buffered until event time advances, or the epoch ends. Then they are sorted, and joined with each
+other and with the stored rows: sorted segments of each side, merged when of similar length, as in a log-structured
+merge tree. In the state, each segment is an Arrow stream at an address of its own, under one key, the smallest integer
+that the subtask owns. There are no timers: rows are dropped as the watermark passes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pyspark.sql.types as spark
 
 from pillarbox._elements import ArrowRecords
 from pillarbox._operators.columnar.accumulators import arrow_type
-from pillarbox._operators.columnar.home_state import HomeState
+from pillarbox._operators.columnar.all_keys_state import AllKeysState
 from pillarbox._operators.columnar.joins.join_keys import are_equal
 from pillarbox._operators.columnar.joins.join_segment import Ints, Segment
-from pillarbox._operators.columnar.joins.join_side import JoinSide, RowsOfSide
+from pillarbox._operators.columnar.joins.join_side import JoinSide, SideRows
 from pillarbox._operators.frame.gathering import GatheringOperator
 from pillarbox._operators.frame.inputs import TwoInputs
 from pillarbox._operators.frame.keyed_operator import KeyedOperator
@@ -32,16 +32,16 @@ from pillarbox._operators.joins.interval_join import Interval
 from pillarbox._state.descriptors import ValueStateDescriptor
 from pillarbox._types.type_information import Types
 
-# Rows are gathered until event time moves on, or until this many are waiting.
+# Rows are buffered until event time advances, or up to these bounds.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
 
 
 class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
-    """Finds the pairs; what becomes of them is the subclasses' affair.
+    """Finds pairs; subclasses handle them.
 
     Attributes:
-        kept: the rows of both sides, and which have had a partner.
+        stored: the rows of both sides, and which rows have been matched.
     """
 
     own_states: Collection[str] = ("rows",)
@@ -62,27 +62,27 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
         self._interval = interval
         self._timers = self.time_services.get_internal_timer_service("buffers", self)
         binary = Types.PRIMITIVE_ARRAY(Types.BYTE())
-        self.kept: HomeState = HomeState(context, self.backend, ValueStateDescriptor("rows", binary))
+        self.stored: AllKeysState = AllKeysState(context, self.backend, ValueStateDescriptor("rows", binary))
         left, right = sides
-        self._left = RowsOfSide(self, "left", left, interval.upper, keeps_matches=outer)
-        self._right = RowsOfSide(self, "right", right, -interval.lower, keeps_matches=False)
+        self._left = SideRows(self, "left", left, interval.upper, keeps_matches=outer)
+        self._right = SideRows(self, "right", right, -interval.lower, keeps_matches=False)
         self._restored = False
         self._inputs = self._left, self._right
 
     @property
     def watermark(self) -> int:
-        """Event time, epoch milliseconds."""
+        """The watermark, epoch milliseconds."""
         return self._timers.current_watermark
 
     # -- joining --
 
     def join_if_many(self) -> None:
-        """Join what came, if it is much."""
+        """Join the buffered rows if the buffer is full."""
         if self._left.rows + self._right.rows >= _ROWS or self._left.bytes + self._right.bytes >= _BYTES:
             self.work_off()
 
     def work_off(self) -> None:
-        """Join what came with each other and with what is kept."""
+        """Join the buffered rows with each other and with the stored rows."""
         self._read()
         left, right = self._left.take(), self._right.take()
         interval = self._interval
@@ -99,10 +99,9 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
             self._left.segments.append(left)
 
     def _emit(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
-        """Emit pairs of rows whose keys are equal, of those whose codes are."""
+        """Emit pairs of rows with equal keys, out of pairs with equal codes."""
         if not self._left.are_exact:
-            one, other = left.columns(ours, self._left.keys), right.columns(theirs, self._right.keys)
-            equal = are_equal(one, other)
+            equal = are_equal(left.columns(ours, self._left.keys), right.columns(theirs, self._right.keys))
             if not equal.all():
                 ours, theirs = ours[equal], theirs[equal]
         if not len(ours):
@@ -113,15 +112,15 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
 
     @abstractmethod
     def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
-        """Emit pairs: rows at positions of one segment, and their partners in the other one."""
+        """Emit pairs: rows at positions of one segment, and their partners in the other."""
 
     def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None:
-        """Emit left rows that have no partner; only outer joins have such."""
+        """Emit left rows without a partner, for outer joins."""
 
     # -- event time --
 
     def flush(self) -> None:
-        """Drop what finds no partner any more by the watermark that has come."""
+        """Drop rows that can no longer match at the new watermark."""
         watermark = self.watermark
         self._right.expire(watermark)
         wait = max(self._interval.upper, 0)
@@ -129,15 +128,15 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
             if segment.matched is not None:
                 alone = positions[~segment.matched[positions]]
                 self.emit_alone(segment.columns(alone), segment.times[alone] + wait)
-                segment.match(alone)  # the state keeps them for a while, and a restored watermark may be lower
+                segment.match(alone)  # they stay in the state for a while, and a restored watermark may be lower
 
     # -- state --
 
     def restore_state(self, state: Any) -> None:
-        """Check what is kept; it is read when the watermark is known.
+        """Check the stored rows; they are read when the watermark is known.
 
         Raises:
-            CheckpointMismatchError: it has other columns than the program.
+            CheckpointMismatchError: they have other columns.
         """
         for side in (self._left, self._right):
             side.check()
@@ -149,9 +148,9 @@ class BaseJoinOperator(GatheringOperator, TwoInputs, KeyedOperator):
                 side.restore()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Join what came, emit the rows that find no partner any more, and keep the others.
+        """Join the buffered rows, emit rows that can no longer match, and store the rest.
 
-        A row may find no partner already when it comes: then the next watermark may be epochs away.
+        A row may be unable to match on arrival: then the next watermark may be epochs away.
         """
         super().prepare_snapshot_pre_barrier(checkpoint_id)
         self.flush()
@@ -164,9 +163,9 @@ class ColumnarJoin:
     """A join whose results are columns, as it travels to the workers.
 
     Attributes:
-        interval: how much later than a left row a right one may be.
-        outer: whether left rows without a partner come out, too.
-        dropped: the columns of the right side that are left out of the results: keys that the left one has.
+        interval: the allowed distance from a left row to a right one.
+        outer: whether left rows without a partner are emitted.
+        dropped: right columns that are missing in the results: keys, which the left side has.
         names: the names of the other columns, the left side's first.
     """
 
@@ -193,17 +192,17 @@ class ColumnarJoinOperator(BaseJoinOperator):
         self._result_schema: pa.Schema = pa.schema(
             [pa.field(field.name, arrow_type(field.dataType)) for field in fields]
         )
-        self._taken = [index for index, name in enumerate(self._right.schema.names) if name not in join.dropped]
+        self._emitted = [index for index, name in enumerate(self._right.schema.names) if name not in join.dropped]
 
     def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
-        columns = [*left.columns(ours), *right.columns(theirs, self._taken)]
+        columns = [*left.columns(ours), *right.columns(theirs, self._emitted)]
         stamps = np.maximum(left.times[ours], right.times[theirs])
         batch = pa.RecordBatch.from_arrays(columns, schema=self._result_schema)
         self.output.process_records(ArrowRecords(batch, stamps))
 
     def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None:
-        """Emit left rows that have no partner."""
-        nulls = [pa.nulls(len(stamps), self._right.schema.types[index]) for index in self._taken]
+        """Emit left rows without a partner."""
+        nulls = [pa.nulls(len(stamps), self._right.schema.types[index]) for index in self._emitted]
         if len(stamps):
             batch = pa.RecordBatch.from_arrays([*columns, *nulls], schema=self._result_schema)
             self.output.process_records(ArrowRecords(batch, stamps))

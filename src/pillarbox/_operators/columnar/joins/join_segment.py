@@ -1,4 +1,4 @@
-"""Rows of one side of a join, sorted by key and time, among which those near in time to others are found by search."""
+"""Rows of one side of a join, sorted by key and time, so that binary search finds partners."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import pyarrow as pa
 Ints = npt.NDArray[np.int64]
 
 BLOCK = 1 << 12
-"""The state keeps which rows need no partner any more as bits, in blocks of this many rows."""
+"""Block size of the stored bits of matched rows."""
 
-# Pairs are given in pieces of about this many.
+# Pairs are yielded in pieces of about this many.
 _PIECE = 1 << 16
 _NONE = np.empty(0, np.int64)
-# Numbers below it are safe from overflow.
+# Bound for safe arithmetic.
 _SAFE = 2**62
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class _Grid:
-    """Numbers for rows: key and time as one number, in the order of both.
+    """Encodes key and time of rows as one integer, in the order of both.
 
-    It is the rank of the key's code, times the number of ranks of times, plus the rank of the time. A rank is the
-    distance from the lowest; where that would be too large, the rung on the ladder of all that there are.
+    It is the rank of the key's code, times the number of time ranks, plus the rank of the time. A rank is the distance
+    from the minimum, or if that would be too large, the index among the distinct values.
 
     Attributes:
-        low: the earliest of the times.
-        high: the latest one.
+        low: the earliest time.
+        high: the latest time.
     """
 
     def __init__(self, codes: Ints, times: Ints) -> None:
@@ -49,30 +49,30 @@ class _Grid:
             self._span = len(self._times)
         self._size = keys * self._span
 
-    def places(self, codes: Ints, times: Ints) -> Ints:
-        """Return the numbers of the rows that the grid was made for."""
+    def integers(self, codes: Ints, times: Ints) -> Ints:
+        """Return the integers of the grid's own rows."""
         keys = codes - self._first if self._codes is None else np.searchsorted(self._codes, codes)
         ranks = times - self.low if self._times is None else np.searchsorted(self._times, times)
-        places: Ints = keys * self._span + ranks
-        return places
+        integers: Ints = keys * self._span + ranks
+        return integers
 
-    def in_order(self, places: Ints) -> tuple[Ints | None, Ints]:
-        """Return the order of numbers, equal ones as they are, and the sorted ones; None: they are in order."""
-        if (places[1:] >= places[:-1]).all():
-            return None, places
-        bits = (len(places) - 1).bit_length()
+    def in_order(self, integers: Ints) -> tuple[Ints | None, Ints]:
+        """Return the stable sort order of integers, and the sorted integers; None: they are sorted."""
+        if (integers[1:] >= integers[:-1]).all():
+            return None, integers
+        bits = (len(integers) - 1).bit_length()
         if self._size << bits > _SAFE:
-            order = np.argsort(places, kind="stable")
-            return order, places[order]
-        # To sort numbers takes a fraction of the time that it takes to find their order: so it is in them.
-        packed = (places << bits) | np.arange(len(places))
+            order = np.argsort(integers, kind="stable")
+            return order, integers[order]
+        # Sorting integers is much faster than finding their order, so the positions are packed into them.
+        packed = (integers << bits) | np.arange(len(integers))
         packed.sort()
         return packed & ((1 << bits) - 1), packed >> bits
 
     def near(self, codes: Ints, times: Ints, lower: int, upper: int) -> tuple[Ints, Ints, Ints]:
-        """Return the positions of rows that may have partners here, and the numbers between which these are.
+        """Return the positions of rows that may have partners here, and the bounds of the partners' integers.
 
-        Partners are later by ``lower`` to ``upper`` milliseconds.
+        Partners are ``lower`` to ``upper`` milliseconds later.
         """
         near = (times >= max(self.low - upper, _LEAST)) & (times <= min(self.high - lower, _MOST))
         near &= (codes >= self._first) & (codes <= self._last)
@@ -82,8 +82,8 @@ class _Grid:
             keys = codes - self._first
         else:
             keys = np.searchsorted(self._codes, codes)
-            met = self._codes[keys] == codes
-            own, keys, times = own[met], keys[met], times[met]
+            equal = self._codes[keys] == codes
+            own, keys, times = own[equal], keys[equal], times[equal]
         starts = keys * self._span
         if self._times is None:
             begin = np.maximum(times + lower - self.low, 0)
@@ -95,15 +95,15 @@ class _Grid:
 
 
 class Segment:
-    """Rows with their keys' codes and their times, in the order of both.
+    """Rows with their keys' codes and their times, sorted by both.
 
     Attributes:
         batch: the columns; only :meth:`columns` knows the order of its rows.
         codes: the code of each row's key.
-        times: when it happened, epoch milliseconds.
-        matched: which rows have been emitted, with a partner or alone; None: nobody asks.
-        number: under which number the rows are in the state; None: they are not, or in another form.
-        changed: which of the rows have been matched since they were last written, as numbers of blocks of rows.
+        times: epoch milliseconds.
+        matched: which rows have been emitted, with a partner or alone; None: not tracked.
+        number: the segment's number in the state, or None.
+        changed: blocks of rows matched since they were last written.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Segment:
         times: Ints,
         matched: npt.NDArray[np.bool_] | None,
         grid: _Grid,
-        places: Ints,
+        integers: Ints,
     ) -> None:
         self.batch: Any = batch
         self.codes = codes
@@ -124,20 +124,20 @@ class Segment:
         self.changed: set[int] = set()
         self._order = order
         self._grid = grid
-        self._places = places
+        self._integers = integers
         self._by_age: Ints | None = None
         self._ages: Ints | None = None
         self._over = 0
 
     @staticmethod
     def of(batch: pa.RecordBatch, codes: Ints, times: Ints, matched: npt.NDArray[np.bool_] | None = None) -> Segment:
-        """Return a segment of rows in any order."""
+        """Create a segment of rows in any order."""
         grid = _Grid(codes, times)
-        order, places = grid.in_order(grid.places(codes, times))
+        order, integers = grid.in_order(grid.integers(codes, times))
         if order is not None:
             codes, times = codes[order], times[order]
             matched = None if matched is None else matched[order]
-        return Segment(batch, order, codes, times, matched, grid, places)
+        return Segment(batch, order, codes, times, matched, grid, integers)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -152,20 +152,20 @@ class Segment:
 
         Args:
             positions: None: all rows.
-            columns: the indices of columns; None: all of them.
+            columns: indices; None: all columns.
         """
-        wanted = self.batch.columns if columns is None else [self.batch.column(index) for index in columns]
+        arrays = self.batch.columns if columns is None else [self.batch.column(index) for index in columns]
         if positions is None and self._order is None:
-            return list(wanted)
+            return list(arrays)
         if self._order is not None:
             positions = self._order if positions is None else self._order[positions]
         indices = pa.array(positions)
-        return [column.take(indices) for column in wanted]
+        return [column.take(indices) for column in arrays]
 
     # -- pairs --
 
     def match(self, positions: Ints) -> None:
-        """Note that the rows at positions have been emitted, with a partner or alone."""
+        """Mark rows as emitted, with a partner or alone."""
         assert self.matched is not None
         self.matched[positions] = True
         if self.number is not None:
@@ -174,38 +174,38 @@ class Segment:
     def pairs_with(self, other: Segment, lower: int, upper: int) -> Iterator[tuple[Ints, Ints]]:
         """Yield the positions of pairs: rows of this segment, and of the other one with the same key.
 
-        The other's rows are later than the rows here by ``lower`` to ``upper`` milliseconds.
+        The other's rows are ``lower`` to ``upper`` milliseconds later.
         """
         if self._grid.high + upper < other._grid.low or other._grid.high < self._grid.low + lower:
             return
         own, first, last = other._grid.near(self.codes, self.times, lower, upper)
-        begin = np.searchsorted(other._places, first)
-        # Most rows have no partner: of these only one search is needed.
+        begin = np.searchsorted(other._integers, first)
+        # Most rows have no partner, and need only one search.
         some = np.flatnonzero(begin < len(other))
-        some = some[other._places[begin[some]] <= last[some]]
+        some = some[other._integers[begin[some]] <= last[some]]
         own, begin = own[some], begin[some]
-        counts = np.searchsorted(other._places, last[some], "right") - begin
+        counts = np.searchsorted(other._integers, last[some], "right") - begin
         ends = np.cumsum(counts)
         start = 0
         while start < len(own):
             done = int(ends[start - 1]) if start else 0
             stop = max(int(np.searchsorted(ends, done + _PIECE, "right")), start + 1)
-            each = counts[start:stop]
+            repeats = counts[start:stop]
             numbers = np.arange(int(ends[stop - 1]) - done)
-            shifts = np.repeat(begin[start:stop] - (ends[start:stop] - each - done), each)
-            yield np.repeat(own[start:stop], each), numbers + shifts
+            shifts = np.repeat(begin[start:stop] - (ends[start:stop] - repeats - done), repeats)
+            yield np.repeat(own[start:stop], repeats), numbers + shifts
             start = stop
 
     # -- age --
 
     def expire(self, limit: int) -> Ints:
-        """Return the positions of rows that are older than ``limit`` (epoch ms), without those returned earlier."""
+        """Return the positions of rows older than ``limit`` (epoch ms), without those returned earlier."""
         if limit <= self._grid.low:
             return _NONE
         if self._ages is None:
             before = self.times < limit
             if 2 * int(np.count_nonzero(before)) >= len(self):
-                over = np.flatnonzero(before)  # so the rows get a segment of their own, without these
+                over = np.flatnonzero(before)  # so the remaining rows get a segment of their own
                 self._over = len(over)
                 return over
             self._by_age = np.argsort(self.times, kind="stable")
@@ -220,26 +220,26 @@ class Segment:
         return 2 * self._over >= len(self)
 
     def alive(self) -> Segment:
-        """Return the rows that are not over, as a segment that is not in the state if it is another one."""
+        """Return the rows that are not older than the limit, as a segment."""
         if not self._over:
             return self
         assert self._by_age is not None
         return self.at(np.sort(self._by_age[self._over :]))
 
     def since(self, limit: int) -> Segment | None:
-        """Return the rows that are not older than ``limit``, as a segment that is not in the state; None: none."""
+        """Return the rows that are not older than ``limit``, as a segment without a number, or None."""
         alive = np.flatnonzero(self.times >= limit)
         return self.at(alive) if len(alive) else None
 
     def at(self, positions: Ints) -> Segment:
-        """Return the rows at positions, which ascend, as a segment that is not in the state."""
+        """Return the rows at ascending positions, as a segment without a number."""
         batch = pa.RecordBatch.from_arrays(self.columns(positions), schema=self.batch.schema)
         matched = None if self.matched is None else self.matched[positions]
         return Segment.of(batch, self.codes[positions], self.times[positions], matched)
 
     @staticmethod
     def together(segments: Sequence[Segment]) -> Segment:
-        """Return the rows of segments as one that is not in the state."""
+        """Merge segments into one without a number."""
         schema = segments[0].batch.schema
         columns = zip(*(segment.columns() for segment in segments))
         batch = pa.RecordBatch.from_arrays([pa.concat_arrays(parts) for parts in columns], schema=schema)

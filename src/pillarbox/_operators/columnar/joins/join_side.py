@@ -1,4 +1,4 @@
-"""One side of a columnar join: the rows that came, and those that are kept, in memory and in the state."""
+"""One side of a columnar join: buffered rows, and stored rows in memory and in the state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyspark.sql.types as spark
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.columnar.accumulators import arrow_type
-from pillarbox._operators.columnar.home_state import of_about_the_same_length
+from pillarbox._operators.columnar.all_keys_state import streams_to_merge
 from pillarbox._operators.columnar.joins.join_keys import are_exact, codes_of, without_nulls
 from pillarbox._operators.columnar.joins.join_segment import BLOCK, Ints, Segment
 from pillarbox._operators.columnar.program import columns_of_run, times_of_run
@@ -25,15 +25,15 @@ from pillarbox._types.row_encoder import RowEncoder
 if TYPE_CHECKING:
     from pillarbox._operators.columnar.joins.join_operator import BaseJoinOperator
 
-# A segment is no longer than this: so many rows, or bytes.
+# Bounds of a segment.
 _LONGEST = 1 << 17
 _LARGEST = 16 * 1024 * 1024
 _MATCHES = "matches"
-# Metadata of a stream of left rows of which it is not known whether they have had a partner.
+# Metadata of a stream of left rows without information about partners.
 _NOT_KEPT = {b"pillarbox.matches": b"not kept"}
 
 TIME = "__pillarbox_time"
-"""The column of kept rows with their event times, epoch milliseconds."""
+"""The column with the event times of stored rows, epoch milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class JoinSide:
 
     Attributes:
         columns: its columns.
-        keys: the names of those that have to be equal, in the order of the other side's.
-        encoder: makes columns of rows that Python functions have touched; None: they cannot become columns.
-        late_tag: the side output for late rows; None: they are dropped, and counted.
-        joins_nulls: whether nulls are keys that are equal to each other; else rows with one join nothing.
+        keys: the names of its key columns, in the order of the other side's.
+        encoder: converts rows that Python functions have touched to columns, or None.
+        late_tag: the side output for late rows; None: they are dropped and counted.
+        joins_nulls: whether null keys equal each other; otherwise rows with a null key join nothing.
     """
 
     columns: spark.StructType
@@ -55,20 +55,20 @@ class JoinSide:
     joins_nulls: bool = False
 
 
-class RowsOfSide:
-    """The rows of one stream: those that came, and those that are kept.
+class SideRows:
+    """The rows of one stream: buffered and stored.
 
     Args:
         name: ``"left"`` or ``"right"``.
-        keeps_matches: whether it is of interest which rows have found a partner.
-        reach: how much later than a row the last of its partners may be (milliseconds).
+        keeps_matches: whether matched rows are tracked.
+        reach: how much later than a row its last partner may be (milliseconds).
     """
 
     def __init__(
         self, operator: BaseJoinOperator, name: str, side: JoinSide, reach: int, *, keeps_matches: bool
     ) -> None:
         self._operator = operator
-        self._kept = operator.kept
+        self._stored_rows = operator.stored
         self._side = side
         self._keeps_matches = keeps_matches
         self._reach = reach
@@ -80,7 +80,7 @@ class RowsOfSide:
         self._name = name
         self._notes = _NOT_KEPT if name == "left" and not keeps_matches else None
         self.segments: list[Segment] = []
-        self._came: list[pa.RecordBatch] = []
+        self._buffered: list[pa.RecordBatch] = []
         self._stamps: list[Ints] = []
         self._next = 0
         self.rows: int = 0
@@ -89,7 +89,7 @@ class RowsOfSide:
     # -- records --
 
     def process_records(self, records: Records) -> None:
-        """Gather a run of the stream's rows."""
+        """Buffer a run of the stream's rows."""
         if not len(records):
             return
         operator = self._operator
@@ -102,25 +102,25 @@ class RowsOfSide:
             batch, times = batch.filter(pa.array(~late)), times[~late]
         joinable = None if self._side.joins_nulls else without_nulls([batch.column(index) for index in self.keys])
         if joinable is not None:
-            # Null equals nothing, so there is nothing to wait for.
+            # Null equals nothing, so these rows need not wait.
             if self._keeps_matches:
                 alone = pa.array(~joinable)
                 operator.emit_alone(batch.filter(alone).columns, times[~joinable])
             batch, times = batch.filter(pa.array(joinable)), times[joinable]
         if len(times):
-            self._came.append(batch)
+            self._buffered.append(batch)
             self._stamps.append(times)
             self.rows += len(times)
             self.bytes += batch.nbytes + times.nbytes
             operator.join_if_many()
 
     def take(self) -> Segment | None:
-        """Return the rows that came, as a segment, and have them no more; None: none came."""
-        if not self._came:
+        """Remove the buffered rows as a segment, or return None."""
+        if not self._buffered:
             return None
-        (batch,) = pa.Table.from_batches(self._came).combine_chunks().to_batches()
+        (batch,) = pa.Table.from_batches(self._buffered).combine_chunks().to_batches()
         times = np.concatenate(self._stamps)
-        self._came, self._stamps = [], []
+        self._buffered, self._stamps = [], []
         self.rows = 0
         self.bytes = 0
         return Segment.of(batch, self._codes(batch), times, self._no_matches(len(times)))
@@ -132,102 +132,102 @@ class RowsOfSide:
         return np.zeros(rows, np.bool_) if self._keeps_matches else None
 
     def expire(self, watermark: int) -> list[tuple[Segment, Ints]]:
-        """Drop rows that find no partner any more; return those that have become so, as positions in segments."""
+        """Drop rows that can no longer match; return them as positions in segments."""
         limit = MAX_WATERMARK if watermark == MAX_WATERMARK else watermark - self._reach
         limit = min(max(limit, MIN_TIMESTAMP), MAX_WATERMARK)
         over: list[tuple[Segment, Ints]] = []
-        kept: list[Segment] = []
+        remaining: list[Segment] = []
         for segment in self.segments:
             positions = segment.expire(limit)
             if len(positions):
                 over.append((segment, positions))
             rest = segment.since(limit) if segment.is_mostly_over else segment
             if rest is not None:
-                kept.append(rest)
-        self.segments = kept
+                remaining.append(rest)
+        self.segments = remaining
         return over
 
-    # -- what is kept --
+    # -- state --
 
     def restore(self) -> None:
-        """Read what is kept. The next :meth:`expire` finds the rows that are over."""
+        """Read the stored rows. The next :meth:`expire` drops those that are over."""
         self.segments = []
-        for place in self._places():
-            batch = self.decode(self._kept.at(place).value())
-            # (An outer join wrote it, which is an inner join now: rewrite it with a note, and without matches.)
+        for address in self._addresses():
+            batch = self.decode(self._stored_rows.at(address).value())
+            # (Written by an outer join that is now an inner join: rewrite it with the note, and without matches.)
             is_stale = self._notes is not None and batch.schema.metadata != self._notes
             times = batch.column(len(self.schema)).to_numpy()
             rows = batch.select(range(len(self.schema)))
-            number = place[1]
+            number = address[1]
             segment = Segment.of(rows, self._codes(rows), times, self._restored_matches(number, len(times)))
             if segment.is_sorted and not is_stale:
                 segment.number = number
             self.segments.append(segment)
             self._next = number + 1
 
-    def _places(self) -> list[tuple[str, int]]:
-        """Return the places of the streams that are kept, in the order in which they were added."""
-        return sorted(place for place in self._kept.places() if place[0] == self._name)
+    def _addresses(self) -> list[tuple[str, int]]:
+        """Return the addresses of the stored streams, in order of arrival."""
+        return sorted(address for address in self._stored_rows.addresses() if address[0] == self._name)
 
     def check(self) -> None:
-        """Check that what is kept has the columns of the program.
+        """Check the columns of the stored rows.
 
         Raises:
-            CheckpointMismatchError: it has others.
+            CheckpointMismatchError: they differ from the program's.
         """
-        for place in self._places()[:1]:
-            self.decode(self._kept.at(place).value())
+        for address in self._addresses()[:1]:
+            self.decode(self._stored_rows.at(address).value())
 
     def keep_segments(self) -> None:
-        """Bring the state up to the segments: those that are new are written, in one with others that are short."""
+        """Write new segments to the state, merged with other short ones."""
         self._merge()
         numbers = {segment.number for segment in self.segments}
-        for place in self._places():
-            if place[1] not in numbers:
-                self._kept.at(place).clear()
-                self._forget_matches(place[1])
+        for address in self._addresses():
+            if address[1] not in numbers:
+                self._stored_rows.at(address).clear()
+                self._forget_matches(address[1])
         for segment in self.segments:
             if segment.number is None:
                 segment.number, self._next = self._next, self._next + 1
-                self._kept.at((self._name, segment.number)).update(self._encode(segment))
+                self._stored_rows.at((self._name, segment.number)).update(self._encode(segment))
                 if segment.matched is not None:
                     segment.changed = set((np.flatnonzero(segment.matched) // BLOCK).tolist())
             self._keep_matches(segment)
 
     def _merge(self) -> None:
-        kept = [segment for segment in self.segments if segment.number is not None]
+        stored = [segment for segment in self.segments if segment.number is not None]
         fresh = [segment for segment in self.segments if segment.number is None]
         if not fresh:
             return
-        older = of_about_the_same_length(reversed(kept), sum(map(len, fresh)), self._longest)
-        kept = kept[: len(kept) - len(older)]
-        # (A new segment does not know which rows are over.)
+        older = streams_to_merge(reversed(stored), sum(map(len, fresh)), self._longest)
+        stored = stored[: len(stored) - len(older)]
+        # (A new segment has no information about expired rows.)
         parts = [segment.alive() for segment in (*older[::-1], *fresh)]
         whole = Segment.together(parts) if len(parts) > 1 else parts[0]
         longest = self._longest(whole)
         if len(whole) <= longest:
-            self.segments = [*kept, whole]
+            self.segments = [*stored, whole]
         else:
-            # By time, so that a piece is over as a whole, and of no interest to rows that are far away.
+            # By time, so that a piece expires as a whole, and is skipped for rows that are far away.
             by_time = np.argsort(whole.times, kind="stable")
             pieces = [np.sort(by_time[start : start + longest]) for start in range(0, len(whole), longest)]
-            self.segments = [*kept, *map(whole.at, pieces)]
+            self.segments = [*stored, *map(whole.at, pieces)]
 
     def _longest(self, segment: Segment) -> int:
-        """Return how many rows such as these may be in one stream."""
+        """Return how many rows like these may be in one stream."""
         return max(1, min(_LONGEST, _LARGEST * len(segment) // max(1, int(segment.batch.nbytes))))
 
     def _encode(self, segment: Segment) -> bytes:
         columns = [*segment.columns(), pa.array(segment.times)]
         return batch_to_bytes(pa.RecordBatch.from_arrays(columns, schema=self._stored.with_metadata(self._notes)))
 
-    def decode(self, kept: bytes) -> pa.RecordBatch:
-        """Return rows that were kept, without copying them.
+    def decode(self, payload: bytes) -> pa.RecordBatch:
+        """Decode stored rows without copying them.
 
         Raises:
-            CheckpointMismatchError: they have other columns; or it is not known whether they have had a partner.
+            CheckpointMismatchError: they have other columns; or they lack information about partners.
         """
-        batch = batch_from_bytes(kept)
+        batch = batch_from_bytes(payload)
         if not batch.schema.equals(self._stored):
             had, has = (
                 ", ".join(f"{field.name} {field.type}" for field in schema if field.name != TIME)
@@ -245,25 +245,25 @@ class RowsOfSide:
             " behind, or start from a new checkpoint"
         )
 
-    # -- which rows have been matched --
+    # -- matched rows --
 
     def _keep_matches(self, segment: Segment) -> None:
         for block in sorted(segment.changed):
             assert segment.matched is not None and segment.number is not None
             bits = np.packbits(segment.matched[block * BLOCK : (block + 1) * BLOCK])
-            self._kept.at((_MATCHES, segment.number, block)).update(bits.tobytes())
+            self._stored_rows.at((_MATCHES, segment.number, block)).update(bits.tobytes())
         segment.changed = set()
 
     def _forget_matches(self, number: int) -> None:
-        for place in self._kept.places():
-            if self._name == "left" and place[:2] == (_MATCHES, number):
-                self._kept.at(place).clear()
+        for address in self._stored_rows.addresses():
+            if self._name == "left" and address[:2] == (_MATCHES, number):
+                self._stored_rows.at(address).clear()
 
     def _restored_matches(self, number: int, rows: int) -> npt.NDArray[np.bool_] | None:
         matched = self._no_matches(rows)
         if matched is not None:
             for block, start in enumerate(range(0, rows, BLOCK)):
-                bits = self._kept.at((_MATCHES, number, block)).value()
+                bits = self._stored_rows.at((_MATCHES, number, block)).value()
                 if bits is not None:
                     part = matched[start : start + BLOCK]
                     part[:] = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(part))

@@ -1,4 +1,4 @@
-"""Interval joins that call a function with each pair, of rows that are columns until they are in one."""
+"""Interval joins that call a function with each pair, of rows that stay columnar until they are in one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ColumnarProcessJoinOperator(BaseJoinOperator):
     ) -> None:
         super().__init__(context, keying, sides, interval, function=function)
         self._ctx = JoinContext(self._collector, self.backend)
-        # A function that declares no state cannot tell whether there is a row for it.
+        # A function without state never reads the current row.
         self._has_state = isinstance(function, Function) and type(function).open is not Function.open
 
     def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
@@ -40,7 +40,7 @@ class ColumnarProcessJoinOperator(BaseJoinOperator):
         pairs = list(zip(_rows(left, ours), _rows(right, theirs)))
         pending = iter(pairs)
         with Pass(self, pairs, pending, pending):
-            for (one, other), key, earlier, later in zip(
+            for (left_row, right_row), key, earlier, later in zip(
                 pending, keys, left.times[ours].tolist(), right.times[theirs].tolist()
             ):
                 if self._has_state:
@@ -48,7 +48,7 @@ class ColumnarProcessJoinOperator(BaseJoinOperator):
                 else:
                     backend.key = key
                 ctx.left, ctx.right, ctx.current = earlier, later, max(earlier, later)
-                results = call(one, other, ctx)
+                results = call(left_row, right_row, ctx)
                 if results is not None:
                     collect(results, ctx.current)
         self._collector.flush()

@@ -1,6 +1,6 @@
-"""The window assigner: it says which windows an element belongs to. Source of the behaviour: Flink's.
+"""The window assigner, which assigns elements to windows. Source of the behaviour: Flink's.
 
-An assigner is part of the program and keeps nothing itself. All times are epoch milliseconds.
+An assigner is part of the program and has no state itself. All times are epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
     """Assigns windows to elements.
 
     Attributes:
-        window_type: the class of its windows: a ``NamedTuple``, as their fields are what is kept in the state.
+        window_type: the class of its windows: a ``NamedTuple``, whose fields are stored in state.
 
     Example:
         >>> class Odds(WindowAssigner):
@@ -41,7 +41,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
     """
 
     class WindowAssignerContext(ABC):
-        """The context of an assigner: the clock."""
+        """The context of an assigner: clock and state."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
@@ -49,27 +49,27 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
         @abstractmethod
         def get_runtime_context(self) -> RuntimeContext:
-            """Return where state of the current key is had from (of the key, not of a window)."""
+            """Return the context for state of the current key (not of a window)."""
 
     window_type: Callable[..., Any] = TimeWindow
 
     def open(self, context: WindowAssignerContext, /) -> None:
-        """Declare the states that it keeps, before the first element."""
+        """Declare states, before the first element."""
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp: int | None, context: WindowAssignerContext, /) -> Iterable[Any]:
-        """Return the windows of an element. If a window is in it twice, it gets the element twice.
+        """Return the windows of an element. A window that occurs twice gets the element twice.
 
         Args:
-            timestamp: when the element happened, in epoch milliseconds; None if that is not known.
+            timestamp: the element's timestamp in epoch milliseconds, or None.
         """
 
     @abstractmethod
     def get_default_trigger(self, env: Any, /) -> Trigger:
-        """Return the trigger that is used unless the program names another one.
+        """Return the trigger that is used if the program sets none.
 
         Args:
-            env: the program's environment; an assigner that has no use for it may leave the parameter out.
+            env: the program's environment; the parameter may be omitted.
         """
 
     @abstractmethod
@@ -78,7 +78,7 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
 
 class MergeCallback(ABC, Generic[In]):
-    """Is told which windows become one."""
+    """Receives the merges of an assigner."""
 
     @abstractmethod
     def merge(self, to_be_merged: Iterable[Any], merge_result: Any, /) -> None:
@@ -116,22 +116,22 @@ class MergingWindowAssigner(WindowAssigner[In, WindowOut], Generic[In, WindowOut
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[Any], callback: MergeCallback, /) -> None:
-        """Tell ``callback`` which of a key's windows are to be merged, and into which one."""
+        """Call ``callback.merge`` for each group of a key's windows that merge."""
 
 
 class TimedAssigner(WindowAssigner):
-    """Windows of one of the clocks."""
+    """Windows by one of the clocks."""
 
     @abstractmethod
     def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
-        """Return when an element happened, by the windows' clock."""
+        """Return an element's time by the windows' clock."""
 
 
 def check_assigner(assigner: WindowAssigner) -> None:
-    """Refuse an assigner whose windows are of no class of windows.
+    """Check an assigner's window class.
 
     Raises:
-        ProgramError: its ``window_type`` is no ``NamedTuple`` with a ``max_timestamp()``.
+        ProgramError: its ``window_type`` is not a ``NamedTuple`` with a ``max_timestamp()``.
     """
     kind: Any = assigner.window_type
     if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "max_timestamp")):
@@ -142,19 +142,19 @@ def check_assigner(assigner: WindowAssigner) -> None:
 
 
 def is_built_in(assigner: WindowAssigner) -> bool:
-    """Return whether what an assigner does is known: it is none of a program's own."""
+    """Return whether an assigner is pillarbox's own."""
     return str(type(assigner).__module__).startswith(__name__.partition(".")[0] + ".")
 
 
 def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
-    """Return ``assign_windows``; a user's own assigner is watched, so that an error says what is wrong."""
+    """Return ``assign_windows``, with checks of the result if it is user-defined."""
     assign = assigner.assign_windows
-    # (A function that was made by exec() may be of no module.)
+    # (A function created by exec() may have no module.)
     if str(type(assigner).assign_windows.__module__).startswith(__name__.partition(".")[0] + "."):
         return assign
     kind: Any = assigner.window_type
 
-    def watched(element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> list[Any]:
+    def checked(element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> list[Any]:
         windows = assign(element, timestamp, context)
         if isinstance(windows, kind) or not isinstance(windows, Iterable):
             raise TypeError(f"{assigner!r}.assign_windows() returned {shorten(windows)}: it returns a list of windows")
@@ -167,11 +167,11 @@ def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
                 )
         return assigned
 
-    return watched
+    return checked
 
 
 class EventTimeAssigner(TimedAssigner):
-    """Windows of event time."""
+    """Event-time windows."""
 
     def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return EventTimeTrigger.create()
@@ -194,7 +194,7 @@ class EventTimeAssigner(TimedAssigner):
 
 
 class ProcessingTimeAssigner(TimedAssigner):
-    """Windows of processing time: by the clock of the machine when the element comes."""
+    """Processing-time windows: by the machine's clock when the element is processed."""
 
     def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return ProcessingTimeTrigger.create()

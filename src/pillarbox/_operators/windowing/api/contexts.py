@@ -24,7 +24,7 @@ from pillarbox._time.internal_timer_service import InternalTimerService
 
 
 def _scoped(descriptor: StateDescriptor, scope: str) -> StateDescriptor:
-    """Return a descriptor whose name clashes with no other's."""
+    """Return a descriptor with a unique name."""
     scoped = copy.copy(descriptor)
     scoped.name = f"{scope}/{descriptor.name}"
     scoped.former_names = tuple(f"{scope}/{name}" for name in descriptor.former_names)
@@ -32,29 +32,29 @@ def _scoped(descriptor: StateDescriptor, scope: str) -> StateDescriptor:
 
 
 class _States(KeyedStateStore):
-    """States that are asked for at any time: of triggers, and of window functions."""
+    """States that are created on demand: of triggers, and of window functions."""
 
     def __init__(self, backend: KeyedStateBackend, scope: str, *, namespaced: bool) -> None:
         self._backend = backend
         self._scope = scope
         self._namespaced = namespaced
-        self._known: dict[tuple[str, str], Any] = {}
+        self._states: dict[tuple[str, str], Any] = {}
 
     def get_state(self, descriptor: Any, /) -> Any:
         if not isinstance(descriptor, StateDescriptor):
             raise ProgramError(f"a state is asked for by its descriptor, not by {shorten(descriptor)}")
-        state = self._known.get((descriptor.name, descriptor.kind))
+        state = self._states.get((descriptor.name, descriptor.kind))
         if state is None:
             scoped = _scoped(descriptor, self._scope)
             state = self._backend.get_state(scoped, namespaced=self._namespaced, late=True)
-            self._known[descriptor.name, descriptor.kind] = state
+            self._states[descriptor.name, descriptor.kind] = state
         return state
 
     get_list_state = get_map_state = get_reducing_state = get_aggregating_state = get_state
 
 
 class TriggerContext(Trigger.OnMergeContext):
-    """One object for all windows: the operator sets what changes."""
+    """Reused for every window; the operator updates its fields."""
 
     def __init__(self, backend: KeyedStateBackend, timers: InternalTimerService, metrics: UserMetrics) -> None:
         self._states = _States(backend, "trigger", namespaced=True)
@@ -99,7 +99,7 @@ class TriggerContext(Trigger.OnMergeContext):
 
 
 class AssignerContext(WindowAssigner.WindowAssignerContext):
-    """Of assigners: the clock, and state of the key."""
+    """The context of assigners: the clock, and state of the key."""
 
     def __init__(self, timers: InternalTimerService, runtime_context: RuntimeContext) -> None:
         self._timers = timers
@@ -113,7 +113,7 @@ class AssignerContext(WindowAssigner.WindowAssignerContext):
 
 
 class FiringContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction.Context[Any], Evictor.EvictorContext):
-    """One object for all windows: the operator sets what changes."""
+    """Reused for every window; the operator updates its fields."""
 
     def __init__(
         self, backend: KeyedStateBackend, timers: InternalTimerService, collector: Collector, merging: bool
@@ -127,12 +127,12 @@ class FiringContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction
         self._timestamp = 0
 
     def enter(self, window: Any, timestamp: int) -> None:
-        """Make a window the one at hand."""
+        """Set the current window."""
         self._window = window
         self._timestamp = timestamp
 
     def leave(self) -> None:
-        """Make no window the one at hand."""
+        """Unset the current window."""
         self._window = None
 
     def window(self) -> Any:

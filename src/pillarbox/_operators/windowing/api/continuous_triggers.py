@@ -1,4 +1,4 @@
-"""Triggers that fire again and again while a window is open. Source of the behaviour: Flink's of the same names."""
+"""Triggers that fire repeatedly while a window is open. Source of the behaviour: Flink's of the same names."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class _ContinuousTrigger(Trigger):
-    """Fires at full intervals, counted from the epoch, as long as the window lasts."""
+    """Fires at full intervals, counted from the epoch, until the window ends."""
 
     _by_clock: bool
 
     def __init__(self, interval: DurationLike) -> None:
         self.interval: int = positive_millis(interval, f"{type(self).__name__}.of(): the interval")
-        # The next time to fire at. Where windows merge, the earliest counts.
+        # The next time to fire. If windows merge, the earliest counts.
         self._next = ReducingStateDescriptor("fire-time", min)
 
     def can_merge(self) -> bool:
         return True
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
-        # Timers of merged windows are gone with them.
+        # Timers of merged windows have been deleted.
         ctx.merge_partitioned_state(self._next)
         pending = ctx.get_partitioned_state(self._next).get()
         if pending is not None:
@@ -46,11 +46,11 @@ class _ContinuousTrigger(Trigger):
 
 
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
-    """Fires whenever event time has passed another full interval, and at the end of the window.
+    """Fires whenever event time passes a full interval, and at the end of the window.
 
-    The first time is counted from the first element's timestamp. At the end of the data all intervals that are left are
-    fired, though nothing new came; in global windows, which have no last one, only the next, and then the window's end.
-    (Intervals before 1970 begin below: PyFlink's way, Java's round up.)
+    The first interval is counted from the first element's timestamp. At the end of the data, all remaining intervals
+    fire, even without new elements; in global windows, which have no last interval, only the next one, and then the
+    window's end. (Intervals before 1970 are rounded down, as in PyFlink; Java rounds up.)
     """
 
     uses_processing_time: bool | None = False
@@ -112,14 +112,14 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
-    """Fires whenever the wall clock has passed another full interval, as long as there is the window."""
+    """Fires whenever the wall clock passes a full interval, until the window ends."""
 
     uses_processing_time: bool | None = True
     _by_clock = True
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousProcessingTimeTrigger:
-        """Return a trigger that fires at every ``interval`` of processing time, as long as there is the window.
+        """Return a trigger that fires at every ``interval`` of processing time, until the window ends.
 
         Raises:
             ProgramError: an interval below one millisecond.
@@ -150,7 +150,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         return TriggerResult.FIRE
 
     def _register(self, now: int, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
-        # At the window's end as well. A window of event time may still be there when the clock has passed that.
+        # Also register the window's end. An event-time window may still exist when the clock has passed it.
         if now < window.max_timestamp() < time:
             time = window.max_timestamp()
         pending.add(time)

@@ -1,4 +1,4 @@
-"""Windows without a clock: the global one, and windows of a number of elements."""
+"""Windows without a clock: the global window, and count windows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pillarbox._types.type_information import Types
 
 
 class GlobalWindows(WindowAssigner):
-    """One window a key, that never ends: give it a trigger."""
+    """One window per key, which never ends: it needs a trigger."""
 
     window_type: Callable[..., Any] = GlobalWindow
 
     fires_at_end: bool = False
-    """Whether windows fire, without a trigger of the program's, when event time ends."""
+    """Whether windows fire at the end of event time if the program sets no trigger."""
 
     @staticmethod
     def create() -> GlobalWindows:
@@ -40,9 +40,9 @@ class GlobalWindows(WindowAssigner):
 
     @staticmethod
     def create_with_end_of_stream_trigger() -> GlobalWindows:
-        """Return the assigner, with windows that fire once: when all of the input has come, and event time has ended.
+        """Return an assigner whose windows fire once, at the end of all input.
 
-        That is for collections and batch DataFrames. A streaming query has no such end, unless it is drained.
+        For collections and batch DataFrames. A streaming query has no such end, unless it is drained.
 
         Example:
             >>> words = env.from_collection(["to", "be", "or", "so", "not"]).key_by(len)
@@ -92,11 +92,11 @@ class CountWindowAssigner(WindowAssigner):
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
     ) -> Sequence[CountWindow]:
         counted = context.get_runtime_context().get_state(self._counted)
-        place: int = counted.value() or 0
-        counted.update(place + 1)
-        # The windows that the element is in have the numbers first..last: number n holds the places from n * slide on.
-        last = place // self.slide
-        first = max(0, (place - self.size) // self.slide + 1)
+        position: int = counted.value() or 0
+        counted.update(position + 1)
+        # The element is in windows first..last: window n contains the positions from n * slide on.
+        last = position // self.slide
+        first = max(0, (position - self.size) // self.slide + 1)
         return [CountWindow(number) for number in range(first, last + 1)]
 
     def get_default_trigger(self, env: Any = None, /) -> Trigger:
@@ -107,7 +107,7 @@ class CountWindowAssigner(WindowAssigner):
 
 
 class CountTumblingWindowAssigner(CountWindowAssigner):
-    """Windows of ``window_size`` elements of a key, one after the other. One that is not full does not fire."""
+    """Windows of ``window_size`` elements of a key, one after another. An incomplete one does not fire."""
 
     def __init__(self, window_size: int) -> None:
         super().__init__(window_size, window_size)
@@ -131,10 +131,10 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 
 
 class CountSlidingWindowAssigner(CountWindowAssigner):
-    """Windows of ``window_size`` elements of a key, that start every ``window_slide`` elements. Only full ones fire.
+    """Windows of ``window_size`` elements of a key, which start every ``window_slide`` elements. Only full ones fire.
 
-    That is PyFlink's way. Java's also fires the first, smaller ones: a global window with ``CountTrigger.of(slide)``
-    and ``CountEvictor.of(size)``.
+    As in PyFlink. Java also fires the first, smaller ones: a global window with ``CountTrigger.of(slide)`` and
+    ``CountEvictor.of(size)``.
     """
 
     @staticmethod
@@ -156,7 +156,7 @@ class CountSlidingWindowAssigner(CountWindowAssigner):
 
 
 def count_windows(size: int, slide: int) -> CountWindowAssigner:
-    """Return the assigner of ``count_window(size, slide)``, where a slide of 0 stands for the size."""
+    """Return the assigner of ``count_window(size, slide)``; a slide of 0 stands for the size."""
     _count(size, "count_window(): the size")
     if slide == 0 and slide is not False:
         return CountTumblingWindowAssigner.of(size)

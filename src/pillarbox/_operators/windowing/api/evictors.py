@@ -1,7 +1,6 @@
-"""Evictors: which elements of a window its function gets to see. Source of the behaviour: Flink's evictors.
+"""Evictors, which remove elements from a window. Source of the behaviour: Flink's evictors.
 
-With an evictor a window keeps all of its elements, with their timestamps, also where an incremental function folds
-them.
+A window with an evictor stores all of its elements with their timestamps, also for an incremental function.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class TimestampedValue(NamedTuple):
 
     Attributes:
         value: the element.
-        timestamp: when it happened, in epoch milliseconds; None if that is not known.
+        timestamp: its timestamp in epoch milliseconds, or None.
     """
 
     value: Any
@@ -31,7 +30,7 @@ class TimestampedValue(NamedTuple):
 
 
 class Evictor(ABC):
-    """Takes elements out of a window, before or after its function is called.
+    """Removes elements from a window, before or after its function is called.
 
     Example:
         >>> class WithoutSmallest(Evictor):
@@ -46,7 +45,7 @@ class Evictor(ABC):
     """
 
     class EvictorContext(ABC):
-        """The clocks."""
+        """The context of an evictor: the clocks."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
@@ -54,7 +53,7 @@ class Evictor(ABC):
 
         @abstractmethod
         def get_current_watermark(self) -> int:
-            """Return the operator's event-time clock: -2**63 before the first watermark."""
+            """Return the operator's watermark: -2**63 before the first one."""
 
     @abstractmethod
     def evict_before(self, elements: list[TimestampedValue], window: Any, ctx: EvictorContext, /) -> None:
@@ -66,7 +65,7 @@ class Evictor(ABC):
 
 
 class _OneSided(Evictor):
-    """Evicts by one rule, either before or after."""
+    """Evicts by one rule, either before or after the function."""
 
     def __init__(self, do_evict_after: bool) -> None:
         self._after = do_evict_after
@@ -84,7 +83,7 @@ class _OneSided(Evictor):
 
 
 class CountEvictor(_OneSided):
-    """Keeps the last elements, up to a number."""
+    """Retains the last elements, up to a number."""
 
     def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -94,7 +93,7 @@ class CountEvictor(_OneSided):
 
     @staticmethod
     def of(max_count: int, do_evict_after: bool = False) -> CountEvictor:
-        """Return an evictor that keeps the last ``max_count`` elements.
+        """Return an evictor that retains the last ``max_count`` elements.
 
         Raises:
             ProgramError: a number below 0.
@@ -112,7 +111,7 @@ class CountEvictor(_OneSided):
 
 
 class TimeEvictor(_OneSided):
-    """Keeps the elements of the last stretch of time, counted back from the latest element."""
+    """Retains the elements of a time span that ends with the latest element."""
 
     def __init__(self, window_size: DurationLike, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -120,7 +119,7 @@ class TimeEvictor(_OneSided):
 
     @staticmethod
     def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:
-        """Return an evictor that drops elements which are ``window_size`` older than the latest, or more.
+        """Return an evictor that removes elements that are at least ``window_size`` older than the latest.
 
         Raises:
             ProgramError: a size below one millisecond.
@@ -136,7 +135,7 @@ class TimeEvictor(_OneSided):
         return TimeEvictor(window_size, do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue]) -> None:
-        # As in Flink: without timestamps there is nothing to go by.
+        # As in Flink: without timestamps nothing is removed.
         if not elements or elements[0].timestamp is None:
             return
         latest = max(element.timestamp for element in elements if element.timestamp is not None)
@@ -145,7 +144,7 @@ class TimeEvictor(_OneSided):
 
 
 class DeltaEvictor(_OneSided):
-    """Keeps the elements that are nearer than a threshold to the last one."""
+    """Retains the elements whose distance to the last one is below a threshold."""
 
     def __init__(
         self, threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False
@@ -160,10 +159,10 @@ class DeltaEvictor(_OneSided):
 
     @staticmethod
     def of(threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False) -> DeltaEvictor:
-        """Return an evictor that drops elements where ``delta_function(element, last)`` is the threshold or more.
+        """Return an evictor that removes elements with ``delta_function(element, last)`` of at least the threshold.
 
         Raises:
-            ProgramError: the threshold is no number, or the function is none.
+            ProgramError: the threshold is not a number, or the function is not callable.
 
         Example:
             >>> numbers = env.from_collection([1, 20, 3, 4]).key_by(lambda n: "all")
@@ -177,5 +176,7 @@ class DeltaEvictor(_OneSided):
     def _evict(self, elements: list[TimestampedValue]) -> None:
         if elements:
             last = elements[-1].value
-            # (NaN is not the threshold or more: the element stays.)
-            elements[:] = [each for each in elements if not self.delta_function(each.value, last) >= self.threshold]
+            # (NaN is not at least the threshold: the element stays.)
+            elements[:] = [
+                element for element in elements if not self.delta_function(element.value, last) >= self.threshold
+            ]

@@ -23,7 +23,7 @@ from pillarbox._state.descriptors import (
 
 
 class KeyedStateStore(ABC):
-    """Where a window function gets state from: of the window at hand, or of all windows of the key."""
+    """State of a window function: of the current window, or of all windows of the key."""
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor[V], /) -> ValueState[V]:
@@ -47,7 +47,7 @@ class KeyedStateStore(ABC):
 
 
 class WindowContext(ABC, Generic[WindowOut]):
-    """The window at hand. All times are epoch milliseconds."""
+    """The current window. All times are epoch milliseconds."""
 
     @abstractmethod
     def window(self) -> WindowOut:
@@ -59,21 +59,21 @@ class WindowContext(ABC, Generic[WindowOut]):
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Return the operator's event-time clock: -2**63 before the first watermark."""
+        """Return the operator's watermark: -2**63 before the first one."""
 
     @abstractmethod
     def window_state(self) -> KeyedStateStore:
         """Return the store of states that belong to this key and window.
 
-        They stay from one firing to the next. Remove them in ``clear``: what is left there would stay for ever.
+        They stay from one firing to the next. Remove them in ``clear``, or they stay forever.
 
         Raises:
-            ProgramError: the windows may merge, so that nothing belongs to one of them.
+            ProgramError: the windows may merge, so no state belongs to one of them.
         """
 
     @abstractmethod
     def global_state(self) -> KeyedStateStore:
-        """Return the store of states that belong to this key, in all windows. They stay when windows end."""
+        """Return the store of states that belong to this key, across windows. They stay when windows end."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V, /) -> None:
@@ -98,12 +98,12 @@ class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
 
     @abstractmethod
     def apply(self, key: Key, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
-        """Handle a window that fires.
+        """Handle a firing window.
 
         Args:
             key: the key.
             window: the window.
-            inputs: its elements in the order in which they came; after ``reduce`` or ``aggregate`` the one result.
+            inputs: its elements in order of arrival; after ``reduce`` or ``aggregate``, the one result.
 
         Returns:
             The results, or None; most functions ``yield`` them.
@@ -123,11 +123,11 @@ class AllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
 
     @abstractmethod
     def apply(self, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
-        """Handle a window that fires: see :meth:`WindowFunction.apply`."""
+        """Handle a firing window: see :meth:`WindowFunction.apply`."""
 
 
 class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
-    """Turns the elements of a key's window into any number of results, with state and clocks at hand.
+    """Turns the elements of a key's window into any number of results, with access to state and clocks.
 
     Example:
         >>> class Numbered(ProcessWindowFunction):
@@ -141,29 +141,29 @@ class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
     """
 
     class Context(WindowContext[WindowOut], Generic[WindowOut]):
-        """The window at hand; valid during the call only."""
+        """The current window; valid during the call only."""
 
     @abstractmethod
     def process(
         self, key: Key, context: ProcessWindowFunction.Context[Any], elements: Iterable[In], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a window that fires.
+        """Handle a firing window.
 
         Args:
             key: the key.
             context: the window, clocks, state and side outputs.
-            elements: its elements in the order in which they came; after ``reduce`` or ``aggregate`` the one result.
+            elements: its elements in order of arrival; after ``reduce`` or ``aggregate``, the one result.
 
         Returns:
             The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
         """
 
     def clear(self, context: ProcessWindowFunction.Context[Any], /) -> None:
-        """Remove the states of a window that is over (``context.window_state()``)."""
+        """Remove the states (``context.window_state()``) of a window that is being removed."""
 
 
 class ProcessAllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
-    """Turns the elements of a window over a whole stream into any number of results, with state and clocks at hand.
+    """Turns the elements of a window over a whole stream into any number of results, with access to state and clocks.
 
     Example:
         >>> class Numbered(ProcessAllWindowFunction):
@@ -174,13 +174,13 @@ class ProcessAllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
     """
 
     class Context(WindowContext[WindowOut], Generic[WindowOut]):
-        """The window at hand; valid during the call only."""
+        """The current window; valid during the call only."""
 
     @abstractmethod
     def process(
         self, context: ProcessAllWindowFunction.Context[Any], elements: Iterable[In], /
     ) -> Iterable[Out | SideOutput] | None:
-        """Handle a window that fires: see :meth:`ProcessWindowFunction.process`."""
+        """Handle a firing window: see :meth:`ProcessWindowFunction.process`."""
 
     def clear(self, context: ProcessAllWindowFunction.Context[Any], /) -> None:
-        """Remove the states of a window that is over (``context.window_state()``)."""
+        """Remove the states (``context.window_state()``) of a window that is being removed."""

@@ -1,4 +1,4 @@
-"""Sessions: windows of activity, which merge where they meet. Source of the behaviour: Flink's assigners."""
+"""Sessions: windows of activity, which merge when they overlap. Source of the behaviour: Flink's assigners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Computes the gap after each element that ends its session.
+    """Computes the gap after an element that ends its session.
 
     Example:
         >>> class Gap(SessionWindowTimeGapExtractor):
@@ -33,14 +33,14 @@ class SessionWindowTimeGapExtractor(ABC):
 
     @abstractmethod
     def extract(self, element: Any, /) -> int:
-        """Return the gap in milliseconds; it has to be above zero."""
+        """Return the gap in milliseconds; it must be positive."""
 
 
 GapExtractor: TypeAlias = SessionWindowTimeGapExtractor | Callable[[Any], int]
 
 
 class Sessions(TimedAssigner, MergingWindowAssigner):
-    """Windows of activity: they end when nothing came for the gap."""
+    """Windows of activity: they end after a gap without elements."""
 
     @abstractmethod
     def _gap(self, element: Any) -> int:
@@ -74,8 +74,8 @@ class Sessions(TimedAssigner, MergingWindowAssigner):
             callback.merge(group, cover)
 
 
-def merges_what_meets(assigner: MergingWindowAssigner[Any, Any]) -> bool:
-    """Return whether just those windows are merged that overlap or touch: nobody has changed how sessions merge."""
+def merges_overlapping(assigner: MergingWindowAssigner[Any, Any]) -> bool:
+    """Return whether exactly the windows that overlap or touch are merged, as no subclass overrides that."""
     return type(assigner).merge_windows is Sessions.merge_windows
 
 
@@ -93,7 +93,7 @@ class _FixedGap(Sessions):
 
 
 class _DynamicGap(Sessions):
-    """Sessions whose gap each element says itself."""
+    """Sessions with a per-element gap."""
 
     def __init__(self, extractor: GapExtractor) -> None:
         extract = getattr(extractor, "extract", extractor)
@@ -113,11 +113,11 @@ class _DynamicGap(Sessions):
 
 
 class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
-    """Sessions of event time: elements of a key that are less than a gap apart, or just a gap, are together."""
+    """Event-time sessions: elements of a key that are at most a gap apart."""
 
     @staticmethod
     def with_gap(size: DurationLike) -> EventTimeSessionWindows:
-        """Return an assigner of sessions that end when no element came for ``size``.
+        """Return an assigner of sessions that end after a gap of ``size`` without elements.
 
         Raises:
             ProgramError: a gap below one millisecond.
@@ -130,7 +130,7 @@ class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
-        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+        """Return a session assigner with a per-element gap in milliseconds.
 
         Example:
             >>> sessions = EventTimeSessionWindows.with_dynamic_gap(lambda click: 5_000 if click == "buy" else 60_000)
@@ -141,11 +141,11 @@ class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
 
 
 class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
-    """Sessions of processing time."""
+    """Processing-time sessions."""
 
     @staticmethod
     def with_gap(size: DurationLike) -> ProcessingTimeSessionWindows:
-        """Return an assigner of sessions that end when no element came for ``size``.
+        """Return an assigner of sessions that end after a gap of ``size`` without elements.
 
         Raises:
             ProgramError: a gap below one millisecond.
@@ -160,7 +160,7 @@ class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:
-        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+        """Return a session assigner with a per-element gap in milliseconds.
 
         Example:
             >>> clicks = env.from_collection(["look", "buy"]).key_by(lambda click: "ann")
@@ -172,11 +172,11 @@ class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
 
 
 class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
-    """Sessions of event time whose gap each element says itself."""
+    """Event-time sessions with a per-element gap."""
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicEventTimeSessionWindows:
-        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+        """Return a session assigner with a per-element gap in milliseconds.
 
         Example:
             >>> gap = DynamicEventTimeSessionWindows.with_dynamic_gap(lambda click: 5_000 if click == "buy" else 60_000)
@@ -187,11 +187,11 @@ class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
 
 
 class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
-    """Sessions of processing time whose gap each element says itself."""
+    """Processing-time sessions with a per-element gap."""
 
     @staticmethod
     def with_dynamic_gap(extractor: GapExtractor) -> DynamicProcessingTimeSessionWindows:
-        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+        """Return a session assigner with a per-element gap in milliseconds.
 
         Example:
             >>> gap = DynamicProcessingTimeSessionWindows.with_dynamic_gap(lambda click: 5_000)

@@ -1,7 +1,7 @@
 """Windows of fixed lengths: tumbling, sliding and cumulating. Source of the behaviour: Flink's assigners.
 
-Offsets move the windows' starts, which else are counted from the epoch, or from local midnight where there is a time
-zone.
+Windows start at multiples of a length since the epoch, or since local midnight with a time zone. An offset moves their
+starts.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class FixedWindows(TimedAssigner):
     """Windows of fixed lengths.
 
     Args:
-        lengths: the lengths that the program gives, by their names in errors: first a window's length, the longest of
-            cumulating ones, and last how long after one window's end the next one ends.
-        offset: how much later than the multiples of ``starts_every`` windows start.
-        time_zone: where midnight is, for windows of days; None: windows lie on the axis of milliseconds.
+        lengths: the program's lengths by their names in errors: first the size (of cumulating windows, the largest),
+            last the distance between two ends.
+        offset: the distance of starts from the multiples of ``starts_every``.
+        time_zone: for windows of days, the time zone of midnight; None: windows of milliseconds.
 
     Attributes:
-        tumbles: whether windows are side by side.
-        cumulates: whether windows start together, and end one after the other.
-        size: how long a window is, in milliseconds; of cumulating ones, the longest.
-        starts_every: how long after one window's start the next one starts.
-        ends_every: how long after one window's end the next one ends.
+        tumbles: whether windows are adjacent.
+        cumulates: whether windows have one start and successive ends.
+        size: length of a window in milliseconds; of cumulating ones, the largest.
+        starts_every: distance between two starts.
+        ends_every: distance between two ends.
     """
 
     tumbles: bool = False
@@ -57,7 +57,7 @@ class FixedWindows(TimedAssigner):
 
 
 class _Tumbling(FixedWindows):
-    """Windows of one length, side by side."""
+    """Adjacent windows of one length."""
 
     tumbles: bool = True
 
@@ -75,17 +75,17 @@ class _Tumbling(FixedWindows):
 
 
 class TumblingEventTimeWindows(EventTimeAssigner, _Tumbling):
-    """Windows of event time of one length, side by side: each element is in one."""
+    """Adjacent event-time windows of one length: each element is in one."""
 
     @staticmethod
     def of(size: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None) -> TumblingEventTimeWindows:
-        """Return an assigner of windows of event time, side by side.
+        """Return an assigner of adjacent event-time windows.
 
         Args:
-            size: how long a window is.
-            offset: how much later than the epoch's multiples of ``size`` the windows start; it may be negative.
-            time_zone: for windows of whole days, where midnight is: ``"Europe/Berlin"``. Days on which clocks are set
-                have 23 or 25 hours.
+            size: length of a window.
+            offset: distance of the starts from multiples of ``size`` since the epoch; may be negative.
+            time_zone: the time zone of midnight, for windows of whole days: ``"Europe/Berlin"``. A day with a clock
+                change has 23 or 25 hours.
 
         Raises:
             ProgramError: a size below one millisecond, an offset as long as the size, an unknown time zone.
@@ -98,13 +98,13 @@ class TumblingEventTimeWindows(EventTimeAssigner, _Tumbling):
 
 
 class TumblingProcessingTimeWindows(ProcessingTimeAssigner, _Tumbling):
-    """Windows of processing time of one length, side by side."""
+    """Adjacent processing-time windows of one length."""
 
     @staticmethod
     def of(
         size: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> TumblingProcessingTimeWindows:
-        """Return an assigner of windows of processing time; arguments as of :class:`TumblingEventTimeWindows`.
+        """Return an assigner of adjacent processing-time windows; arguments as for :class:`TumblingEventTimeWindows`.
 
         Example:
             >>> clicks = env.from_collection(["a", "b"]).key_by(len)
@@ -135,19 +135,19 @@ class _Sliding(FixedWindows):
 
 
 class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
-    """Windows of event time of one length that start every slide: an element is in several."""
+    """Event-time windows of one length that start every slide: an element is in several."""
 
     @staticmethod
     def of(
         size: DurationLike, slide: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> SlidingEventTimeWindows:
-        """Return an assigner of overlapping windows of event time.
+        """Return an assigner of overlapping event-time windows.
 
         Args:
-            size: how long a window is.
-            slide: how long after one window the next one starts. Above ``size``, elements between windows are in none.
-            offset: how much later than the epoch's multiples of ``slide`` the windows start; it may be negative.
-            time_zone: for sizes and slides of whole days, where midnight is.
+            size: length of a window.
+            slide: distance between two starts. If it exceeds ``size``, elements between windows are in none.
+            offset: distance of the starts from multiples of ``slide`` since the epoch; may be negative.
+            time_zone: the time zone of midnight, for sizes and slides of whole days.
 
         Raises:
             ProgramError: a size or slide below one millisecond, an offset as long as the slide, an unknown time zone.
@@ -160,13 +160,13 @@ class SlidingEventTimeWindows(EventTimeAssigner, _Sliding):
 
 
 class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
-    """Windows of processing time of one length that start every slide."""
+    """Processing-time windows of one length that start every slide."""
 
     @staticmethod
     def of(
         size: DurationLike, slide: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> SlidingProcessingTimeWindows:
-        """Return an assigner of windows of processing time; arguments as of :class:`SlidingEventTimeWindows`.
+        """Return an assigner of overlapping processing-time windows; arguments as for :class:`SlidingEventTimeWindows`.
 
         Example:
             >>> clicks = env.from_collection(["a", "b"]).key_by(len)
@@ -178,7 +178,7 @@ class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
 
 
 class _Cumulative(FixedWindows):
-    """Windows that start together, and end one step after the other, until the longest has its full length."""
+    """Windows with one start, which end one step after another until the largest size."""
 
     cumulates: bool = True
 
@@ -194,7 +194,7 @@ class _Cumulative(FixedWindows):
         time = self._time(timestamp, context)
         starts = self.line
         start = starts.start(time, self.size)
-        # (Of a day that a time zone left out, begin and end are one.)
+        # (A day that a time zone omits has equal start and end.)
         lengths = range(self.step, self.size + 1, self.step)
         ends = dict.fromkeys(starts.plus(start, length, self.size) for length in lengths)
         return [TimeWindow(start, end) for end in ends if end > time]
@@ -204,7 +204,7 @@ class _Cumulative(FixedWindows):
 
 
 class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
-    """Windows of event time that start together and end step by step: the day so far, every hour.
+    """Event-time windows with one start, which end step by step: the day so far, every hour.
 
     Source of the behaviour: Flink SQL's ``CUMULATE``.
     """
@@ -213,13 +213,13 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
     def of(
         max_size: DurationLike, step: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> CumulativeEventTimeWindows:
-        """Return an assigner of cumulating windows of event time.
+        """Return an assigner of cumulating event-time windows.
 
         Args:
-            max_size: how long the longest window is: a multiple of ``step``.
-            step: how much longer each window is than the one before.
-            offset: how much later than the epoch's multiples of ``max_size`` the windows start; it may be negative.
-            time_zone: for sizes and steps of whole days, where midnight is.
+            max_size: length of the longest window: a multiple of ``step``.
+            step: difference between the lengths of successive windows.
+            offset: distance of the starts from multiples of ``max_size`` since the epoch; may be negative.
+            time_zone: the time zone of midnight, for sizes and steps of whole days.
 
         Raises:
             ProgramError: a size or step below one millisecond, or not a multiple; an offset as long as the size; an
@@ -233,13 +233,15 @@ class CumulativeEventTimeWindows(EventTimeAssigner, _Cumulative):
 
 
 class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
-    """Windows of processing time that start together and end step by step."""
+    """Processing-time windows with one start, which end step by step."""
 
     @staticmethod
     def of(
         max_size: DurationLike, step: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> CumulativeProcessingTimeWindows:
-        """Return an assigner of windows of processing time; arguments as of :class:`CumulativeEventTimeWindows`.
+        """Return an assigner of cumulating processing-time windows.
+
+        Arguments as for :class:`CumulativeEventTimeWindows`.
 
         Example:
             >>> clicks = env.from_collection(["a", "b"]).key_by(len)

@@ -1,7 +1,7 @@
-"""Triggers: when a window's function is called. Source of the behaviour: Flink's triggers of the same names.
+"""Triggers, which decide when a window's function is called. Source of the behaviour: Flink's of the same names.
 
-One trigger object serves all windows of an operator, so it keeps nothing itself: what it has to remember of a window is
-state, which it asks its context for.
+One trigger object serves all windows of an operator, so it must not store anything itself: its context provides state
+of the window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 
 class TriggerResult(Enum):
-    """The answers of a trigger: the action on a window."""
+    """The decision of a trigger: the action on a window."""
 
     CONTINUE = "nothing"
     FIRE = "call the function, keep the elements"
@@ -52,7 +52,7 @@ class Trigger(ABC, Generic[In, WindowT]):
     """
 
     class TriggerContext(ABC):
-        """Clocks, timers and state of the window at hand. All times are epoch milliseconds."""
+        """Clocks, timers and state of the current window. All times are epoch milliseconds."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
@@ -60,7 +60,7 @@ class Trigger(ABC, Generic[In, WindowT]):
 
         @abstractmethod
         def get_current_watermark(self) -> int:
-            """Return the operator's event-time clock: -2**63 before the first watermark."""
+            """Return the operator's watermark: -2**63 before the first one."""
 
         @abstractmethod
         def register_event_time_timer(self, time: int) -> None:
@@ -72,71 +72,72 @@ class Trigger(ABC, Generic[In, WindowT]):
 
         @abstractmethod
         def delete_event_time_timer(self, time: int) -> None:
-            """Remove such a timer; nothing happens when there is none."""
+            """Delete an event-time timer of this window; no effect if it is missing."""
 
         @abstractmethod
         def delete_processing_time_timer(self, time: int) -> None:
-            """Remove such a timer; nothing happens when there is none."""
+            """Delete a processing-time timer of this window; no effect if it is missing."""
 
         @abstractmethod
         def get_metric_group(self) -> MetricGroup:
-            """Return the group in which the trigger's metrics are made, as of a function of the operator."""
+            """Return the group of the trigger's metrics, as for a function of the operator."""
 
         @abstractmethod
         def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
-            """Return the state of a descriptor, of the current key and window."""
+            """Return the state of a descriptor, for the current key and window."""
 
     class OnMergeContext(TriggerContext):
-        """The context of the window that others were merged into."""
+        """The context of a merged window."""
 
         @abstractmethod
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-            """Move the state of a descriptor from the merged windows to this one: its elements are added up.
+            """Merge the state of a descriptor from the merged windows into this one.
 
             Raises:
                 ProgramError: it is a value or map state, which cannot be merged.
             """
 
     uses_processing_time: bool | None = None
-    """Whether it sets processing-time timers, for which a streaming query runs epochs also when there is no data. None:
-    that is looked up in its code."""
+    """Whether it sets processing-time timers, for which a streaming query runs epochs without data. None: its code is
+    searched for that.
+    """
 
     @abstractmethod
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide for an element that was added to the window."""
+        """Decide after an element was added to the window."""
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide where event time has reached ``time``: a timer of this trigger, or that which ends the window.
+        """Decide when event time has reached ``time``: a timer of this trigger, or the window's end.
 
-        By default nothing is done.
+        Does nothing by default.
         """
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide where the wall clock has reached ``time``: a timer of this trigger, or that which ends the window.
+        """Decide when the wall clock has reached ``time``: a timer of this trigger, or the window's end.
 
-        By default nothing is done.
+        Does nothing by default.
         """
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """Return whether it works with windows that merge: then it defines ``on_merge``."""
+        """Return whether it supports merging windows, by ``on_merge``."""
         return False
 
     def on_merge(self, window: Any, ctx: OnMergeContext, /) -> None:
-        """Carry state and timers of merged windows over to the window that holds them now."""
+        """Transfer state and timers of merged windows to the window that contains them."""
         raise ProgramError(f"{type(self).__name__} cannot merge windows: define can_merge() and on_merge()")
 
     @abstractmethod
     def clear(self, window: Any, ctx: TriggerContext, /) -> None:
-        """Remove what is kept of a window that is over, or was merged into another: state and timers."""
+        """Remove state and timers of a window that is being removed, or was merged into another."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
 
 class EventTimeTrigger(Trigger):
-    """Fires when the watermark reaches the end of the window; at once, if it has reached it already (T8)."""
+    """Fires when the watermark reaches the end of the window, or at once if it already has (T8)."""
 
     uses_processing_time: bool | None = False
 
@@ -169,7 +170,7 @@ class EventTimeTrigger(Trigger):
         return True
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
-        # A merged window that is over already is fired by the element that comes next.
+        # If the merged window has already ended, the next element fires it.
         if window.max_timestamp() > ctx.get_current_watermark():
             ctx.register_event_time_timer(window.max_timestamp())
 
@@ -215,7 +216,7 @@ class ProcessingTimeTrigger(Trigger):
 
 
 class NeverTrigger(Trigger):
-    """Never fires: of global windows, unless they are given another trigger.
+    """Never fires: the default of global windows.
 
     Example:
         >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").count_window(2)
@@ -231,11 +232,11 @@ class NeverTrigger(Trigger):
         return TriggerResult.CONTINUE
 
     def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no state."""
 
 
 class CountTrigger(Trigger):
-    """Fires each time that ``window_size`` elements have come to a window. Elements that remain at its end do not."""
+    """Fires after every ``window_size`` elements of a window, not for the rest at its end."""
 
     uses_processing_time: bool | None = False
 
@@ -283,7 +284,7 @@ class CountTrigger(Trigger):
 
 
 class DeltaTrigger(Trigger):
-    """Fires when an element is further than a threshold from the one at which it fired last (or the first one)."""
+    """Fires if an element's distance to the one at the last firing (or the first one) exceeds a threshold."""
 
     uses_processing_time: bool | None = False
 
@@ -298,10 +299,10 @@ class DeltaTrigger(Trigger):
 
     @staticmethod
     def of(threshold: float, delta_function: Callable[[Any, Any], float]) -> DeltaTrigger:
-        """Return a trigger that fires where ``delta_function(last, element)`` is above ``threshold``.
+        """Return a trigger that fires when ``delta_function(last, element)`` exceeds ``threshold``.
 
         Raises:
-            ProgramError: the threshold is no number, or the function is none.
+            ProgramError: the threshold is not a number, or the function is not callable.
 
         Example:
             >>> numbers = env.from_collection([1, 2, 9, 10]).key_by(lambda n: "all").window(GlobalWindows.create())
@@ -332,7 +333,7 @@ class DeltaTrigger(Trigger):
 
 
 class PurgingTrigger(Trigger):
-    """Drops a window's elements whenever another trigger fires it. Per-window state stays until the window's end."""
+    """Drops a window's elements whenever another trigger fires. Per-window state stays until the window's end."""
 
     def __init__(self, nested_trigger: Trigger) -> None:
         if not isinstance(nested_trigger, Trigger):
@@ -345,7 +346,7 @@ class PurgingTrigger(Trigger):
         """Return a trigger that fires as ``nested_trigger`` does, and drops the elements each time.
 
         Raises:
-            ProgramError: ``nested_trigger`` is none.
+            ProgramError: ``nested_trigger`` is not a trigger.
 
         Example:
             >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
@@ -384,7 +385,7 @@ class PurgingTrigger(Trigger):
 
 
 def asked_trigger(trigger: Trigger) -> Trigger:
-    """Return the trigger that decides: that in a :class:`PurgingTrigger`, or itself."""
+    r"""Return the innermost trigger of nested :class:`PurgingTrigger`\ s."""
     while isinstance(trigger, PurgingTrigger):
         trigger = trigger.trigger
     return trigger

@@ -1,4 +1,4 @@
-"""Where windows of a fixed length start: on the axis of milliseconds, or at midnight of a time zone."""
+"""Starts of windows of a fixed length: at multiples of milliseconds, or at midnight of a time zone."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _EPOCH_DAY = _EPOCH.toordinal()
 
 
 class Milliseconds:
-    """Starts of windows on the axis of epoch milliseconds."""
+    """Starts at multiples of milliseconds since the epoch."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
 
     def start(self, time: int, step: int) -> int:
-        """Return the last start at or before ``time``, of those that are ``step`` apart."""
+        """Return the last start at or before ``time``; starts are ``step`` apart."""
         return time - (time - self.offset) % step
 
     def starts(self, times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
-        """Return the last start at or before each time, of those that are ``step`` apart."""
+        """Return the last start at or before each time; starts are ``step`` apart."""
         return times - (times - self.offset) % step
 
     def plus(self, start: int, length: int, step: int) -> int:
-        """Return the time ``length`` after a start, of those that are ``step`` apart."""
+        """Return the time ``length`` after a start."""
         return start + length
 
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the windows of ``size`` that hold a time, the latest first: one starts each ``slide``."""
+        """Yield the bounds of the windows that contain a time, the latest first; one starts every ``slide``."""
         start = self.start(time, slide)
         while start + size > time:
             yield start, start + size
@@ -46,7 +46,7 @@ class Milliseconds:
 
 
 class Days:
-    """Starts of windows at local midnight (and an offset): days have 23, 24 or 25 hours."""
+    """Starts at local midnight (and an offset): days have 23, 24 or 25 hours."""
 
     def __init__(self, zone: str, offset: int, asked_by: str) -> None:
         try:
@@ -67,12 +67,11 @@ class Days:
         return (wall.replace(tzinfo=self._zone) - _EPOCH) // datetime.timedelta(milliseconds=1)
 
     def _day(self, time: int, step: int) -> int:
-        """Return the last day that has begun by then, of those that are ``step`` apart."""
+        """Return the last day that has begun by then; starts are ``step`` apart."""
         try:
             wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
             day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
-            # Where the clocks are set at midnight, the clock on the wall may say another day than the day that has
-            # begun.
+            # If clocks change at midnight, the wall clock may show another day than the day that has begun.
             if time < self._first(day):
                 day -= 1
             elif time >= self._first(day + 1):
@@ -88,7 +87,7 @@ class Days:
         return self._first(self._day(time, step))
 
     def starts(self, times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
-        # Times that are far apart have few days of UTC in which they lie; in each of these a day or two begin.
+        # Even distant times lie in few UTC days; in each of them, one or two days begin.
         edges: set[int] = set()
         for day in np.unique(times // _DAY).tolist():
             edge = self.start(max(day * _DAY, int(times.min())), step)
@@ -97,15 +96,15 @@ class Days:
             while (edge := self.plus(edge, step, step)) <= end:
                 edges.add(edge)
         ordered = np.array(sorted(edges), np.int64)
-        found: npt.NDArray[np.int64] = ordered[np.searchsorted(ordered, times, "right") - 1]
-        return found
+        starts: npt.NDArray[np.int64] = ordered[np.searchsorted(ordered, times, "right") - 1]
+        return starts
 
     def plus(self, start: int, length: int, step: int) -> int:
-        # (Where a time zone left out a day, two begin together: which one it is, the distance tells.)
+        # (If a time zone omits a day, two days begin together: the distance distinguishes them.)
         return self._first(self._day(start, step) + length // _DAY)
 
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
-        # By days, as one that a time zone left out begins, and ends, with the next one.
+        # By days: a day that a time zone omits begins and ends with the next one.
         day = self._day(time, slide)
         while (end := self._first(day + size // _DAY)) > time:
             yield self._first(day), end
@@ -116,13 +115,13 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
     """Return the starts of windows.
 
     Args:
-        asked_by: the method that they are for, for errors.
-        offset: their distance from the epoch, or from midnight, in milliseconds.
-        time_zone: the time zone of the midnights; None: starts lie on the axis of milliseconds.
-        lengths: lengths in milliseconds, by name, that have to be whole days where there is a time zone.
+        asked_by: the method, for errors.
+        offset: the distance from the epoch, or from midnight, in milliseconds.
+        time_zone: the time zone of midnight; None: multiples of milliseconds.
+        lengths: lengths in milliseconds by name, which must be whole days if there is a time zone.
 
     Raises:
-        ProgramError: one of them is not, or the time zone is not known.
+        ProgramError: a length is not, or the time zone is unknown.
     """
     if time_zone is None:
         return Milliseconds(offset)
@@ -136,10 +135,10 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
 
 
 def offset_millis(asked_by: str, offset: DurationLike, step: int) -> int:
-    """Return an offset in milliseconds.
+    """Convert an offset to milliseconds.
 
     Raises:
-        ProgramError: it is no duration, or not smaller than ``step`` (ms).
+        ProgramError: not a duration, or not smaller than ``step`` (ms).
     """
     millis = to_millis(offset, f"{asked_by}: the offset", allow_negative=True)
     if abs(millis) >= step:

@@ -1,8 +1,8 @@
-"""Windows: parts of a stream that are looked at by themselves.
+"""Windows: finite parts of a stream.
 
-A window is a plain value: it is compared and hashed by what is in it, and its fields are what state and timers are
-kept under. So a window class of a user's own is a ``NamedTuple`` of numbers and text with a method
-``max_timestamp()``. Names and meaning are Flink's.
+A window is a plain value: it is compared and hashed by its fields, which identify its state and timers. So a
+user-defined window class is a ``NamedTuple`` of numbers and text with a method ``max_timestamp()``. Names and meaning
+are Flink's.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from pillarbox._unpickle import make
 
 
 class Window(Protocol):
-    """A window: :class:`TimeWindow`, :class:`CountWindow`, :class:`GlobalWindow`, or of a user's own class."""
+    """A window: :class:`TimeWindow`, :class:`CountWindow`, :class:`GlobalWindow`, or a user-defined class."""
 
     def max_timestamp(self) -> int:
-        """Return the largest timestamp that belongs to the window, in epoch milliseconds.
+        """Return the window's largest timestamp, in epoch milliseconds.
 
-        The window's results carry it, and event time passes the window when the watermark reaches it.
+        The window's results have this timestamp, and event time passes the window when the watermark reaches it.
         """
         ...
 
 
 class TimeWindow(NamedTuple):
-    """The time from ``start`` up to, and without, ``end``; both in epoch milliseconds.
+    """The time from ``start`` (inclusive) to ``end`` (exclusive), in epoch milliseconds.
 
     Example:
         >>> window = TimeWindow(0, 60_000)
@@ -44,14 +44,14 @@ class TimeWindow(NamedTuple):
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Return whether both windows overlap or touch, so that sessions of them are one."""
+        """Return whether both windows overlap or touch, so that sessions merge."""
         try:
             return self.start <= other.end and self.end >= other.start
         except (AttributeError, TypeError):
             raise _no_window(other) from None
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """Return the smallest window that holds both."""
+        """Return the smallest window that contains both."""
         try:
             return TimeWindow(min(self.start, other.start), max(self.end, other.end))
         except (AttributeError, TypeError):
@@ -59,14 +59,14 @@ class TimeWindow(NamedTuple):
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
-        """Return the start of the window, of those side by side, that holds a time; all in milliseconds.
+        """Return the start of the window that contains a time, among adjacent windows; all in milliseconds.
 
         Example:
             >>> TimeWindow.get_window_start_with_offset(90_000, 0, 60_000)
             60000
         """
-        for each in (timestamp, offset, window_size):
-            check_kind(each, int, "get_window_start_with_offset(): each argument", "a number of milliseconds")
+        for argument in (timestamp, offset, window_size):
+            check_kind(argument, int, "get_window_start_with_offset(): each argument", "a number of milliseconds")
         if window_size < 1:
             raise ProgramError(f"get_window_start_with_offset(): the size is from 1 ms, not {window_size}")
         return timestamp - (timestamp - offset) % window_size
@@ -80,7 +80,7 @@ def _no_window(other: object) -> ProgramError:
 
 
 class GlobalWindow(NamedTuple):
-    """The one window that holds everything and never ends."""
+    """The one window that contains everything and never ends."""
 
     @staticmethod
     def get() -> GlobalWindow:
