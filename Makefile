@@ -96,6 +96,11 @@ test-see: setup ## The dashboard in a real browser, and metrics in a real Promet
 	@scripts/setup.sh see
 	@$(RUN) $(BIN)/python -m pytest tests/see --durations 10 $(ARGS)
 
+.PHONY: test-sick
+test-sick: export PYTHONPATH := $(CURDIR)/src:$(CURDIR)
+test-sick: setup ## Faulty queries, one for each rule of the doctor, and ten healthy ones: what page and doctor say (10 minutes)
+	@$(RUN) $(BIN)/python -m tests.sick $(ARGS)
+
 .PHONY: test-s3
 test-s3: export PILLARBOX_S3 = 1
 test-s3: setup ## A program whose files are all in an object store: a gateway that Go builds, and Hadoop's S3A (10 minutes)
@@ -105,7 +110,7 @@ test-s3: setup ## A program whose files are all in an object store: a gateway th
 .PHONY: test-all
 test-all: MINUTES ?= 30
 test-all: export PILLARBOX_LONG = 1
-test-all: test test-versions test-kafka test-delta test-cluster test-s3 test-see notebooks simulate chaos chaos-homes ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, a browser, notebooks, 10,000 simulated schedules, half an hour of chaos
+test-all: test test-versions test-kafka test-delta test-cluster test-s3 test-see test-sick notebooks simulate chaos chaos-homes ## Everything, and what takes longer: Kafka, Delta, a cluster, S3, a browser, notebooks, 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate
 simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: PROGRAM=late-data SEED=17

@@ -16,7 +16,7 @@ from pillarbox_tools.doctor.warnings import warn_of_findings
 from pillarbox_tools.watching.following import watched, watched_query
 
 if TYPE_CHECKING:
-    from pillarbox_tools.export.collector import Collector
+    from pillarbox_tools.export.prometheus import Collector
 
 
 def on_started(started: StartedQuery) -> None:
@@ -38,7 +38,7 @@ def on_progress(started: StartedQuery, reports: Sequence[Progress]) -> None:
     """Take the progress of a query into its model, and what its driver does now."""
     query = watched(started)
     if started.heartbeat is not None:
-        query.model.beat(started.heartbeat)
+        query.beat(started.heartbeat)
     query.take(reports)
 
 
@@ -61,7 +61,7 @@ def record(writer: Any, directory: str, **options: Any) -> str:
     return record(writer, directory, **options)
 
 
-def dashboard(query: Any, port: int, *, host: str, token: str | None) -> Dashboard:
+def dashboard(query: Any, port: int | None, *, host: str | None, token: str | None) -> Dashboard:
     """See :func:`pillarbox.dashboard`."""
     from pillarbox_tools.dashboard.server import open_dashboard
 
@@ -78,9 +78,9 @@ def serve_metrics(query: Any, port: int, *, host: str) -> MetricsServer:
 
 def query_collector() -> Collector:
     """See :class:`pillarbox.QueryCollector`."""
-    from pillarbox_tools.export.collector import Collector
+    from pillarbox_tools.export.prometheus import Collector
 
-    return Collector(lambda query: watched_query(query, "QueryCollector").ledger)
+    return Collector("QueryCollector()", lambda query: watched_query(query, "QueryCollector").ledger)
 
 
 def export_otel(query: Any, meter_provider: Any) -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pillarbox import CheckpointMismatchError, SavepointError
-from pillarbox._runtime.spark.running import requests as requests_module
+from pillarbox._runtime.spark.running import asking
 from pillarbox._runtime.spark.savepoint import savepoint as savepoint_module
 from pillarbox._runtime.spark.session import folders as files
 from pillarbox._runtime.spark.starting import rescale as rescale_module
@@ -351,14 +351,14 @@ def test_an_operator_by_columns_has_its_keys_in_columns(no_spark, monkeypatch):
 def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
     asked = []
 
-    def request_stop(spark, checkpoint, directory, *, drain, timeout, tell):
+    def request_savepoint(spark, checkpoint, directory, *, drain, timeout, tell):
         asked.append((checkpoint, directory, drain, timeout))
         tell("waiting")
         if directory == "bad":
             raise SavepointError("no driver has accepted the request")
 
     made = SimpleNamespace(epoch=7, files={}, operators=(), drained=True)
-    monkeypatch.setattr(requests_module, "request_stop", request_stop)
+    monkeypatch.setattr(asking, "request_savepoint", request_savepoint)
     monkeypatch.setattr(savepoint_module, "open_savepoint", lambda spark, directory: SimpleNamespace(manifest=made))
     result = called("savepoint", "cp", "/sp", "--stop", "--drain", "--timeout", "5")
     assert (result.exit_code, result.stderr) == (0, "waiting\n")

@@ -10,9 +10,10 @@ from typing import Any
 import httpx
 
 from pillarbox._errors import ProgramError
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.dashboard.server import Dashboard
 from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.snapshot import Snapshot, Stage
+from pillarbox_tools.model.snapshot import Snapshot
 from tests.model.made import model
 
 
@@ -22,8 +23,6 @@ class Live:
     def __init__(self) -> None:
         self.model: QueryModel = model()
         self.asked: list[tuple[str, str]] = []
-        self.running: list[Stage] | None = None
-        self.asked_for_stages = 0
         self.snapshots = 0
 
     @property
@@ -39,11 +38,11 @@ class Live:
         return self.model.snapshot()
 
     def look(self) -> int:
-        return self.model.version
+        return self.model.look()
 
-    def stages(self) -> list[Stage] | None:
-        self.asked_for_stages += 1
-        return self.running
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        return self.model.heartbeat
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         self.asked.append((uid, key))

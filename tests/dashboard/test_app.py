@@ -12,15 +12,18 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
+from pillarbox._json import plain
 from pillarbox._reports.plan import Plan
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox_tools.dashboard import changes
 from pillarbox_tools.dashboard.changes import Changes
-from pillarbox_tools.dashboard.documents import as_json
+from pillarbox_tools.dashboard.documents import View
 from pillarbox_tools.dashboard.server import Dashboard
-from pillarbox_tools.dashboard.shown import StoredQuery
 from pillarbox_tools.dashboard.views import view_of
 from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.snapshot import Snapshot, Stage
+from pillarbox_tools.model.shown import StoredQuery
+from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live, got, served
 from tests.model.made import START, keyed, model, plan, progress, source
 
@@ -30,15 +33,14 @@ def test_the_page_draws_what_the_view_has(client: httpx.Client) -> None:
     assert (entry["id"], entry["status"], entry["epoch"], entry["rows"]) == ("q", "running", 1, 9)
     view = client.get("/api/queries/q").json()
     first, second = view["plan"]["vertices"]
-    assert [each["records_in"] for each in second["operators"]] == [8, 3]
-    assert second["shares"]["back_pressured"] == pytest.approx(0.25)
+    assert second["run"]["operators"] == [[8, 3], [3, 3]]
+    assert (second["run"]["busy_ms"], second["run"]["back_pressured_ms"]) == (600, 200)
     assert second["level_share"] == pytest.approx(0.8)
     assert first["level_share"] < second["level_share"]
-    assert [bar["name"] for bar in view["shown"]["spark"]] == ["latestOffset", "walCommit", "addBatch"]
-    assert view["shown"]["tasks_from"] == 55
-    assert [(task["vertex"], task["start"], task["end"]) for task in view["shown"]["tasks"]] == [
-        (1, 200, 1000),
-        (0, 100, 110),
+    assert list(view["shown"]["parts"]) == ["latestOffset", "walCommit", "addBatch"]
+    assert [(task["number"], task["started"], task["busy_ms"]) for task in view["shown"]["tasks"]] == [
+        (1, 1_699_999_981_200, 600),
+        (0, 1_699_999_981_100, 10),
     ]
     assert view["calls"] == [{"uid": "ask", "epoch": 1, "completed": 4, "requests": 5}]
     assert view["counters"] == {"count.late_records_dropped": 1}
@@ -80,9 +82,12 @@ def test_a_page_gets_the_fields_that_have_changed(client: httpx.Client, live: Li
     first = client.get("/api/queries/q").json()
     assert first.keys() == {*vars(view_of(live.snapshot())), "stages", "is_bundle", "change"}
     assert _since(client, first) == {"change": first["change"]}
-    live.running = [Stage(7, "save", 4, 2, 1, 0)]
+    beat = Heartbeat(START, "r", "one", 9, 0, 2, START)
+    live.model.beat(beat)
+    _since(client, first)
+    live.model.beat(replace(beat, stages=[Stage(7, 4, 2, 1, 0, 1)]))
     second = _since(client, first)
-    assert second["stages"] == [{"number": 7, "name": "save", "tasks": 4, "active": 2, "completed": 1, "failed": 0}]
+    assert second["stages"] == [{"number": 7, "tasks": 4, "active": 2, "completed": 1, "failed": 0, "level": 1}]
     assert second.keys() == {"change", "stages"}
     live.model.progressed(progress(2, source(records_in=5)))
     third = _since(client, second)
@@ -107,10 +112,11 @@ def test_a_page_gets_all_fields_of_another_run(dashboard: Dashboard, live: Live)
     assert again["epoch"] is None
 
 
-def test_stages_of_a_query_that_has_ended_are_not_asked_for(client: httpx.Client, live: Live) -> None:
+def test_a_query_that_has_ended_has_no_stages(client: httpx.Client, live: Live) -> None:
+    live.model.beat(Heartbeat(START, "r", "one", 9, 0, 2, START, stages=[Stage(7, 4, 2, 1, 0)]))
     live.model.ended()
     view = client.get("/api/queries/q").json()
-    assert (view["status"], view["stages"], live.asked_for_stages) == ("stopped", None, 0)
+    assert (view["status"], view["stages"]) == ("stopped", [])
 
 
 def _since(client: httpx.Client, seen: dict[str, Any]) -> dict[str, Any]:
@@ -129,6 +135,27 @@ def test_a_view_is_made_once_for_each_change(live: Live) -> None:
     assert live.snapshots == 2
 
 
+def test_only_rates_and_conditions_are_made_again_as_time_passes(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "_LOOK_EVERY", 0.0)
+    views: list[View] = []
+
+    def counted(snapshot: Snapshot) -> View:
+        views.append(view_of(snapshot))
+        return views[-1]
+
+    monkeypatch.setattr(changes, "view_of", counted)
+    made = Changes(live)
+    first = json.loads(made.since(""))
+    live.model._clock = lambda: START + 1000
+    made.since("")
+    assert len(views) == 1
+    # Findings repeat the condition, so they are made with it.
+    live.model._clock = lambda: START + 600_000
+    changed = json.loads(made.since(first["change"]))
+    assert len(views) == 2
+    assert {"conditions", "findings"} <= changed.keys()
+
+
 def test_earlier_runs_are_lines_that_do_not_change(live: Live) -> None:
     live.model.failed("pillarbox.OperatorError: no such card " + "x" * 200 + "\nand more")
     live.model.ended()
@@ -143,12 +170,12 @@ def test_earlier_runs_are_lines_that_do_not_change(live: Live) -> None:
     changes = Changes(query)
     first = json.loads(changes.since(""))
     failed, killed = first["earlier"]
-    assert (failed["status"], failed["epochs"], failed["rows"]) == ("failed", 1, 9)
-    assert failed["failure"] == "no such card " + "x" * 106 + "…"
+    [total] = failed["moments"]
+    assert (failed["status"], total["epochs"], total["rows"]) == ("failed", 1, 9)
+    assert failed["failures"] == [{"message": "no such card " + "x" * 106 + "…"}]
     # A driver that was killed has written no end.
-    assert (killed["status"], killed["ended"]) == ("lost", None)
-    assert "killed" in killed["failure"]
-    assert "moments" not in failed
+    assert (killed["status"], killed.get("ended")) == ("lost", None)
+    assert "killed" in killed["failures"][0]["message"]
     assert len(json.dumps(first["earlier"])) < 1000
     query.model.progressed(progress(2))
     assert "earlier" not in json.loads(changes.since(first["change"]))
@@ -168,8 +195,9 @@ def test_lines_of_a_long_run_keep_their_peaks(live: Live, count: int) -> None:
         points = view_of(replace(snapshot, run=run)).run.moments
         assert len(points) <= 240
         assert (sum(each.epochs for each in points), points[-1].at) == (count, count - 1)
-        top = [(each.mean, each.longest, each.lag, each.memory, each.state) for each in points if each.lag is not None]
-        assert top == [(long, long, 70, 900, 15)]
+        tops = [each for each in points if each.lag is not None]
+        assert [(each.longest, each.lag, each.process_bytes) for each in tops] == [(long, 70, 900)]
+        assert [each.state_bytes for each in tops] == [{"a": 7, "b": 8}]
 
 
 def test_another_run_of_a_query_takes_its_place(dashboard: Dashboard, live: Live) -> None:
@@ -234,7 +262,7 @@ def test_programs_of_a_query_have_levels_of_their_own() -> None:
     # Their operators have one uid, under which their state is added up.
     assert [(each.uid, each.keys, each.bytes) for each in view.growth] == [("count", 5, 500)]
     assert view.keyed == ["count"]
-    counts = {each.program: each.operators[0].records_in for each in view.plan.vertices if each.level}
+    counts = {each.program: each.run.operators[0][0] for each in view.plan.vertices if each.run is not None}
     assert counts == {"pillarbox": 8, "pillarbox 2": 5}
 
 
@@ -243,14 +271,15 @@ def test_homes_and_the_memory_of_executors_are_shown() -> None:
     homes = [keyed(subtask=each, host="one", executor=7, process=each, private_bytes=30 << 20) for each in (0, 1)]
     query.progressed(progress(1, *(replace(each, home_restarts=1) for each in homes)))
     query.progressed(progress(2, homes[0], replace(homes[1], fallback="no process can be started")))
-    view = json.loads(as_json(view_of(query.snapshot())))
-    assert (view["run"]["home_restarts"], view["run"]["fallbacks"]) == (2, 1)
+    view = plain(view_of(query.snapshot()))
+    [moment] = view["run"]["moments"]
+    assert (moment["home_restarts"], moment["fallbacks"]) == (2, 1)
     [executor] = view["executors"]
     assert (executor["host"], executor["executor"], executor["home_bytes"]) == ("one", 7, 30 << 20)
     assert executor["needed"] < executor["overhead"]
     [_, vertex] = view["plan"]["vertices"]
     assert vertex["run"]["fallbacks"] == {"no process can be started": 1}
-    assert {each["fallback"] for each in view["shown"]["tasks"]} == {None, "no process can be started"}
+    assert {each.get("fallback") for each in view["shown"]["tasks"]} == {None, "no process can be started"}
 
 
 def test_a_key_is_asked_for(client: httpx.Client, live: Live) -> None:

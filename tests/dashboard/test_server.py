@@ -44,6 +44,7 @@ def test_another_call_does_not_get_a_dashboard_that_it_has_not_asked_for(
         # A call without a token takes the one that the dashboard has.
         for same in ("s3cret", None):
             assert open_dashboard([], "127.0.0.1", 0, same) is opened
+        assert open_dashboard([], None, None) is opened
 
 
 def test_a_token_does_not_come_to_a_dashboard_without_one(dashboard: Dashboard) -> None:

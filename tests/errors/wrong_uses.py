@@ -700,7 +700,7 @@ BUILDS = [
     Build("keyed process of an async def", lambda env: rows(env).key_by("key").process(processing), ("process() got", "processing is an async def, which")),
     Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() yields: let it return a list",)),
     Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
-    Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so that nothing in it would be run")),
+    Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so that nothing in it would run")),
     Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def, which")),
     Build("onTimer", lambda env: rows(env).key_by("key").process(JavasTimer()), ("process() got", "whose onTimer() nobody calls: it is on_timer() here")),
     Build("async on_timer", lambda env: rows(env).key_by("key").process(TimedWait()), ("process() got", "whose on_timer is an async def, which")),

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from pillarbox._errors import ConfigurationError
 from pillarbox._reports.failure import Failure
-from pillarbox_tools.dashboard.documents import StateSize
 from pillarbox_tools.dashboard.views import view_of
 from pillarbox_tools.model.bundle import read_bundle, write_bundle
 from pillarbox_tools.model.snapshot import FORMAT, Run, Snapshot
@@ -111,7 +110,7 @@ def test_it_opens_without_a_query(tmp_path: Path) -> None:
     assert view.plan is not None and view.plan.vertices[1].run is not None
     assert view.plan.vertices[1].run.records_in == 9
     assert [each.status for each in view.earlier] == ["failed"]
-    assert view.state_sizes == [StateSize("count", "seen", 900), StateSize("count", "timer", 100)]
+    assert view.state_sizes == {"count": {"seen": 900, "timer": 100}}
 
 
 def test_a_former_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 from pillarbox_tools.model.catching_up import catching_up, line_of
 from pillarbox_tools.model.epochs import epoch_of, rows_left
 from pillarbox_tools.model.query_model import QueryModel
-from pillarbox_tools.model.snapshot import Stage
 from tests.model.made import START, keyed, model, progress, source
 
 
@@ -25,6 +26,10 @@ def epochs(*numbers_of_rows: int, sources: list[dict[str, Any]] | None = None, *
         more: dict[str, Any] = {} if sources is None else {"sources": sources}
         query.progressed(progress(number, source(records_in=rows), keyed(watermark=MIN_TIMESTAMP), **more, **values))
     return query
+
+
+def beat(*stages: Stage) -> Heartbeat:
+    return Heartbeat(START, "r", "one", 9, 0, 2, START, stages=list(stages))
 
 
 @pytest.mark.parametrize(
@@ -48,33 +53,32 @@ def test_rows_that_are_left(end: Any, latest: Any, left: int | None) -> None:
 
 def test_a_batch_tells_how_much_is_done() -> None:
     query = epochs(300, 100, sources=[kafka({"t": {"0": 400}}, {"t": {"0": 1000}})])
-    assert line_of(query.snapshot(), None, is_batch=True) == (
-        "2 epochs · 400 rows · 200 rows/s · 40% done · about 3 s left"
-    )
+    assert line_of(query.snapshot(), is_batch=True) == ("2 epochs · 400 rows · 200 rows/s · 40% done · about 3 s left")
     # What is left of it is more than the next epoch will have, so it is the same of a stream.
-    assert line_of(query.snapshot(), None, is_batch=False) is not None
+    assert line_of(query.snapshot(), is_batch=False) is not None
 
 
 def test_a_batch_of_files_does_not_know_its_end() -> None:
     query = epochs(300)
-    assert line_of(query.snapshot(), None, is_batch=True) == "1 epoch · 300 rows · 300 rows/s"
-    stages = [Stage(1, "a", 8, 2, 3, 0), Stage(2, "b", 4, 0, 0, 0)]
-    assert line_of(query.snapshot(), stages, is_batch=True) == (
+    assert line_of(query.snapshot(), is_batch=True) == "1 epoch · 300 rows · 300 rows/s"
+    query.beat(beat(Stage(1, 8, 2, 3, 0), Stage(2, 4, 0, 0, 0)))
+    assert line_of(query.snapshot(), is_batch=True) == (
         "1 epoch · 300 rows · 300 rows/s · 3 of 12 tasks of the next epoch"
     )
 
 
 def test_before_the_first_epoch_there_are_only_tasks() -> None:
-    stages = [Stage(1, "a", 8, 2, 3, 0)]
-    assert line_of(model().snapshot(), stages, is_batch=True) == "3 of 8 tasks of the next epoch"
-    assert line_of(model().snapshot(), None, is_batch=True) is None
-    assert line_of(model().snapshot(), stages, is_batch=False) is None
+    query = model()
+    query.beat(beat(Stage(1, 8, 2, 3, 0)))
+    assert line_of(query.snapshot(), is_batch=True) == "3 of 8 tasks of the next epoch"
+    assert line_of(model().snapshot(), is_batch=True) is None
+    assert line_of(query.snapshot(), is_batch=False) is None
 
 
 def test_a_stream_that_keeps_up_says_nothing() -> None:
     query = epochs(300, sources=[kafka({"t": {"0": 300}}, {"t": {"0": 310}})])
-    assert line_of(query.snapshot(), None, is_batch=False) is None
-    assert line_of(epochs(300).snapshot(), None, is_batch=False) is None
+    assert line_of(query.snapshot(), is_batch=False) is None
+    assert line_of(epochs(300).snapshot(), is_batch=False) is None
 
 
 def lagging(*lags: int) -> QueryModel:
@@ -94,9 +98,7 @@ def test_event_time_that_catches_up_tells_the_share() -> None:
     assert found.share == pytest.approx(0.25, abs=0.001)
     # A quarter in a minute: the rest takes three.
     assert found.left_ms == pytest.approx(180_000, rel=0.01)
-    assert line_of(query.snapshot(), None, is_batch=False) == (
-        "2 epochs · 120 rows · 2 rows/s · 25% done · about 3 min left"
-    )
+    assert line_of(query.snapshot(), is_batch=False) == ("2 epochs · 120 rows · 2 rows/s · 25% done · about 3 min left")
 
 
 def test_a_batch_is_not_done_when_event_time_is_now() -> None:
@@ -107,12 +109,12 @@ def test_a_batch_is_not_done_when_event_time_is_now() -> None:
 
 @pytest.mark.parametrize("lags", [(36_000_000, 36_000_000), (900_000, 40_000), (50_000, 40_000)])
 def test_event_time_that_stands_still_or_has_caught_up_says_nothing(lags: tuple[int, int]) -> None:
-    assert line_of(lagging(*lags).snapshot(), None, is_batch=False) is None
+    assert line_of(lagging(*lags).snapshot(), is_batch=False) is None
 
 
 def test_epochs_that_take_longer_than_the_trigger_are_behind() -> None:
     query = epochs(300, 300, 300)
     query._run.settings["trigger"] = "ProcessingTimeTrigger(900)"
-    assert line_of(query.snapshot(), None, is_batch=False) == "3 epochs · 900 rows · 300 rows/s"
+    assert line_of(query.snapshot(), is_batch=False) == "3 epochs · 900 rows · 300 rows/s"
     query._run.settings["trigger"] = "ProcessingTimeTrigger(1000)"
-    assert line_of(query.snapshot(), None, is_batch=False) is None
+    assert line_of(query.snapshot(), is_batch=False) is None

@@ -10,8 +10,8 @@ import pytest
 
 from pillarbox_tools.model.epochs import epoch_of
 from pillarbox_tools.model.executor_memory import ExecutorMemory, executor_memory_of
-from pillarbox_tools.model.executors import Executors
 from pillarbox_tools.model.snapshot import ExecutorRun, Snapshot
+from pillarbox_tools.model.subtasks import Subtasks
 from tests.model.made import keyed, model, progress, source
 
 MIB = 1 << 20
@@ -91,7 +91,7 @@ def test_workers_of_a_source_are_forgotten_after_a_while() -> None:
 
 
 def test_it_does_not_grow_with_the_processes_and_executors_that_were_there() -> None:
-    executors, sizes = Executors(), []
+    executors, sizes = Subtasks(), []
     for number in range(100):
         at = {"host": f"host {number}", "process": 100 + number, "private_bytes": 1, "memory_limit": 1}
         executors.add(epoch_of(progress(number, source(**at), home(0, **at))))

@@ -19,7 +19,7 @@ import pytest
 
 from pillarbox_tools.dashboard import changes
 from pillarbox_tools.dashboard.server import Dashboard
-from pillarbox_tools.dashboard.shown import StoredQuery
+from pillarbox_tools.model.shown import StoredQuery
 from pillarbox_tools.model.snapshot import Snapshot
 from tests.dashboard.live import Live
 from tests.model.made import START, keyed, progress, source
@@ -270,7 +270,7 @@ def test_a_hidden_tab_asks_less_often_and_at_once_when_it_is_in_view(
         def requests_after(action: Any, *arguments: Any) -> int:
             """Change the query and do something; return how many requests the tab has begun, once it has drawn."""
             drawn = tab.evaluate("document.body.dataset.drawn")
-            live.model.progressed(progress(live.model.version, source(records_in=5)))
+            live.model.progressed(progress(live.model.look(), source(records_in=5)))
             begun.clear()
             action(*arguments)
             if begun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -18,6 +19,7 @@ from pillarbox import (
     avg_,
     count_,
     first_,
+    key_history,
     last_,
     max_,
     metrics,
@@ -132,6 +134,11 @@ def test_aggregates_of_a_stream_go_on_after_a_restart(spark, tmp_path, kind):
         return found, query.recentProgress
 
     before, progress = run()
+    # The newest row waits in an open window of its key.
+    history = key_history(spark, str(tmp_path / "checkpoint"), "windows", '[3, "ä"]')
+    assert (history["key"], history["epochs"], history["timers"]) == ("(3, 'ä')", [0, 1], [])
+    newest = [json.loads(each["value"])["ex: last_('id')[0]"] for each in history["state"]]
+    assert 598 in newest
     last.coalesce(1).write.parquet(str(tmp_path / "in" / "part=9"))
     after, _ = run()
     assert 0 < len(before) < sum(expected.values())

@@ -19,11 +19,11 @@ import pillarbox
 from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.reading.inspection import inspect_checkpoint
+from pillarbox._runtime.spark.running.stages import stages_of
 from pillarbox_tools.dashboard.server import Dashboard, open_dashboard
-from pillarbox_tools.dashboard.shown import StoredQuery
 from pillarbox_tools.model.bundle import read_bundle, write_bundle
+from pillarbox_tools.model.shown import StoredQuery
 from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
-from pillarbox_tools.watching.watched import stages_of
 from tests.see.queries import FIRST, Count, Inbox, counts, started
 
 pytestmark = [
@@ -34,6 +34,7 @@ pytestmark = [
 
 # By how much clocks of one machine, which are told in milliseconds, may seem to differ.
 _CLOCKS = 15
+_TIMES = ("busy_ms", "idle_ms", "back_pressured_ms", "state_ms")
 # What nobody is to find in a bundle without records.
 _PLANTED = ("card-4711-x", "-90210")
 
@@ -63,6 +64,11 @@ def view_of(client: httpx.Client, query: Any) -> Any:
     return client.get(f"/api/queries/{query.id}").json()
 
 
+def total(run: Any, name: str) -> int:
+    """The sum of a figure over the moments of a run."""
+    return sum(each.get(name, 0) for each in run.get("moments", ()))
+
+
 def check_sums(view: Any, every: list[list[tuple[str, int, int]]]) -> None:
     """Compare the sums of a view with an independent count of what was put in."""
     newest = every[-1]
@@ -70,18 +76,17 @@ def check_sums(view: Any, every: list[list[tuple[str, int, int]]]) -> None:
     cards = Counter(card for each in every for card, _, _ in each if card != "test")
     source, keyed = view["plan"]["vertices"]
     # Each operator of the source's chain hands on what it gets, but for the filter.
-    assert (source["operators"][0]["records_in"], source["operators"][-1]["records_out"]) == (len(newest), len(kept))
-    assert {(each["records_in"], each["records_out"]) for each in keyed["operators"]} == {(len(kept), len(kept))}
+    assert (source["run"]["operators"][0][0], source["run"]["operators"][-1][1]) == (len(newest), len(kept))
+    assert {tuple(each) for each in keyed["run"]["operators"]} == {(len(kept), len(kept))}
     assert (keyed["run"]["keys"], keyed["run"]["timers"]) == (len(cards), len(cards))
     # (Spark may also run epochs without input.)
     assert view["shown"]["rows"] == len(newest)
     assert [each["rows"] for each in view["strip"] if each["rows"]] == [len(each) for each in every]
     assert view["strip"][-1]["number"] == view["epoch"]
-    assert (view["run"]["rows"], view["run"]["epochs"]) == (sum(map(len, every)), len(view["strip"]))
-    assert sum(each["rows"] for each in view["run"]["moments"]) == sum(map(len, every))
+    assert (total(view["run"], "rows"), total(view["run"], "epochs")) == (sum(map(len, every)), len(view["strip"]))
     [growth] = view["growth"]
     assert (growth["uid"], growth["keys"]) == ("count", len(cards))
-    assert growth["bytes"] == view["run"]["moments"][-1]["state"] == keyed["run"]["state_bytes"]
+    assert growth["bytes"] == view["run"]["moments"][-1]["state_bytes"]["count"] == keyed["run"]["state_bytes"]
     # Event time: a minute less than the newest payment.
     latest = FIRST + 1000 * max(at for _, _, at in newest)
     [held] = view["watermarks"]
@@ -90,26 +95,25 @@ def check_sums(view: Any, every: list[list[tuple[str, int, int]]]) -> None:
 
 
 def check_clocks(view: Any) -> None:
-    """Check that bars lie where they can, and are as long as what they are made of."""
+    """Check that tasks run when they can."""
     shown = view["shown"]
-    assert sum(bar["end"] - bar["start"] for bar in shown["spark"]) <= shown["duration"] + _CLOCKS
-    assert [one["end"] for one in shown["spark"]][:-1] == [other["start"] for other in shown["spark"]][1:]
-    tasks = shown["tasks"]
-    assert len(tasks) == shown["tasks_in_all"] == sum(each["run"]["tasks"] for each in view["plan"]["vertices"])
-    for bar in tasks:
-        assert bar["end"] - bar["start"] == bar["busy"] + bar["back_pressured"] + bar["idle"] + bar["state"]
-        assert shown["tasks_from"] - _CLOCKS <= bar["start"] <= bar["end"] <= shown["duration"] + _CLOCKS
+    assert sum(shown["parts"].values()) <= shown["duration"] + _CLOCKS
+    tasks, names = shown["tasks"], list(shown["parts"])
+    assert len(tasks) == sum(each["run"]["tasks"] for each in view["plan"]["vertices"])
+    tasks_from = sum(shown["parts"][name] for name in names[: names.index("addBatch")])
+    ends = {id(each): each["started"] + sum(each[name] for name in _TIMES) for each in tasks}
+    for task in tasks:
+        assert tasks_from - _CLOCKS <= task["started"] - shown["began"]
+        assert ends[id(task)] - shown["began"] <= shown["duration"] + _CLOCKS
     for vertex in view["plan"]["vertices"]:
-        bars = [each for each in tasks if each["vertex"] == vertex["number"]]
-        assert sum(each["records_in"] for each in bars) == vertex["run"]["records_in"]
-        assert sum(each["busy"] for each in bars) == vertex["run"]["busy_ms"]
-        span = max(each["end"] for each in bars) - min(each["start"] for each in bars)
+        own = [each for each in tasks if each["number"] == vertex["number"]]
+        assert sum(each["records_in"] for each in own) == vertex["run"]["records_in"]
+        assert sum(each["busy_ms"] for each in own) == vertex["run"]["busy_ms"]
+        span = max(ends[id(each)] for each in own) - min(each["started"] for each in own)
         assert vertex["level_share"] == pytest.approx(min(1.0, span / shown["duration"]), abs=0.001)
-        shares = [vertex["shares"][name] for name in ("busy", "idle", "back_pressured", "state")]
-        assert sum(shares) == pytest.approx(1.0, abs=0.001) or not any(shares)
     # A level waits for the one before it.
-    first, second = ([each for each in tasks if each["vertex"] == number] for number in (0, 1))
-    assert min(each["start"] for each in first) <= min(each["start"] for each in second)
+    first, second = ([each for each in tasks if each["number"] == number] for number in (0, 1))
+    assert min(each["started"] for each in first) <= min(each["started"] for each in second)
 
 
 def restarted(spark: SparkSession, inbox: Inbox, checkpoint: Path) -> Any:
@@ -130,7 +134,7 @@ def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list
             every.append(payments(epoch))
             inbox.put(*every[-1])
             query.processAllAvailable()
-            wait_for(client, query, lambda view: view["run"]["rows"] == sum(map(len, every)))
+            wait_for(client, query, lambda view: total(view["run"], "rows") == sum(map(len, every)))
             view = view_of(client, query)
             check_sums(view, every)
             check_clocks(view)
@@ -154,12 +158,14 @@ def test_a_query_over_its_runs(spark: SparkSession, tmp_path: Path, opened: list
         pillarbox.dashboard(again, port=0)
         inbox.put(*payments(3))
         again.processAllAvailable()
-        wait_for(client, again, lambda view: view["status"] == "running" and view["run"]["rows"] == len(payments(3)))
+        wait_for(
+            client, again, lambda view: view["status"] == "running" and total(view["run"], "rows") == len(payments(3))
+        )
         view = view_of(client, again)
         assert [each["parallelism"] for each in view["plan"]["vertices"]] == subtasks
         assert view["settings"]["parallelism"] == "2"
         [earlier] = view["earlier"]
-        assert (earlier["status"], earlier["rows"]) == ("stopped", sum(map(len, every)))
+        assert (earlier["status"], total(earlier, "rows")) == ("stopped", sum(map(len, every)))
 
         # It fails, and others are told of it.
         inbox.put((_PLANTED[0], int(_PLANTED[1]), 500))
@@ -188,7 +194,7 @@ def check_stored(spark: SparkSession, checkpoint: Path, dashboard: pillarbox.Das
     open_dashboard([stored], "127.0.0.1", dashboard.port)
     with httpx.Client(base_url=dashboard.url, timeout=60) as client:
         view = view_of(client, stored)
-    assert (view["status"], view["is_live"], view["stages"]) == ("failed", False, None)
+    assert (view["status"], view["is_live"], view["stages"]) == ("failed", False, [])
     [failure] = view["failures"]
     assert (failure["uid"], failure["key"], failure["number"]) == ("count", repr(_PLANTED[0]), 1)
     assert _PLANTED[1] in failure["record"]
@@ -230,10 +236,11 @@ def test_the_stages_of_a_query_are_those_of_its_running_jobs(spark: SparkSession
     thread.start()
     try:
         # (Spark notes a little later what it runs.)
-        while not (begun.exists() and any(stage.active for stage in stages_of(spark, "a run") or ())):
+        while not (begun.exists() and any(stage.active for stage in stages_of(spark, "a run"))):
             time.sleep(0.05)
-        [stage] = stages_of(spark, "a run") or []
-        assert (stage.tasks, stage.completed, stage.failed) == (2, 0, 0)
+        [stage] = stages_of(spark, "a run", levels=1)
+        assert (stage.tasks, stage.completed, stage.failed, stage.level) == (2, 0, 0, 0)
+        assert stage.hosts == ["localhost"]
         assert stages_of(spark, "another run") == []
     finally:
         go.touch()
@@ -258,13 +265,13 @@ def test_several_programs_and_several_queries(
             assert pillarbox.dashboard(other, port=0) is opened[0]
             for query in (two, other):
                 query.processAllAvailable()
-                wait_for(client, query, lambda view: view["run"]["rows"])
+                wait_for(client, query, lambda view: total(view["run"], "rows"))
             entries = {each["name"]: each for each in client.get("/api/queries").json()}
             assert entries.keys() >= {"both", "third"}
             assert entries["third"]["rows"] == len(payments(2))
             view = view_of(client, two)
             found = {
-                (each["program"], each["level"]): (each["operators"][0]["records_in"], each["level_share"] > 0)
+                (each["program"], each["level"]): (each["run"]["operators"][0][0], each["level_share"] > 0)
                 for each in view["plan"]["vertices"]
             }
             # The number in a program's name depends on the programs that the session had before.

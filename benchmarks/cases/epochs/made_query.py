@@ -44,14 +44,14 @@ class MadeQuery:
 
     def look(self) -> int:
         """Return the version of the model."""
-        return self.model.version
+        return self.model.look()
 
     def snapshot(self) -> Snapshot:
         """Return what is known."""
         return self.model.snapshot()
 
-    def stages(self) -> None:
-        """Return nothing: there is no Spark."""
+    # There is no driver.
+    heartbeat = None
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Refuse: there is no state."""

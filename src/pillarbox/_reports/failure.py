@@ -6,10 +6,11 @@ import ast
 import json
 import re
 import socket
-from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pillarbox._errors import PillarboxError
+from pillarbox._json import json_of, read
 
 _PREFIX = "failure: "
 _LINE = re.compile(rf"^{_PREFIX}(?=\{{)", re.MULTILINE)
@@ -49,7 +50,7 @@ class Failure:
         message: what the error says.
     """
 
-    error: str
+    error: str = "Exception"
     cause: str | None = None
     operator: str | None = None
     uid: str | None = None
@@ -91,7 +92,7 @@ class Failure:
 
     def to_line(self) -> str:
         """Return the line that tells of it. The message is above the line, so it is not in it."""
-        return _PREFIX + json.dumps({name: value for name, value in asdict(self).items() if value not in (None, "")})
+        return _PREFIX + json_of(self)
 
     @staticmethod
     def of_text(text: str) -> Failure | None:
@@ -103,13 +104,7 @@ class Failure:
             facts, _ = json.JSONDecoder().raw_decode(text, found.end())
         except ValueError:
             return None
-        return Failure.of_facts({**facts, "message": message_of(text[: found.start()])})
-
-    @staticmethod
-    def of_facts(facts: dict[str, Any]) -> Failure:
-        """Return the failure of a dictionary, as ``asdict`` makes it, perhaps by a version with more fields."""
-        known = {each.name for each in fields(Failure)}
-        return Failure(**{"error": "Exception", **{name: value for name, value in facts.items() if name in known}})
+        return replace(read(Failure, facts), message=message_of(text[: found.start()]))
 
 
 # How Spark and Python begin the text of an error of pillarbox's.

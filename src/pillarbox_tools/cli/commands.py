@@ -68,14 +68,12 @@ def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
 
         @contextmanager
         def open_session(what: str) -> Iterator[SparkSession]:
-            console = Console(stderr=True)
             with (
-                console.status("Starting Spark ...") as status,
+                Console(stderr=True).status("Starting Spark ...") as status,
                 session(master, {name: value for name, _, value in pairs}, verbose=verbose) as spark,
+                progress(spark, status, what),
             ):
-                status.stop()
-                with progress(spark, console, what):
-                    yield spark
+                yield spark
 
         try:
             command(open_session=open_session, **arguments)
@@ -155,8 +153,14 @@ def place(context: click.Context, parameter: click.Parameter, value: str) -> str
     return value.rstrip("/") or value
 
 
+def timeout_option(help: str) -> Callable[[Any], Any]:
+    """Return the option of a time in seconds."""
+    seconds = click.FloatRange(0, min_open=True)
+    return click.option("--timeout", type=seconds, default=600.0, show_default=True, help=help)
+
+
 CHECKPOINT = click.argument("checkpoint", callback=place)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _EPOCH = click.option(
     "--epoch",
     type=click.IntRange(0),
@@ -175,7 +179,7 @@ _EPOCH = click.option(
     metavar="CHECKPOINT",
     help="Compare with the program of another checkpoint: list what keeps it from resuming from this one.",
 )
-@_JSON
+@JSON
 @with_spark
 def inspect(
     checkpoint: str, epoch: int | None, top: int, against: str | None, as_json: bool, open_session: Any
@@ -266,7 +270,7 @@ def state(
 @click.option(
     "--parallelism", required=True, type=click.IntRange(1), metavar="N", help="How many tasks are to run at a time."
 )
-@_JSON
+@JSON
 @with_spark
 def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any) -> None:
     """Change how many tasks the stopped query of CHECKPOINT runs at a time.
@@ -296,14 +300,8 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
 @click.option(
     "--drain", is_flag=True, help="With --stop: let event time end first, so that all windows and timers fire."
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    help="With --stop: how long the query may take to be stopped (seconds).",
-)
-@_JSON
+@timeout_option("With --stop: how long the query may take to be stopped (seconds).")
+@JSON
 @with_spark
 def savepoint(
     checkpoint: str,
@@ -328,7 +326,7 @@ def savepoint(
     the driver sees it. If the command is killed, run it again: it waits for its earlier request. A query that is
     started again ignores a request for which no command waits any more.
     """
-    from pillarbox._runtime.spark.running.requests import request_stop
+    from pillarbox._runtime.spark.running.asking import request_savepoint
     from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
     from pillarbox._runtime.spark.savepoint.savepoint import savepoint as write
 
@@ -338,9 +336,8 @@ def savepoint(
         raise click.UsageError("--epoch is not for --stop: the savepoint is of the query's last epoch")
     with open_session(f"Writing a savepoint of {checkpoint}") as spark:
         if stop:
-            request_stop(
-                spark, checkpoint, directory, drain=drain, timeout=timeout, tell=functools.partial(click.echo, err=True)
-            )
+            tell = functools.partial(click.echo, err=True)
+            request_savepoint(spark, checkpoint, directory, drain=drain, timeout=timeout, tell=tell)
         else:
             write(spark, checkpoint, directory, epoch=epoch)
         try:
@@ -365,14 +362,8 @@ def savepoint(
 
 @pillarbox.command()
 @CHECKPOINT
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    help="How long the running epoch may take to complete (seconds); then it is interrupted.",
-)
-@_JSON
+@timeout_option("How long the running epoch may take to complete (seconds); then it is interrupted.")
+@JSON
 @with_spark
 def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> None:
     """Stop the running query of CHECKPOINT between two epochs, without a savepoint.
@@ -385,12 +376,10 @@ def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> N
     again: it waits for its earlier request. pillarbox.run(query), in the program, does the same at SIGTERM.
     """
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-    from pillarbox._runtime.spark.running.requests import request_stop
+    from pillarbox._runtime.spark.running.asking import stop_query
 
     with open_session(f"Stopping the query of {checkpoint}") as spark:
-        request_stop(
-            spark, checkpoint, None, drain=False, timeout=timeout, tell=functools.partial(click.echo, err=True)
-        )
+        stop_query(spark, checkpoint, timeout=timeout, tell=functools.partial(click.echo, err=True))
         files = Checkpoint(spark, checkpoint)
         last = files.last_committed
         begun = None if files.unfinished is None else last + 1

@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import CHECKPOINT, show_found, with_spark
+from pillarbox_tools.cli.commands import CHECKPOINT, JSON, show_found, with_spark
 
 
 @click.command()
 @CHECKPOINT
 @click.argument("uid")
 @click.argument("key")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 @with_spark
 def key(checkpoint: str, uid: str, key: str, as_json: bool, open_session: Any) -> None:
     """Show the state and timers of KEY of the operator UID in CHECKPOINT, and the epochs that changed them.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from pillarbox._errors import PillarboxError
-from pillarbox_tools.cli.commands import place, say, with_spark
+from pillarbox_tools.cli.commands import JSON, place, say, timeout_option, with_spark
 
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.writer import Start
@@ -73,30 +73,19 @@ def run_to_start(program: Path, arguments: Sequence[str], call: Callable[[Start]
     show_default=True,
     help="How large the input of the task may be, and the state files of the query (bytes each).",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    help="How long the epoch may take to run again, and a running query's driver to take the request (seconds).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@timeout_option("How long the epoch may take to run again, and a running query's driver to take the request (seconds).")
+@JSON
 @click.argument("arguments", nargs=-1)
 @with_spark
 def record(
     checkpoint: str,
     directory: str,
     program: Path | None,
-    epoch: int | None,
-    uid: str | None,
-    subtask: int | None,
-    key: str | None,
-    allow_calls: bool,
-    limit: int,
     timeout: float,
     as_json: bool,
     arguments: tuple[str, ...],
     open_session: Any,
+    **task: Any,
 ) -> None:
     """Record one task of an epoch of the query of CHECKPOINT into DIRECTORY, which must not exist.
 
@@ -107,16 +96,8 @@ def record(
     epoch, and earlier levels run again from their state, on a copy of the checkpoint: nothing is written to the sink or
     to CHECKPOINT. 'pillarbox replay DIRECTORY' runs the task again.
     """
-    task: dict[str, Any] = {
-        "epoch": epoch,
-        "uid": uid,
-        "subtask": subtask,
-        "key": key,
-        "allow_calls": allow_calls,
-        "limit": limit,
-    }
     if program is None:
-        from pillarbox_tools.recording.record_request import request_record
+        from pillarbox._runtime.spark.running.asking import request_record
 
         with open_session(f"Recording a task of {checkpoint}") as spark:
             tell = functools.partial(click.echo, err=True)

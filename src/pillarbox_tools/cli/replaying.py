@@ -7,7 +7,7 @@ import functools
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +16,7 @@ import click
 from pillarbox._errors import PillarboxError
 from pillarbox_tools.cli import show
 from pillarbox_tools.cli.apart import Order
-from pillarbox_tools.cli.commands import show_found
+from pillarbox_tools.cli.commands import JSON, show_found
 from pillarbox_tools.cli.recordings import run_to_start
 
 if TYPE_CHECKING:
@@ -60,21 +60,20 @@ class _Moment(click.ParamType[int]):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The script of another version of the query: run both on the input, and show the first difference.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 @click.argument("arguments", nargs=-1)
 @click.pass_obj
 def replay(
     replay_apart: Callable[[Order, str | None], NoReturn] | None,
+    /,
     directory: Path,
     at: int | None,
     debug: bool,
     diff: bool,
-    allow_calls: bool,
-    seed: int | None,
-    clock: int | None,
     program: Path | None,
     as_json: bool,
     arguments: tuple[str, ...],
+    **how: Any,
 ) -> None:
     """Run a recorded task again, without Spark and Java. It runs code from DIRECTORY.
 
@@ -88,7 +87,6 @@ def replay(
 
     if program is not None and (at is not None or debug or diff):
         raise click.UsageError("--program compares two programs: --at, --pdb and --diff are for one")
-    how: dict[str, Any] = {"allow_calls": allow_calls, "seed": seed, "clock": clock}
     if program is None:
         how |= {"at": at, "debug": debug, "diff": diff}
     try:
@@ -159,32 +157,18 @@ def _run(recording: Recording, **how: Any) -> _Found:
     from pillarbox_tools.replay.replay import replay as run
 
     found = run(recording, **how)
-    told = {
-        "records": found.records,
-        "sent": found.sent,
-        "stopped": found.stopped,
-        "unanswered": found.unanswered,
-        "failure": None if found.failure is None else asdict(found.failure),
-        "differs": found.differs,
-        "state": None if found.state is None else [asdict(each) for each in found.state],
-        "reasons": found.reasons,
-    }
     error = None if found.error is None else str(found.error)
+    told = asdict(replace(found, error=None))
+    del told["error"]
     return told, functools.partial(show.replayed, error=error), found.is_same
 
 
 def _compare(
-    recording: Recording,
-    other: ShippedVertex,
-    broadcasts: dict[int, bytes],
-    *,
-    allow_calls: bool,
-    seed: int | None,
-    clock: int | None,
+    recording: Recording, other: ShippedVertex, broadcasts: dict[int, bytes], *, seed: int | None, **how: Any
 ) -> _Found:
     from pillarbox_tools.replay.outside import settled
     from pillarbox_tools.replay.trial import compare_programs
 
-    with settled(seed, clock):
-        found = compare_programs(recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
+    with settled(seed, how["clock"]):
+        found = compare_programs(recording, other, broadcasts=broadcasts, **how)
     return asdict(found), show.compared, found.is_same

@@ -78,23 +78,21 @@ def savepoint(console: Console, found: dict[str, Any]) -> None:
     console.print(_text(f"savepoint of epoch {found['epoch']}{of}, by pillarbox {found['pillarbox']}{drained}"))
     sources = found["sources"]
     console.print(f"positions of {counted(sources, 'source')}" if sources else "no positions of sources")
-    rows = []
-    for operator in found["operators"]:
-        rows.append(
-            [
-                operator["uid"],
-                f"{operator['parallelism']:,}",
-                f"{operator['max_parallelism']:,}",
-                _keys(operator),
-                f"{operator['namespaces']:,}",
-                f"{operator['timers']:,}",
-                time(operator["watermark"]),
-                readable(operator["bytes"]),
-                "\n".join(f"{name}: {kind}" for name, kind in operator["states"].items()),
-            ]
-        )
-    columns = ["uid", "subtasks", "key groups", "keys", "windows", "timers", "watermark", "size", "states"]
-    _print(console, columns, rows, numbers={"subtasks", "key groups", "keys", "windows", "timers", "size"})
+    rows = [
+        {
+            "uid": operator["uid"],
+            "subtasks": operator["parallelism"],
+            "key groups": operator["max_parallelism"],
+            "keys": _keys(operator),
+            "windows": operator["namespaces"],
+            "timers": operator["timers"],
+            "watermark": time(operator["watermark"]),
+            "size": Bytes(operator["bytes"]),
+            "states": "\n".join(f"{name}: {kind}" for name, kind in operator["states"].items()),
+        }
+        for operator in found["operators"]
+    ]
+    _print(console, rows)
 
 
 def _epochs(found: dict[str, Any]) -> str:
@@ -105,30 +103,26 @@ def _epochs(found: dict[str, Any]) -> str:
 def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
     rows = []
     for operator in operators:
-        timers, due = operator["timers"], operator["next_timers"]
         sizes = operator["bytes_of"]
         states = "\n".join(
             f"{name}: {kind}" + (f", about {readable(sizes[name])}" if name in sizes else "")
             for name, kind in operator["states"].items()
         )
-        rows.append(
-            [
-                operator["uid"],
-                operator["kind"] or "",
-                _keys(operator),
-                f"{operator['namespaces']:,}",
-                "\n".join(f"{count:,} {domain}" for domain, count in timers.items()) or "0",
-                "\n".join(time(timestamp) for timestamp in due.values()),
-                time(operator["watermark"]),
-                readable(operator["state_bytes"]),
-                readable(operator["log_bytes"]),
-                states + ("\n(plain data)" if operator["is_plain"] else ""),
-            ]
-        )
-    columns = [
-        "uid", "made by", "keys", "windows", "timers", "next timer", "watermark", "state", "log", "states",
-    ]  # fmt: skip
-    _print(console, columns, rows, numbers={"keys", "windows", "timers", "state", "log"})
+        timers = [f"{count:,} {domain}" for domain, count in operator["timers"].items()]
+        row = {
+            "uid": operator["uid"],
+            "made by": operator["kind"] or "",
+            "keys": _keys(operator),
+            "windows": operator["namespaces"],
+            "timers": Right("\n".join(timers) or "0"),
+            "next timer": "\n".join(map(time, operator["next_timers"].values())),
+            "watermark": time(operator["watermark"]),
+            "state": Bytes(operator["state_bytes"]),
+            "log": Bytes(operator["log_bytes"]),
+            "states": states + ("\n(plain data)" if operator["is_plain"] else ""),
+        }
+        rows.append(row)
+    _print(console, rows)
     for operator in operators:
         if reason := operator.get("reason_for_pickles"):
             console.print(_text(f"operator {operator['uid']!r}: its states are pickled: {reason}"))
@@ -139,44 +133,61 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
                 console.print(_text(f"operator {uid!r}: {counted(count, 'request')} {_are(count)} carried on"))
 
 
-def _keys(operator: dict[str, Any]) -> str:
+def _keys(operator: dict[str, Any]) -> Any:
     """Return the number of an operator's keys; one by columns has them in Arrow streams, where nobody counts them."""
-    return "in columns" if operator["by_columns"] else f"{operator['keys']:,}"
+    return Right("in columns") if operator["by_columns"] else operator["keys"]
 
 
 def _largest(console: Console, operators: list[dict[str, Any]]) -> None:
-    rows = [[operator["uid"], key, readable(bytes_)] for operator in operators for key, bytes_ in operator["largest"]]
+    rows = [
+        {"uid": operator["uid"], "key": key, "about": Bytes(size)}
+        for operator in operators
+        for key, size in operator["largest"]
+    ]
     if rows:
         console.print(_text("Largest keys", "italic"))
-        _print(console, ["uid", "key", "about"], rows, numbers={"about"})
+        _print(console, rows)
+
+
+class Right(str):
+    """A cell of a column of numbers."""
+
+
+class Bytes(int):
+    """A cell with a size."""
 
 
 def _print(
-    console: Console,
-    columns: Sequence[str],
-    rows: list[list[str]],
-    numbers: set[str] | None = None,
-    *,
-    widest: int = _ENDLESS,
+    console: Console, rows: Sequence[dict[str, Any]], columns: Sequence[str] = (), *, widest: int = _ENDLESS
 ) -> None:
-    """Print a table; where it is too wide for the terminal, or for others, a line for each column of each row."""
+    """Print a table; where it is too wide for the terminal, or for others, a line for each column of each row.
+
+    Args:
+        columns: of a table that may have no rows.
+    """
     table = Table()
+    columns = columns or list(rows[0])
     for name in columns:
-        justify: Any = "right" if name in (numbers or ()) else "left"
-        table.add_column(_text(name), justify=justify, overflow="fold")
-    for row in rows:
-        table.add_row(*(_text(cell) for cell in row))
+        is_number = bool(rows) and isinstance(rows[0][name], int | Right)
+        table.add_column(_text(name), justify="right" if is_number else "left", overflow="fold")
+    texts = [[_shown(row[name]) for name in columns] for row in rows]
+    for cells in texts:
+        table.add_row(*map(_text, cells))
     if not rows or _width(console, table) <= (widest if console.width == _ENDLESS else console.width):
         console.print(table)
         return
-    for number, row in enumerate(rows, 1):
+    for number, cells in enumerate(texts, 1):
         console.print(Rule(_text(f"row {number}"), align="left"), width=min(console.width, _RULE))
         lines = Table.grid(padding=(0, 2, 0, 0))
         lines.add_column(style="bold")
         lines.add_column(overflow="fold")
-        for name, cell in zip(columns, row):
+        for name, cell in zip(columns, cells):
             lines.add_row(_text(name), _text(cell))
         console.print(lines)
+
+
+def _shown(cell: Any) -> str:
+    return readable(cell) if isinstance(cell, Bytes) else f"{cell:,}" if isinstance(cell, int) else str(cell or "")
 
 
 def _width(console: Console, table: Table) -> int:
@@ -245,7 +256,7 @@ class Rows:
         self._limit = limit
         self._count = 0
         self._columns = columns
-        self._rows: list[list[str]] = []
+        self._rows: list[dict[str, str]] = []
 
     def add(self, line: str) -> None:
         """Add a row, as JSON."""
@@ -256,13 +267,13 @@ class Rows:
             self._console.out(line, highlight=False)
             return
         row = json.loads(line)
-        self._rows.append([_cell(row.get(name)) for name in self._columns])
+        self._rows.append({name: _cell(row.get(name)) for name in self._columns})
 
     def end(self) -> None:
         """Print what is left."""
         if self._as_json:
             return
-        _print(self._console, self._columns, self._rows, widest=_WIDEST)
+        _print(self._console, self._rows, self._columns, widest=_WIDEST)
         if self._limit and self._count > self._limit:
             self._console.print(f"the first {counted(self._limit, 'row')}; --limit shows more")
 
@@ -282,19 +293,27 @@ def key(console: Console, found: dict[str, Any]) -> None:
         console.print(_text(message), soft_wrap=True)
     if found["state"]:
         epochs = [str(epoch) for epoch in found["epochs"][:-1]]
-        rows = [
-            [each["name"], each["value"], "" if each["changed"] is None else str(each["changed"])]
-            for each in found["state"]
-        ]
-        _print(console, ["state", "value", "changed in"], rows, numbers={"changed in"})
+        _print(
+            console,
+            [
+                {
+                    "state": each["name"],
+                    "value": each["value"],
+                    "changed in": Right(_cell(each["changed"])),
+                }
+                for each in found["state"]
+            ],
+        )
         if epochs:
             console.print(_text(f"compared with epochs {', '.join(epochs)}"))
     if found["timers"]:
-        rows = [[each["domain"], time(each["at"]), each["waits"]] for each in found["timers"]]
-        _print(console, ["timer", "at", "waits for"], rows)
+        timers = found["timers"]
+        _print(
+            console, [{"timer": each["domain"], "at": time(each["at"]), "waits for": each["waits"]} for each in timers]
+        )
     if found["calls"]:
-        rows = [[each["uid"], each["record"], time(each["asked"])] for each in found["calls"]]
-        _print(console, ["pending call of", "record", "asked"], rows)
+        calls = [(each["uid"], each["record"], time(each["asked"])) for each in found["calls"]]
+        _print(console, [dict(zip(("pending call of", "record", "asked"), each)) for each in calls])
 
 
 def findings(console: Console, found: Sequence[Finding], *, every: bool) -> None:
@@ -317,16 +336,17 @@ def executor_memory(console: Console, found: dict[str, Any]) -> None:
     for each in executors:
         process = "" if each["executor"] is None else f", process {each['executor']}"
         console.print(_text(f"executor on {each['host']}{process}"))
-        rows = [[term["name"], readable(term["bytes"]), term["formula"]] for term in each["terms"]]
-        rows.append(["by the formula", readable(each["computed"]), "besides the heap"])
-        if each["home_bytes"] is not None:
-            rows.append(["homes, measured", readable(each["home_bytes"]), "instead of homes and state by the formula"])
-        if each["worker_bytes"] is not None:
-            rows.append(["workers, measured", readable(each["worker_bytes"]), "those in which tasks run"])
-        rows.append(["needed", readable(each["needed"]), f"and {readable(each['heap'])} of heap"])
         limit = "no limit is known" if each["limit"] is None else f"of {readable(each['limit'])} for the container"
-        rows.append(["needed with heap", readable(each["needed"] + each["heap"]), limit])
-        _print(console, ["", "memory", ""], rows, numbers={"memory"})
+        rows = [
+            *((term["name"], term["bytes"], term["formula"]) for term in each["terms"]),
+            ("by the formula", each["computed"], "besides the heap"),
+            ("homes, measured", each["home_bytes"], "instead of homes and state by the formula"),
+            ("workers, measured", each["worker_bytes"], "those in which tasks run"),
+            ("needed", each["needed"], f"and {readable(each['heap'])} of heap"),
+            ("needed with heap", each["needed"] + each["heap"], limit),
+        ]
+        known = [row for row in rows if row[1] is not None]
+        _print(console, [{"": name, "memory": Bytes(size), " ": note} for name, size, note in known])
     total = sum(each["needed"] + each["heap"] for each in executors)
     console.print(f"{counted(len(executors), 'executor')}: {readable(total)} with their heaps")
     for name, value in found["settings"].items():

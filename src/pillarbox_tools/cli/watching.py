@@ -13,7 +13,7 @@ import click
 from pillarbox._errors import ConfigurationError, PillarboxError, describe
 from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox_tools.cli import show
-from pillarbox_tools.cli.commands import CHECKPOINT, place, say, show_found, with_spark
+from pillarbox_tools.cli.commands import CHECKPOINT, JSON, place, say, show_found, with_spark
 
 # How often the command looks whether it is to end (seconds).
 _LOOK_EVERY = 0.5
@@ -35,8 +35,8 @@ def dashboard(what: str, port: int, host: str, token: str | None, open_session: 
     Ctrl-C ends the command.
     """
     from pillarbox_tools.dashboard.server import open_dashboard
-    from pillarbox_tools.dashboard.shown import StoredQuery
     from pillarbox_tools.model.bundle import read_bundle
+    from pillarbox_tools.model.shown import StoredQuery
 
     checked_token(token, "--token")  # before a session starts
     if Path(what).is_file():
@@ -61,7 +61,7 @@ def _serve(opened: Any) -> None:
 @click.command()
 @click.argument("checkpoint", required=False)
 @click.option("--all", "every", is_flag=True, help="Show also the rules that found nothing, and those that lack facts.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 @with_spark
 def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any) -> None:
     """Say what is wrong with this machine, or with the query of CHECKPOINT, and what to do.
@@ -97,7 +97,7 @@ def doctor(checkpoint: str | None, every: bool, as_json: bool, open_session: Any
 
 @click.command()
 @CHECKPOINT
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 @with_spark
 def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
     """Show the memory that each executor of the query of CHECKPOINT needs, and the setting for it.
@@ -133,7 +133,7 @@ def memory(checkpoint: str, as_json: bool, open_session: Any) -> None:
 @CHECKPOINT
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--with-records", is_flag=True, help="Put in keys, records and error messages, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 @with_spark
 def bundle(checkpoint: str, file: Path, with_records: bool, as_json: bool, open_session: Any) -> None:
     """Pack what is known of the query of CHECKPOINT into FILE, to be sent to somebody who can help.

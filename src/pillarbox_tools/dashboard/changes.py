@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Mapping
 
-from pillarbox_tools.dashboard.documents import as_json
-from pillarbox_tools.dashboard.shown import ShownQuery, StoredQuery
+from pillarbox._json import json_of
+from pillarbox_tools.dashboard.documents import Entry
 from pillarbox_tools.dashboard.views import entry_of, view_of
+from pillarbox_tools.model.shown import ShownQuery, StoredQuery
 
-# How often the view is made again, if nothing but time has passed (seconds).
+# How often rates and conditions are made again, if nothing but time has passed (seconds).
 _LOOK_EVERY = 5.0
 # The field of the running stages: they change while nothing else does.
 _STAGES = "stages"
@@ -34,11 +35,10 @@ class Changes:
         self._name = secrets.token_hex(4)
         self._number = 0
         self._fields: dict[str, tuple[int, str]] = {}
-        self._update({_IS_BUNDLE: as_json(isinstance(query, StoredQuery))})
+        self._update({_IS_BUNDLE: json_of(type(query) is StoredQuery)})
         self._seen: int | None = None
         self._looked_at = 0.0
-        self._entry = ""
-        self._has_ended = False
+        self._entry: Entry | None = None
 
     def since(self, change: str) -> str:
         """Return the fields that have changed since a change, as the text of a JSON object.
@@ -50,7 +50,8 @@ class Changes:
         """
         with self._making:
             self._look()
-            self._update({_STAGES: as_json(None if self._has_ended else self.query.stages())})
+            heartbeat = self.query.heartbeat
+            self._update({_STAGES: json_of([] if heartbeat is None else heartbeat.stages)})
             known = self._number_of(change)
             changed = {name: text for name, (number, text) in self._fields.items() if number > known}
             return _as_object({_CHANGE: json.dumps(f"{self._name}-{self._number}"), **changed})
@@ -59,20 +60,24 @@ class Changes:
         """Return the query's entry in the list of queries, as JSON text."""
         with self._making:
             self._look()
-            return self._entry
+            return json_of(self._entry)
 
     def _look(self) -> None:
         version, now = self.query.look(), time.monotonic()
-        # A query that hangs, or has no input, changes by nothing but time.
-        if version == self._seen and (self._has_ended or now - self._looked_at < _LOOK_EVERY):
+        is_same = version == self._seen
+        if is_same and (self.query.has_ended or now - self._looked_at < _LOOK_EVERY):
             return
         self._looked_at = now
         # A change after this line has a later version, so the next call takes it.
         snapshot = self.query.snapshot()
-        self._update({name: as_json(value) for name, value in vars(view_of(snapshot)).items()})
-        self._entry = as_json(entry_of(snapshot))
-        self._has_ended = snapshot.run.ended is not None
-        self._seen = version
+        entry = entry_of(snapshot)
+        # A query that hangs, or has no input, changes by nothing but time, which shows in these few fields.
+        if is_same and self._entry is not None and self._entry.conditions == entry.conditions:
+            fields = vars(entry)
+        else:
+            fields = vars(view_of(snapshot))
+        self._update({name: json_of(value) for name, value in fields.items()})
+        self._entry, self._seen = entry, version
 
     def _update(self, fields: Mapping[str, str]) -> None:
         number = self._number + 1

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from pillarbox._errors import ConfigurationError
-from pillarbox._graph.dashboard_place import checked_token
+from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_token
 from pillarbox._runtime.spark.running import observing
 from pillarbox._runtime.spark.telling import tell
 from pillarbox_tools.dashboard.app import make_app
 from pillarbox_tools.dashboard.changes import Changes
 from pillarbox_tools.dashboard.guard import is_loopback, quoted
-from pillarbox_tools.dashboard.shown import ShownQuery
+from pillarbox_tools.model.shown import ShownQuery
 
 # How long a server has to start, and to end (seconds).
 _PATIENCE = 10.0
@@ -82,18 +82,21 @@ class Dashboard(observing.Dashboard):
         """Whether it answers."""
         return self._thread.is_alive() and not self._server.should_exit
 
-    def check_same(self, host: str, port: int, token: str | None) -> None:
+    def check_same(self, host: str | None, port: int | None, token: str | None) -> None:
         """Check that this dashboard has the host, the port and the token that another call asks for.
 
         Raises:
             ConfigurationError: it is open with another host, port or token.
         """
-        if port not in (0, self.port, self.asked_port):
+        if port not in (None, 0, self.port, self.asked_port):
             raise _differs(f"on port {self.port}", f"on port {port}")
-        if host.lower() != self._host.lower() and self._socket.getsockname()[0] not in _addresses(host):
+        if host is not None and not self._is_at(host):
             raise _differs(f"on host {self._host}", f"on host {host}")
         if token is not None and token != self._token:
             raise _differs("without a token" if self._token is None else "with another token", "with this token")
+
+    def _is_at(self, host: str) -> bool:
+        return host.lower() == self._host.lower() or self._socket.getsockname()[0] in _addresses(host)
 
     def show(self, query: ShownQuery) -> None:
         """Show a query, also after its end; another run of it replaces it. Any thread.
@@ -167,8 +170,13 @@ _lock = threading.Lock()
 _open: list[Dashboard] = []
 
 
-def open_dashboard(queries: Iterable[ShownQuery], host: str, port: int, token: str | None = None) -> Dashboard:
+def open_dashboard(
+    queries: Iterable[ShownQuery], host: str | None, port: int | None, token: str | None = None
+) -> Dashboard:
     """Return the dashboard of this process, opened if it is not open, and show queries in it.
+
+    Args:
+        host: the address to listen on, and ``port``: the port. None: as of the open dashboard.
 
     Raises:
         ConfigurationError: it cannot be opened, or is open with another host, port or token.
@@ -179,7 +187,7 @@ def open_dashboard(queries: Iterable[ShownQuery], host: str, port: int, token: s
         if _open:
             _open[0].check_same(host, port, token)
         else:
-            _open.append(Dashboard(host, port, token))
+            _open.append(Dashboard(host or "127.0.0.1", DEFAULT_PORT if port is None else port, token))
         [dashboard] = _open
         for query in queries:
             dashboard.show(query)

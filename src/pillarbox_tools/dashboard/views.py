@@ -5,26 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pillarbox._elements import TaskReport
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import PlanVertex
-from pillarbox_tools.dashboard.documents import (
-    Entry,
-    EpochView,
-    MomentView,
-    OperatorView,
-    PartBar,
-    PlanView,
-    RunLine,
-    RunView,
-    Shares,
-    StateSize,
-    StripBar,
-    TaskBar,
-    VertexView,
-    View,
-)
+from pillarbox_tools.dashboard.documents import Entry, PlanView, VertexView, View
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import wrong
 from pillarbox_tools.model.condition import conditions_of, heard_at, lag_now, rate_now
@@ -34,9 +18,8 @@ from pillarbox_tools.model.held_watermarks import held_watermarks
 from pillarbox_tools.model.skew import skew_of
 from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot
 
-# Spark's parts of an epoch, in the order in which they come; the tasks run in the fifth.
+# Spark's parts of an epoch, in the order in which they come.
 _PARTS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "commitBatch")
-_RUNS_TASKS = "addBatch"
 # Counters of asynchronous operators.
 _CALLS = (
     *("requests", "retried", "completed", "failed", "timed_out", "dropped", "cache_hits", "in_flight"),
@@ -44,8 +27,9 @@ _CALLS = (
 )
 # Of an epoch, the bars of so many tasks are drawn: those that took longest.
 _BARS = 200
-# So many points of a line are drawn.
+# So many points of a line are drawn. Each has these sums of its moments.
 _POINTS = 240
+_SUMS = ("epochs", "rows", "duration", "repeated", "home_restarts", "fallbacks")
 # A failure in the list of runs has so many characters.
 _FAILURE = 120
 _LOST = "its driver has written no end: it was killed, or its machine is gone"
@@ -75,25 +59,24 @@ def entry_of(snapshot: Snapshot) -> Entry:
 def view_of(snapshot: Snapshot) -> View:
     """Return all that the page of a query draws, which is to be read alone: parts of it are the snapshot's own."""
     epoch = _shown_epoch(snapshot)
+    calls, counters = _counts(snapshot.epochs)
     return View(
         **vars(entry_of(snapshot)),
         at=heard_at(snapshot),
-        run=_run(snapshot.run),
+        run=_drawn_run(snapshot.run, _POINTS),
         earlier=[_earlier(each) for each in snapshot.earlier],
         settings=snapshot.run.settings,
         versions=snapshot.run.versions,
         failures=snapshot.run.failures,
         plan=_plan(snapshot, epoch),
         keyed=[] if snapshot.plan is None else _keyed(snapshot.plan.vertices),
-        strip=[StripBar(each.number, each.duration, each.rows) for each in snapshot.epochs],
-        shown=None if epoch is None else _epoch(epoch),
+        strip=[EpochRun(each.number, each.began, each.duration, {}, each.rows) for each in snapshot.epochs],
+        shown=None if epoch is None else _drawn(epoch),
         watermarks=held_watermarks(snapshot),
         skew=[] if epoch is None else skew_of(epoch),
-        calls=_calls(snapshot.epochs),
-        counters=_counters(snapshot.epochs),
-        state_sizes=[
-            StateSize(uid, name, size) for uid, sizes in snapshot.state_sizes.items() for name, size in sizes.items()
-        ],
+        calls=calls,
+        counters=counters,
+        state_sizes=snapshot.state_sizes,
         growth=growth_of(snapshot),
         memory=memory_of(snapshot),
         executors=executor_memory_of(snapshot),
@@ -113,59 +96,39 @@ def _shown_epoch(snapshot: Snapshot) -> EpochRun | None:
     return next((each for each in reversed(with_tasks) if each.rows), newest)
 
 
-def _run(run: Run) -> RunView:
-    return RunView(
-        **vars(_line(run)),
-        home_restarts=sum(each.home_restarts for each in run.moments),
-        fallbacks=sum(each.fallbacks for each in run.moments),
-        moments=_points(run.moments),
-    )
+def _drawn_run(run: Run, points: int) -> Run:
+    """Return a run with at most so many points, and with what the list of runs shows."""
+    size = max(1, -(-len(run.moments) // points))
+    moments = [_point(run.moments[start : start + size]) for start in range(0, len(run.moments), size)]
+    versions = {name: version for name, version in run.versions.items() if name in ("spark", "pillarbox")}
+    failures = [_summary(each) for each in run.failures[-1:]]
+    return Run(run.id, run.began, run.ended, run.status, versions=versions, moments=moments, failures=failures)
 
 
-def _earlier(run: Run) -> RunLine:
+def _earlier(run: Run) -> Run:
     """Return a run that a later one has followed."""
-    line = _line(run)
-    is_lost = run.status == "lost" or (run.status == "running" and run.ended is None)
-    return replace(line, status="lost", failure=line.failure or _LOST) if is_lost else line
+    drawn = _drawn_run(run, 1)
+    if run.status in ("lost", "running"):
+        return replace(drawn, status="lost", failures=drawn.failures or [Failure(message=_LOST)])
+    return drawn
 
 
-def _line(run: Run) -> RunLine:
-    return RunLine(
-        id=run.id,
-        began=run.began,
-        ended=run.ended,
-        status=run.status,
-        epochs=sum(each.epochs for each in run.moments),
-        rows=sum(each.rows for each in run.moments),
-        repeated=sum(each.repeated for each in run.moments),
-        spark=run.versions.get("spark"),
-        pillarbox=run.versions.get("pillarbox"),
-        failure=_summary(run.failures[-1]) if run.failures else None,
-    )
-
-
-def _summary(failure: Failure) -> str:
+def _summary(failure: Failure) -> Failure:
     line = failure.message.partition("\n")[0]
-    return line if len(line) <= _FAILURE else line[: _FAILURE - 1] + "…"
+    return Failure(message=line if len(line) <= _FAILURE else line[: _FAILURE - 1] + "…")
 
 
-def _points(moments: Sequence[Moment]) -> list[MomentView]:
-    """Return the points of a run's lines: with many moments, each point has several."""
-    size = -(-len(moments) // _POINTS) or 1
-    return [_point(moments[start : start + size]) for start in range(0, len(moments), size)]
-
-
-def _point(moments: Sequence[Moment]) -> MomentView:
-    return MomentView(
-        at=moments[-1].at,
-        rows=sum(each.rows for each in moments),
-        epochs=sum(each.epochs for each in moments),
-        mean=max(round(each.duration / each.epochs) for each in moments),
+def _point(moments: Sequence[Moment]) -> Moment:
+    last, largest = moments[-1], max(moments, key=lambda each: sum(each.state_bytes.values()))
+    return Moment(
+        at=last.at,
+        first=moments[0].first,
+        last=last.last,
         longest=max(each.longest for each in moments),
-        state=max(sum(each.state_bytes.values()) for each in moments),
-        keys=max(sum(each.keys.values()) for each in moments),
+        state_bytes=largest.state_bytes,
         lag=max((each.lag for each in moments if each.lag is not None), default=None),
-        memory=max((each.process_bytes for each in moments if each.process_bytes is not None), default=None),
+        process_bytes=max((each.process_bytes for each in moments if each.process_bytes is not None), default=None),
+        **{name: sum(getattr(each, name) for each in moments) for name in _SUMS},
     )
 
 
@@ -173,23 +136,22 @@ def _plan(snapshot: Snapshot, epoch: EpochRun | None) -> PlanView | None:
     if snapshot.plan is None:
         return None
     runs = {} if epoch is None else {(each.program, each.number): each for each in epoch.vertices}
-    spans = {} if epoch is None else _spans(snapshot.plan.vertices, runs)
-    duration = 0 if epoch is None else epoch.duration
-    return PlanView(
-        [
-            _vertex(
-                each, runs.get((each.program, each.number)), spans.get((each.program, each.level), (0, 0)), duration
-            )
-            for each in snapshot.plan.vertices
-        ],
-        snapshot.plan.edges,
-    )
+    shares = {} if epoch is None else _level_shares(snapshot.plan.vertices, runs, epoch.duration)
+    vertices = [
+        VertexView(
+            **vars(each),
+            level_share=shares.get((each.program, each.level), 0.0),
+            run=runs.get((each.program, each.number)),
+        )
+        for each in snapshot.plan.vertices
+    ]
+    return PlanView(vertices, snapshot.plan.edges)
 
 
-def _spans(
-    vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], OperatorReport]
-) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return for each program and level when its first task began, and when its last one was done."""
+def _level_shares(
+    vertices: Sequence[PlanVertex], runs: dict[tuple[str, int], OperatorReport], duration: int
+) -> dict[tuple[str, int], float]:
+    """Return the share of an epoch in which tasks of a level ran, by program and level."""
     spans: dict[tuple[str, int], tuple[int, int]] = {}
     for vertex in vertices:
         run = runs.get((vertex.program, vertex.number))
@@ -197,107 +159,39 @@ def _spans(
             place = vertex.program, vertex.level
             began, ended = spans.get(place, (run.began, run.ended))
             spans[place] = min(began, run.began), max(ended, run.ended)
-    return spans
+    return {place: min(1.0, (ended - began) / max(1, duration)) for place, (began, ended) in spans.items()}
 
 
-def _vertex(vertex: PlanVertex, run: OperatorReport | None, span: tuple[int, int], duration: int) -> VertexView:
-    counts = [] if run is None else run.operators
-    shares = None
-    if run is not None:
-        total = run.busy_ms + run.idle_ms + run.back_pressured_ms + run.state_ms or 1
-        shares = Shares(run.busy_ms / total, run.idle_ms / total, run.back_pressured_ms / total, run.state_ms / total)
-    return VertexView(
-        program=vertex.program,
-        number=vertex.number,
-        level=vertex.level,
-        uid=vertex.uid,
-        kind=vertex.kind,
-        parallelism=vertex.parallelism,
-        is_keyed=vertex.is_keyed,
-        operators=[
-            OperatorView(each.name, each.uid, *(counts[place] if place < len(counts) else ()))
-            for place, each in enumerate(vertex.operators)
-        ],
-        level_share=min(1.0, (span[1] - span[0]) / duration) if duration else 0.0,
-        run=run,
-        shares=shares,
+def _drawn(epoch: EpochRun) -> EpochRun:
+    """Return an epoch with Spark's parts in their order, and with the tasks that are drawn, without their samples."""
+    names = [*(each for each in _PARTS if each in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))]
+    longest = sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]
+    return replace(
+        epoch,
+        parts={name: epoch.parts[name] for name in names},
+        vertices=[],
+        tasks=[replace(each, key_sample=None, versions=None, counters={}, gauges={}) for each in longest],
     )
 
 
-def _epoch(epoch: EpochRun) -> EpochView:
-    bars: list[PartBar] = []
-    start = 0
-    tasks_from = 0
-    for name in (*(each for each in _PARTS if each in epoch.parts), *sorted(epoch.parts.keys() - set(_PARTS))):
-        if name == _RUNS_TASKS:
-            tasks_from = start
-        bars.append(PartBar(name, start, start + epoch.parts[name]))
-        start += epoch.parts[name]
-    return EpochView(
-        number=epoch.number,
-        began=epoch.began,
-        duration=epoch.duration,
-        rows=epoch.rows,
-        output_rows=epoch.output_rows,
-        state_commit=epoch.state_commit,
-        spark=bars,
-        tasks_from=tasks_from,
-        tasks=[_bar(each, epoch) for each in sorted(epoch.tasks, key=lambda task: -task.total_ms)[:_BARS]],
-        tasks_in_all=len(epoch.tasks),
-        sources=epoch.sources,
-    )
+def _counts(epochs: Sequence[EpochRun]) -> tuple[list[dict[str, str | int]], dict[str, int]]:
+    """Return what asynchronous operators did in their newest epoch, and the sums of all other counters.
 
-
-def _bar(task: TaskReport, epoch: EpochRun) -> TaskBar:
-    start = task.started - epoch.began
-    return TaskBar(
-        program=task.program,
-        vertex=task.number,
-        subtask=task.subtask,
-        start=start,
-        end=start + task.total_ms,
-        busy=task.busy_ms,
-        back_pressured=task.back_pressured_ms,
-        idle=task.idle_ms,
-        state=task.state_ms,
-        records_in=task.records_in,
-        attempt=task.attempt,
-        host=task.host,
-        home_restarts=task.home_restarts,
-        home_cold_starts=task.home_cold_starts,
-        home_adoptions=task.home_adoptions,
-        fallback=task.fallback,
-    )
-
-
-def _callers(epochs: Sequence[EpochRun]) -> set[str]:
-    """Return the uids of operators that call services: they count what is completed."""
-    names = {name for epoch in epochs for vertex in epoch.vertices for name in vertex.counters}
-    return {name.removesuffix(".completed") for name in names if name.endswith(".completed")}
-
-
-def _calls(epochs: Sequence[EpochRun]) -> list[dict[str, str | int]]:
-    """Return what asynchronous operators did in the newest epoch in which they did something."""
-    callers = _callers(epochs)
-    found: dict[str, dict[str, str | int]] = {}
-    for epoch in epochs:
-        for vertex in epoch.vertices:
-            for name, count in vertex.counters.items():
-                uid, _, counter = name.rpartition(".")
-                if counter in _CALLS and uid in callers:
-                    found.setdefault(uid, {"uid": uid})
-                    found[uid] = {**found[uid], "epoch": epoch.number, counter: count}
-    return list(found.values())
-
-
-def _counters(epochs: Sequence[EpochRun]) -> dict[str, int]:
-    """Return all other counters, added up over the epochs that are known."""
-    callers = _callers(epochs)
-    found: dict[str, int] = {}
-    for epoch in epochs:
-        for vertex in epoch.vertices:
-            for name, count in vertex.counters.items():
-                uid, _, counter = name.rpartition(".")
-                if uid not in callers or counter not in _CALLS:
-                    found[name] = found.get(name, 0) + count
-    return found
+    Operators that call services count what is completed.
+    """
+    every = [
+        (epoch.number, name, count)
+        for epoch in epochs
+        for vertex in epoch.vertices
+        for name, count in vertex.counters.items()
+    ]
+    callers = {name.removesuffix(".completed") for _, name, _ in every if name.endswith(".completed")}
+    calls: dict[str, dict[str, str | int]] = {}
+    counters: dict[str, int] = {}
+    for number, name, count in every:
+        uid, _, counter = name.rpartition(".")
+        if counter in _CALLS and uid in callers:
+            calls[uid] = {**calls.get(uid, {"uid": uid}), "epoch": number, counter: count}
+        else:
+            counters[name] = counters.get(name, 0) + count
+    return list(calls.values()), counters

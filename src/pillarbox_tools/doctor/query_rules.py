@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
 from itertools import pairwise, takewhile
 
 from pillarbox._copies import COPY_MS
@@ -21,6 +20,7 @@ from pillarbox_tools.model.condition import (
     HUNG,
     SILENT,
     conditions_of,
+    date,
     name_of,
 )
 from pillarbox_tools.model.executor_memory import executor_memory_of
@@ -41,6 +41,7 @@ from pillarbox_tools.model.windows import (
 _FEW = 10
 # A fault in so many moments is no accident.
 _SOME = 3
+_NO_EPOCHS = "the epochs of the query: none with rows has ended yet"
 
 
 def query_of(facts: Facts) -> Snapshot:
@@ -50,26 +51,17 @@ def query_of(facts: Facts) -> Snapshot:
 
 def _epochs(facts: Facts) -> list[EpochRun]:
     """Return the newest epochs with rows."""
-    found = [each for each in query_of(facts).epochs if each.rows]
-    if not found:
-        raise UnknownFactsError("the epochs of the query: none with rows has ended yet")
-    return found
+    return known([each for each in query_of(facts).epochs if each.rows] or None, _NO_EPOCHS)
 
 
 def _recent(facts: Facts) -> list[EpochRun]:
     """Return the epochs with rows of the last five minutes, and at least the newest ones."""
-    found = recent_epochs(query_of(facts), _SOME)
-    if not found:
-        raise UnknownFactsError("the epochs of the query: none with rows has ended yet")
-    return found
+    return known(recent_epochs(query_of(facts), _SOME) or None, _NO_EPOCHS)
 
 
 def moments_of(facts: Facts) -> list[Moment]:
     """Return the history of the query; before the first epoch has ended, nothing is known."""
-    found = query_of(facts).run.moments
-    if not found:
-        raise UnknownFactsError("the history of the query: no epoch has ended yet")
-    return found
+    return known(query_of(facts).run.moments or None, "the history of the query: no epoch has ended yet")
 
 
 def executor_memory(facts: Facts) -> str | None:
@@ -88,10 +80,9 @@ def executor_memory(facts: Facts) -> str | None:
 def container_memory(facts: Facts) -> str | None:
     """Check that each executor needs at most nine tenths of its container."""
     executors = executor_memory_of(query_of(facts))
-    limited = [(each, each.limit) for each in executors if each.limit]
-    if not limited:
-        raise UnknownFactsError("the memory of the containers: no task has read a limit, and no setting has one")
-    fullest, limit = max(limited, key=lambda pair: (pair[0].heap + pair[0].needed) / pair[1])
+    limited = [(each, each.limit) for each in executors if each.limit] or None
+    unknown = "the memory of the containers: no task has read a limit, and no setting has one"
+    fullest, limit = max(known(limited, unknown), key=lambda pair: (pair[0].heap + pair[0].needed) / pair[1])
     if fullest.heap + fullest.needed <= 0.9 * limit:
         return None
     measured = "" if fullest.home_bytes is None else f", of which its homes have taken {readable(fullest.home_bytes)}"
@@ -113,10 +104,9 @@ def memory_runs_out(facts: Facts) -> str | None:
     days = (memory.full_at - query_of(facts).at) / DAY
     if days > 7:
         return None
-    when = datetime.fromtimestamp(memory.full_at / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return (
-        f"memory runs out in {max(0.0, days):.1f} days, on {when}, if it keeps growing at this rate: give state"
-        " a time-to-live, or raise spark.executor.pyspark.memory"
+        f"memory runs out in {max(0.0, days):.1f} days, on {date(memory.full_at)}, if it keeps growing at this rate:"
+        " give state a time-to-live, or raise spark.executor.pyspark.memory"
     )
 
 
@@ -153,10 +143,7 @@ def skewed_tasks(facts: Facts) -> str | None:
 
 
 def _with_tasks(facts: Facts) -> EpochRun:
-    found = [each for each in _epochs(facts) if each.tasks]
-    if not found:
-        raise UnknownFactsError("the tasks of an epoch with rows")
-    return found[-1]
+    return known([each for each in _epochs(facts) if each.tasks] or None, "the tasks of an epoch with rows")[-1]
 
 
 def stuck_watermark(facts: Facts) -> str | None:
@@ -259,18 +246,18 @@ def endless_state(facts: Facts) -> str | None:
     if moments[-1].at - moments[0].at < HOUR:
         raise UnknownFactsError("whether state grows for ever: the history is shorter than an hour")
     for uid, keys in moments[-1].keys.items():
-        known = [each for each in moments if uid in each.keys and each.at >= now - DAY]
-        if len(known) < _FEW or keys <= 100_000:
+        of_day = [each for each in moments if uid in each.keys and each.at >= now - DAY]
+        if len(of_day) < _FEW or keys <= 100_000:
             continue
-        steps = [later.keys[uid] - earlier.keys[uid] for earlier, later in pairwise(known)]
+        steps = [later.keys[uid] - earlier.keys[uid] for earlier, later in pairwise(of_day)]
         came, went = sum(each for each in steps if each > 0), -sum(each for each in steps if each < 0)
-        hour = keys - moment_at(known, now - HOUR).keys[uid]
-        lately = keys - moment_at(known[:-1], now - NOW).keys[uid]
-        span = known[-1].at - known[0].at
-        steady = hour >= 0.1 * (keys - known[0].keys[uid]) * HOUR / max(span, HOUR)
+        hour = keys - moment_at(of_day, now - HOUR).keys[uid]
+        lately = keys - moment_at(of_day[:-1], now - NOW).keys[uid]
+        span = of_day[-1].at - of_day[0].at
+        steady = hour >= 0.1 * (keys - of_day[0].keys[uid]) * HOUR / max(span, HOUR)
         if came - went > 0.01 * keys and went <= 0.1 * came and steady and hour > 0 and lately > 0:
             return (
-                f"the keys of {uid!r} have grown from {known[0].keys[uid]:,} to {keys:,} in {span / HOUR:.1f} hours,"
+                f"the keys of {uid!r} have grown from {of_day[0].keys[uid]:,} to {keys:,} in {span / HOUR:.1f} hours,"
                 " and hardly any went: give its states a time-to-live (StateTtlConfig), or clear them in a timer"
             )
     return None
@@ -305,20 +292,13 @@ def back_pressure(facts: Facts) -> str | None:
 
 def _is_usual(facts: Facts, vertex: OperatorReport) -> bool:
     """Return whether a vertex was back-pressured in most of the last epochs."""
-    runs = [
-        each
-        for epoch in _epochs(facts)[-_FEW:]
-        for each in epoch.vertices
-        if (each.program, each.number) == (vertex.program, vertex.number)
-    ]
+    runs = _runs(_epochs(facts)[-_FEW:])[vertex.program, vertex.number]
     return sum(each.back_pressured_ms > 3 * each.busy_ms for each in runs) > len(runs) / 2
 
 
 def tasks_in_workers(facts: Facts) -> str | None:
     """Check that tasks that should have homes have them."""
-    newest = query_of(facts).epochs[-_FEW:]
-    if not newest:
-        raise UnknownFactsError("where tasks run: no epoch has ended yet")
+    newest = known(query_of(facts).epochs[-_FEW:] or None, "where tasks run: no epoch has ended yet")
     for runs in _runs(newest).values():
         without = sum(sum(each.fallbacks.values()) for each in runs)
         if without:

@@ -6,6 +6,7 @@ unit, so that a board reads both.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 _SUFFIXES = {"s": "_seconds", "By": "_bytes"}
@@ -15,20 +16,24 @@ class Metric(NamedTuple):
     """A metric.
 
     Attributes:
-        name: in OpenTelemetry, after ``pillarbox.``.
         kind: a ``counter`` never falls while its query runs in this process.
+        name: in OpenTelemetry, after ``pillarbox.``.
         unit: by UCUM; those in braces are words for people.
         help: what it is.
         labels: besides ``query``, which all metrics have.
-        divisor: the number by which values are divided to be in the unit.
+        divisor: the number by which values are divided to be in the unit: times are milliseconds in reports.
+        field: the field of an ``OperatorReport`` that it has, or empty.
+        counter: the operators' own counter that it has, or empty.
     """
 
-    name: str
     kind: Literal["counter", "gauge"]
+    name: str
     unit: str
     help: str
     labels: tuple[str, ...] = ()
     divisor: int = 1
+    field: str = ""
+    counter: str = ""
 
     @property
     def prometheus_name(self) -> str:
@@ -45,181 +50,151 @@ class Metric(NamedTuple):
 #: Of each metric that is of one operator, or of the operators that run in one task, which the head's uid stands for.
 OPERATOR = ("operator",)
 
+#: All metrics, in the order in which they are told.
+METRICS: list[Metric] = []
+
+
+def _metric(
+    kind: Literal["counter", "gauge"],
+    name: str,
+    unit: str,
+    help: str,
+    labels: tuple[str, ...] = (),
+    *,
+    divisor: int | None = None,
+    field: str = "",
+    counter: str = "",
+) -> Metric:
+    if field or counter:
+        labels = OPERATOR
+    if divisor is None:
+        divisor = 1000 if unit == "s" else 1
+    METRICS.append(Metric(kind, name, unit, help, labels, divisor, field, counter))
+    return METRICS[-1]
+
+
+_counter, _gauge = partial(_metric, "counter"), partial(_metric, "gauge")
+
 # -- the query --
 
-INFO = Metric("query.info", "gauge", "", "1; the labels tell what runs the query.", ("query_id", "spark", "version"))
-UP = Metric("query.up", "gauge", "", "1 while the query runs, 0 when it has ended.")
-STARTS = Metric("query.starts", "counter", "{start}", "Starts of the query, by the history of its checkpoint.")
-FAILURES = Metric(
-    "query.failures", "counter", "{failure}", "Runs of the query that failed, or whose driver was lost, by its history."
+INFO = _gauge("query.info", "", "1; the labels tell what runs the query.", ("query_id", "spark", "version"))
+UP = _gauge("query.up", "", "1 while the query runs, 0 when it has ended.")
+STARTS = _counter("query.starts", "{start}", "Starts of the query, by the history of its checkpoint.")
+FAILURES = _counter(
+    "query.failures", "{failure}", "Runs of the query that failed, or whose driver was lost, by its history."
 )
-CONDITION = Metric("query.condition", "gauge", "", "1 while the query has this condition, else 0.", ("condition",))
-RUN_BEGAN = Metric("run.began.timestamp", "gauge", "s", "When this run was started (Unix time).", divisor=1000)
-EPOCH_RUNNING = Metric(
-    "epoch.running", "gauge", "s", "How long the epoch has run that runs now; 0: none does.", divisor=1000
+CONDITION = _gauge("query.condition", "", "1 while the query has this condition, else 0.", ("condition",))
+RUN_BEGAN = _gauge("run.began.timestamp", "s", "When this run was started (Unix time).")
+EPOCH_RUNNING = _gauge("epoch.running", "s", "How long the epoch has run that runs now; 0: none does.")
+INPUT_AGE = _gauge("input.age", "s", "How long ago the last epoch with rows ended.")
+TRIGGER = _gauge("trigger.interval", "s", "The interval of the query's trigger, if it has one.")
+EPOCHS = _counter("epochs", "{epoch}", "Epochs that were committed.")
+EPOCH_TIME = _counter("epoch.time", "s", "The time that epochs took, from trigger to commit.")
+EPOCH_DURATION = _gauge("epoch.duration", "s", "The time that the newest epoch took.")
+EPOCH_NUMBER = _gauge("epoch.number", "", "The number of the newest epoch: Spark's batch id.")
+EPOCH_END = _gauge("epoch.end.timestamp", "s", "When the newest epoch ended (Unix time).")
+SPARK_TIME = _counter("spark.time", "s", "The time of Spark's parts of epochs; addBatch has the tasks.", ("part",))
+STATE_COMMIT = _counter("state.commit.time", "s", "The time that the commits of Spark's state stores took.")
+ROWS_IN = _counter("rows.in", "{row}", "Rows that came in from all sources.")
+ROWS_OUT = _counter("rows.out", "{row}", "Rows that the sink says it has written.")
+SOURCE_ROWS = _counter("source.rows", "{row}", "Rows that came in from a source.", ("source",))
+SOURCE_BACKLOG = _gauge(
+    "source.backlog", "{row}", "How far a source's newest offsets were ahead of what was read.", ("source",)
 )
-INPUT_AGE = Metric("input.age", "gauge", "s", "How long ago the last epoch with rows ended.", divisor=1000)
-TRIGGER = Metric("trigger.interval", "gauge", "s", "The interval of the query's trigger, if it has one.", divisor=1000)
-EPOCHS = Metric("epochs", "counter", "{epoch}", "Epochs that were committed.")
-EPOCH_TIME = Metric("epoch.time", "counter", "s", "The time that epochs took, from trigger to commit.", divisor=1000)
-EPOCH_DURATION = Metric("epoch.duration", "gauge", "s", "The time that the newest epoch took.", divisor=1000)
-EPOCH_NUMBER = Metric("epoch.number", "gauge", "", "The number of the newest epoch: Spark's batch id.")
-EPOCH_END = Metric("epoch.end.timestamp", "gauge", "s", "When the newest epoch ended (Unix time).", divisor=1000)
-SPARK_TIME = Metric(
-    "spark.time",
-    "counter",
-    "s",
-    "The time of Spark's parts of epochs; addBatch has the tasks.",
-    ("part",),
-    divisor=1000,
-)
-STATE_COMMIT = Metric(
-    "state.commit.time",
-    "counter",
-    "s",
-    "The time that the commits of Spark's state stores took.",
-    divisor=1000,
-)
-ROWS_IN = Metric("rows.in", "counter", "{row}", "Rows that came in from all sources.")
-ROWS_OUT = Metric("rows.out", "counter", "{row}", "Rows that the sink says it has written.")
-SOURCE_ROWS = Metric("source.rows", "counter", "{row}", "Rows that came in from a source.", ("source",))
-SOURCE_BACKLOG = Metric(
-    "source.backlog", "gauge", "{row}", "How far a source's newest offsets were ahead of what was read.", ("source",)
-)
-WORKER_MEMORY = Metric("worker.memory", "gauge", "By", "The resident memory of the fullest worker process.")
-LEFT_OUT = Metric("metrics.left_out", "gauge", "", "Names of user metrics beyond the most that are exported.")
+WORKER_MEMORY = _gauge("worker.memory", "By", "The resident memory of the fullest worker process.")
+LEFT_OUT = _gauge("metrics.left_out", "", "Names of user metrics beyond the most that are exported.")
 
 # -- tasks: all of a vertex together --
 
-TASKS = Metric("tasks", "counter", "{task}", "Tasks that ran, one an epoch and subtask.", OPERATOR)
-REPEATED = Metric("tasks.repeated", "counter", "{task}", "Tasks that Spark had to repeat.", OPERATOR)
-UNFINISHED = Metric("tasks.unfinished", "gauge", "{task}", "Tasks with requests for the next epoch.", OPERATOR)
-SENT = Metric("records.sent", "counter", "{record}", "Records that were sent, to each task that gets one.", OPERATOR)
-BYTES_SENT = Metric("buffers.sent", "counter", "By", "Bytes of the buffers that were sent.", OPERATOR)
-BUSY = Metric("busy.time", "counter", "s", "The time in which tasks worked.", OPERATOR, 1000)
-IDLE = Metric("idle.time", "counter", "s", "The time in which tasks had no input.", OPERATOR, 1000)
-BACK_PRESSURED = Metric(
-    "back_pressured.time", "counter", "s", "The time in which the output of tasks was not taken.", OPERATOR, 1000
+TASKS = _counter("tasks", "{task}", "Tasks that ran, one an epoch and subtask.", field="tasks")
+REPEATED = _counter("tasks.repeated", "{task}", "Tasks that Spark had to repeat.", field="repeated")
+UNFINISHED = _gauge("tasks.unfinished", "{task}", "Tasks with requests for the next epoch.", OPERATOR)
+SENT = _counter("records.sent", "{record}", "Records that were sent, to each task that gets one.", field="records_out")
+BYTES_SENT = _counter("buffers.sent", "By", "Bytes of the buffers that were sent.", field="bytes_out")
+BUSY = _counter("busy.time", "s", "The time in which tasks worked.", field="busy_ms")
+IDLE = _counter("idle.time", "s", "The time in which tasks had no input.", field="idle_ms")
+BACK_PRESSURED = _counter(
+    "back_pressured.time", "s", "The time in which the output of tasks was not taken.", field="back_pressured_ms"
 )
-STATE_TIME = Metric("state.time", "counter", "s", "The time in which tasks loaded and wrote state.", OPERATOR, 1000)
-BUSIEST = Metric("busiest_task.time", "counter", "s", "The busy time of each epoch's busiest task.", OPERATOR, 1000)
-MEAN = Metric("mean_task.time", "counter", "s", "The mean busy time of each epoch's tasks.", OPERATOR, 1000)
-HOME_RESTARTS = Metric(
-    "home.restarts", "counter", "{start}", "Homes started because the one before ended, hung or was lost.", OPERATOR
+STATE_TIME = _counter("state.time", "s", "The time in which tasks loaded and wrote state.", field="state_ms")
+BUSIEST = _counter("busiest_task.time", "s", "The busy time of each epoch's busiest task.", field="busiest_ms")
+MEAN = _counter("mean_task.time", "s", "The mean busy time of each epoch's tasks.", OPERATOR)
+HOME_RESTARTS = _counter(
+    "home.restarts", "{start}", "Homes started because the one before ended, hung or was lost.", field="home_restarts"
 )
-HOME_COLD_STARTS = Metric("home.cold_starts", "counter", "{start}", "Homes that had nothing of the run.", OPERATOR)
-HOME_ADOPTIONS = Metric("home.adoptions", "counter", "{home}", "Homes that a new starter took over.", OPERATOR)
-FALLBACKS = Metric(
-    "tasks.fallback",
-    "counter",
-    "{task}",
-    "Tasks that ran in a Python worker although they should have homes.",
-    OPERATOR,
+HOME_COLD_STARTS = _counter(
+    "home.cold_starts", "{start}", "Homes that had nothing of the run.", field="home_cold_starts"
 )
-WATERMARK = Metric("watermark.timestamp", "gauge", "s", "The lowest watermark of a task (Unix time).", OPERATOR, 1000)
-WATERMARK_LAG = Metric(
-    "watermark.lag", "gauge", "s", "The end of the newest epoch minus the lowest watermark.", OPERATOR, 1000
+HOME_ADOPTIONS = _counter("home.adoptions", "{home}", "Homes that a new starter took over.", field="home_adoptions")
+FALLBACKS = _counter(
+    "tasks.fallback", "{task}", "Tasks that ran in a Python worker although they should have homes.", OPERATOR
 )
-KEYS = Metric("keys", "gauge", "{key}", "Keys with state or timers.", OPERATOR)
-TIMERS = Metric("timers", "gauge", "{timer}", "Timers of all keys, of both clocks.", OPERATOR)
-STATE_SIZE = Metric("state.size", "gauge", "By", "The approximate size of the state when it is written.", OPERATOR)
-STATE_WRITTEN = Metric("state.written", "counter", "By", "Bytes of state that were written.", OPERATOR)
+WATERMARK = _gauge("watermark.timestamp", "s", "The lowest watermark of a task (Unix time).", OPERATOR)
+WATERMARK_LAG = _gauge("watermark.lag", "s", "The end of the newest epoch minus the lowest watermark.", OPERATOR)
+KEYS = _gauge("keys", "{key}", "Keys with state or timers.", field="keys")
+TIMERS = _gauge("timers", "{timer}", "Timers of all keys, of both clocks.", field="timers")
+STATE_SIZE = _gauge("state.size", "By", "The approximate size of the state when it is written.", field="state_bytes")
+STATE_WRITTEN = _counter("state.written", "By", "Bytes of state that were written.", field="state_bytes_written")
 
 # -- operators, also those that are chained --
 
-OPERATOR_INFO = Metric(
+OPERATOR_INFO = _gauge(
     "operator.info",
-    "gauge",
     "",
     "1; the labels tell what an operator is, and which operator heads its task.",
     ("operator", "name", "task", "level"),
 )
-RECORDS_IN = Metric("records.in", "counter", "{record}", "Records that came to an operator.", OPERATOR)
-RECORDS_OUT = Metric("records.out", "counter", "{record}", "Records that an operator emitted.", OPERATOR)
-LATE = Metric("late_records_dropped", "counter", "{record}", "Records that came too late and went nowhere.", OPERATOR)
-DEAD_LETTERS = Metric(
-    "dead_letters", "counter", "{record}", "Records and timers whose function raised, with on_error.", OPERATOR
+RECORDS_IN = _counter("records.in", "{record}", "Records that came to an operator.", OPERATOR)
+RECORDS_OUT = _counter("records.out", "{record}", "Records that an operator emitted.", OPERATOR)
+LATE = _counter(
+    "late_records_dropped", "{record}", "Records that came too late and went nowhere.", counter="late_records_dropped"
 )
-REQUESTS = Metric("async.requests", "counter", "{request}", "Requests of an asynchronous operator.", OPERATOR)
-RETRIED = Metric("async.retried", "counter", "{request}", "Requests that repeat one.", OPERATOR)
-COMPLETED = Metric("async.completed", "counter", "{record}", "Records with a result of their request.", OPERATOR)
-FAILED = Metric("async.failed", "counter", "{record}", "Records whose last request failed.", OPERATOR)
-TIMED_OUT = Metric("async.timed_out", "counter", "{record}", "Records whose requests took too long.", OPERATOR)
-DROPPED = Metric("async.dropped", "counter", "{record}", 'Records that on_failure="drop" dropped.', OPERATOR)
-CACHE_HITS = Metric("async.cache_hits", "counter", "{record}", "Records without a request of their own.", OPERATOR)
-IN_FLIGHT = Metric("async.in_flight", "gauge", "{request}", "Requests under way at an epoch's end.", OPERATOR)
-IN_FLIGHT_MAX = Metric(
-    "async.in_flight.max", "gauge", "{request}", "The most requests of a task that were under way at a time.", OPERATOR
+DEAD_LETTERS = _counter(
+    "dead_letters", "{record}", "Records and timers whose function raised, with on_error.", counter="dead_letters"
 )
-LATENCY = Metric(
+REQUESTS = _counter("async.requests", "{request}", "Requests of an asynchronous operator.", counter="requests")
+RETRIED = _counter("async.retried", "{request}", "Requests that repeat one.", counter="retried")
+COMPLETED = _counter("async.completed", "{record}", "Records with a result of their request.", counter="completed")
+FAILED = _counter("async.failed", "{record}", "Records whose last request failed.", counter="failed")
+TIMED_OUT = _counter("async.timed_out", "{record}", "Records whose requests took too long.", counter="timed_out")
+DROPPED = _counter("async.dropped", "{record}", 'Records that on_failure="drop" dropped.', counter="dropped")
+CACHE_HITS = _counter("async.cache_hits", "{record}", "Records without a request of their own.", counter="cache_hits")
+IN_FLIGHT = _gauge("async.in_flight", "{request}", "Requests under way at an epoch's end.", counter="in_flight")
+IN_FLIGHT_MAX = _gauge(
+    "async.in_flight.max",
+    "{request}",
+    "The most requests of a task that were under way at a time.",
+    counter="in_flight_max",
+)
+LATENCY = _gauge(
     "async.latency",
-    "gauge",
     "s",
     "How long answers took, of the task with the longest.",
     ("operator", "quantile"),
-    1_000_000,
+    divisor=1_000_000,
 )
-COPIES = Metric(
-    "copy.time", "counter", "s", "The time that copies of emitted values took.", ("operator", "class"), 1000
-)
-RATE_LIMITED = Metric(
+RATE_LIMITED = _counter(
     "rate_limited.time",
-    "counter",
     "s",
     "The time in which the next request of a task waited for a rate limit; of each epoch, the longest wait.",
-    OPERATOR,
-    1000,
+    counter="rate_limited_ms",
 )
+COPIES = _counter("copy.time", "s", "The time that copies of emitted values took.", ("operator", "class"))
 
 # -- metrics of users' functions --
 
 _USER = ("operator", "name")
-USER_COUNT = Metric("user.count", "counter", "", "Counters of functions; an epoch with a sum below 0 adds 0.", _USER)
-USER_MIN = Metric("user.gauge.min", "gauge", "", "The lowest value of a gauge of functions, over tasks.", _USER)
-USER_MAX = Metric("user.gauge.max", "gauge", "", "The highest value of a gauge of functions, over tasks.", _USER)
+USER_COUNT = _counter("user.count", "", "Counters of functions; an epoch with a sum below 0 adds 0.", _USER)
+USER_MIN = _gauge("user.gauge.min", "", "The lowest value of a gauge of functions, over tasks.", _USER)
+USER_MAX = _gauge("user.gauge.max", "", "The highest value of a gauge of functions, over tasks.", _USER)
 
-#: All of them, in the order in which they are told.
-METRICS: tuple[Metric, ...] = (
-    *(
-        INFO,
-        UP,
-        STARTS,
-        FAILURES,
-        CONDITION,
-        RUN_BEGAN,
-        EPOCH_RUNNING,
-        INPUT_AGE,
-        TRIGGER,
-        EPOCHS,
-        EPOCH_TIME,
-        EPOCH_DURATION,
-        EPOCH_NUMBER,
-        EPOCH_END,
-        SPARK_TIME,
-    ),
-    *(STATE_COMMIT, ROWS_IN, ROWS_OUT, SOURCE_ROWS, SOURCE_BACKLOG, WORKER_MEMORY, LEFT_OUT),
-    *(TASKS, REPEATED, UNFINISHED, SENT, BYTES_SENT, BUSY, IDLE, BACK_PRESSURED, STATE_TIME, BUSIEST, MEAN),
-    *(HOME_RESTARTS, HOME_COLD_STARTS, HOME_ADOPTIONS, FALLBACKS),
-    *(WATERMARK, WATERMARK_LAG, KEYS, TIMERS, STATE_SIZE, STATE_WRITTEN),
-    *(OPERATOR_INFO, RECORDS_IN, RECORDS_OUT, LATE, DEAD_LETTERS, REQUESTS, RETRIED, COMPLETED, FAILED, TIMED_OUT),
-    *(DROPPED, CACHE_HITS, IN_FLIGHT, IN_FLIGHT_MAX, LATENCY, RATE_LIMITED, COPIES, USER_COUNT, USER_MIN, USER_MAX),
-)
-
+#: The metrics of the fields of an ``OperatorReport``.
+OF_FIELDS = [each for each in METRICS if each.field]
 #: How the operators' own counters are exported, by their names; the label that some have besides ``operator``.
 OF_COUNTERS: dict[str, tuple[Metric, tuple[str, ...]]] = {
-    "late_records_dropped": (LATE, ()),
-    "dead_letters": (DEAD_LETTERS, ()),
-    "requests": (REQUESTS, ()),
-    "retried": (RETRIED, ()),
-    "completed": (COMPLETED, ()),
-    "failed": (FAILED, ()),
-    "timed_out": (TIMED_OUT, ()),
-    "dropped": (DROPPED, ()),
-    "cache_hits": (CACHE_HITS, ()),
-    "in_flight": (IN_FLIGHT, ()),
-    "in_flight_max": (IN_FLIGHT_MAX, ()),
-    "latency_p50_us": (LATENCY, ("0.5",)),
-    "latency_p95_us": (LATENCY, ("0.95",)),
-    "latency_p99_us": (LATENCY, ("0.99",)),
-    "rate_limited_ms": (RATE_LIMITED, ()),
+    **{each.counter: (each, ()) for each in METRICS if each.counter},
+    **{
+        f"latency_p{name}_us": (LATENCY, (quantile,))
+        for name, quantile in (("50", "0.5"), ("95", "0.95"), ("99", "0.99"))
+    },
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ConfigurationError
@@ -17,22 +17,6 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
 
 
-def families(exported: Exported) -> Iterator[Family]:
-    """Return all metrics with their samples, as prometheus-client has them; those without samples are left out."""
-    samples = exported.samples()
-    for metric in METRICS:
-        if metric in samples:
-            family = _family(metric)
-            for labels, value in samples[metric].items():
-                family.add_metric(labels, value)
-            yield family
-
-
-def described() -> Iterator[Family]:
-    """Return all metrics without samples, from which a registry sees whether another collector has one of them."""
-    return map(_family, METRICS)
-
-
 def _family(metric: Metric) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -40,29 +24,47 @@ def _family(metric: Metric) -> Any:
     return kind(metric.prometheus_name, metric.help, labels=("query", *metric.labels))
 
 
-def check_client(what: str) -> None:
-    """Check that prometheus-client is installed.
+class Collector:
+    """A collector for a registry.
+
+    Args:
+        method: the public method that needs it.
+        ledger_of: returns the ledger of a query.
+
+    Attributes:
+        exported: its queries.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: prometheus-client is missing.
     """
-    try:
-        import prometheus_client  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{what} needs prometheus-client ({error}): pip install 'pillarbox[metrics]'"
-        ) from error
 
+    def __init__(self, method: str, ledger_of: Callable[[Any], Ledger]) -> None:
+        try:
+            import prometheus_client  # noqa: F401
+        except ImportError as error:
+            raise ConfigurationError(
+                f"{method} needs prometheus-client ({error}): pip install 'pillarbox[metrics]'"
+            ) from error
+        self.exported = Exported()
+        self._ledger_of = ledger_of
 
-class _Collector:
-    def __init__(self, exported: Exported) -> None:
-        self._exported = exported
+    def add(self, query: Any) -> None:
+        """Add a query."""
+        self.exported.add(self._ledger_of(query))
 
     def collect(self) -> Iterator[Family]:
-        return families(self._exported)
+        """Return all metrics with their samples, as prometheus-client has them; those without samples are left out."""
+        samples = self.exported.samples()
+        for metric in METRICS:
+            if metric in samples:
+                family = _family(metric)
+                for labels, value in samples[metric].items():
+                    family.add_metric(labels, value)
+                yield family
 
     def describe(self) -> Iterator[Family]:
-        return described()
+        """Return all metrics without samples: a registry sees whether another collector has one of them."""
+        return map(_family, METRICS)
 
 
 class MetricsServer(observing.MetricsServer):
@@ -81,12 +83,12 @@ class MetricsServer(observing.MetricsServer):
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        check_client("the server of metrics")
+        collector = Collector("the server of metrics", lambda ledger: ledger)
         from prometheus_client import CollectorRegistry, start_http_server
 
-        self._exported = Exported()
+        self.add = collector.add
         registry = CollectorRegistry()
-        registry.register(_Collector(self._exported))
+        registry.register(collector)
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
@@ -132,5 +134,5 @@ def open_server(ledger: Ledger, host: str, port: int) -> MetricsServer:
                 f"the server of metrics of this process is open on port {server.port}, so it cannot open on port"
                 f" {port}: one server tells of all queries of a process"
             )
-        server._exported.add(ledger)
+        server.add(ledger)
         return server

@@ -18,24 +18,6 @@ Reading = tuple[Metric, tuple[str, ...], "float | None"]
 
 # Watermarks beyond these (epoch ms) stand for "before all time" and "after all time".
 _ALL_TIME = 1 << 60
-_OF_VERTEX = (
-    (m.TASKS, "tasks"),
-    (m.REPEATED, "repeated"),
-    (m.SENT, "records_out"),
-    (m.BYTES_SENT, "bytes_out"),
-    (m.BUSY, "busy_ms"),
-    (m.IDLE, "idle_ms"),
-    (m.BACK_PRESSURED, "back_pressured_ms"),
-    (m.STATE_TIME, "state_ms"),
-    (m.BUSIEST, "busiest_ms"),
-    (m.STATE_WRITTEN, "state_bytes_written"),
-    (m.KEYS, "keys"),
-    (m.TIMERS, "timers"),
-    (m.STATE_SIZE, "state_bytes"),
-    (m.HOME_RESTARTS, "home_restarts"),
-    (m.HOME_COLD_STARTS, "home_cold_starts"),
-    (m.HOME_ADOPTIONS, "home_adoptions"),
-)
 
 
 def readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
@@ -68,8 +50,8 @@ def readings_of(epoch: EpochRun, names: Names) -> Iterator[Reading]:
 def _of_vertex(vertex: OperatorReport, names: Names, end: int) -> Iterator[Reading]:
     chain = names.chain(vertex.program, vertex.number)
     head = (chain[0],)
-    for metric, field in _OF_VERTEX:
-        value = getattr(vertex, field)
+    for metric in m.OF_FIELDS:
+        value = getattr(vertex, metric.field)
         if value is not None:
             yield metric, head, value
     yield m.UNFINISHED, head, len(vertex.unfinished)

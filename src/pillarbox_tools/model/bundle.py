@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 from pillarbox._copies import COPY_MS
 from pillarbox._elements import TaskReport
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
+from pillarbox._json import plain, read
 from pillarbox._reports.failure import Failure
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, SourceProgress, plain, read
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, SourceProgress
 
 T = TypeVar("T")
 
@@ -138,7 +139,7 @@ def _source(source: SourceProgress) -> SourceProgress:
     """Return a source with its kind and figures: an address may have a password in it, and offsets names of files."""
     kind = re.match(r"\w*", source.description)
     numbers = {name: value for name, value in source.metrics.items() if _NUMBER.fullmatch(value)}
-    return SourceProgress("" if kind is None else kind[0], source.rows, source.rows_per_second, metrics=numbers)
+    return SourceProgress("" if kind is None else kind[0], source.rows, metrics=numbers)
 
 
 def _task(task: TaskReport) -> TaskReport:

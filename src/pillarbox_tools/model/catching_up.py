@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pillarbox_tools.model.condition import behind_interval
 from pillarbox_tools.model.epochs import rows_left
-from pillarbox_tools.model.snapshot import Snapshot, Stage, rows_per_second
-from pillarbox_tools.model.trigger import trigger_interval
+from pillarbox_tools.model.snapshot import Snapshot, rows_per_second
 from pillarbox_tools.model.windows import rounded
 
-# How many epochs the rate is taken from, and how many slow ones in a row show that a query is behind.
+# How many epochs the rate is taken from.
 _RECENT = 10
-_SLOW = 3
 # Event time that lags by less is what a query has that keeps up (milliseconds).
 _LAG = 60_000
 
@@ -64,23 +63,12 @@ def catching_up(snapshot: Snapshot, *, is_batch: bool) -> CatchingUp | None:
         is_behind = left > epochs[-1].rows
     else:
         is_behind = bool(lags) and _LAG < lags[-1] < lags[0]
-    is_behind = is_behind or _is_slow(snapshot)
+    is_behind = is_behind or behind_interval(snapshot) is not None
     return CatchingUp(sum(each.epochs for each in moments), rows, rate, share, left_ms, is_batch or is_behind)
 
 
-def _is_slow(snapshot: Snapshot) -> bool:
-    """Return whether epochs with rows take longer than the interval of the trigger."""
-    interval = trigger_interval(snapshot.run.settings)
-    last = [each for each in snapshot.epochs if each.rows][-_SLOW:]
-    return bool(interval and len(last) == _SLOW and all(each.duration > interval for each in last))
-
-
-def line_of(snapshot: Snapshot, stages: list[Stage] | None, *, is_batch: bool) -> str | None:
-    """Return one line for people on how far a query is; None: there is nothing to say, as it keeps up.
-
-    Args:
-        stages: of the epoch that runs.
-    """
+def line_of(snapshot: Snapshot, *, is_batch: bool) -> str | None:
+    """Return one line for people on how far a query is; None: there is nothing to say, as it keeps up."""
     found = catching_up(snapshot, is_batch=is_batch)
     if found is not None and not found.is_behind:
         return None
@@ -98,7 +86,7 @@ def line_of(snapshot: Snapshot, stages: list[Stage] | None, *, is_batch: bool) -
             parts.append(f"about {rounded(found.left_ms)} left")
     elif not is_batch:
         return None
-    if stages:
+    if snapshot.heartbeat is not None and (stages := snapshot.heartbeat.stages):
         done, tasks = sum(each.completed for each in stages), sum(each.tasks for each in stages)
         parts.append(f"{done:,} of {tasks:,} tasks of the next epoch")
     return " · ".join(parts) or None

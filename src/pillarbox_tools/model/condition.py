@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from statistics import median
 
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox_tools.model.snapshot import EpochRun, Moment, Run, Snapshot, rows_per_second
 from pillarbox_tools.model.trigger import is_batch, trigger_interval
@@ -45,6 +47,8 @@ _FIRST_EPOCH = 5 * MINUTE
 _CRASHES, _LOOP = 3, 30 * MINUTE
 # Fewer epochs say nothing about how long one takes.
 _FEW = 3
+# So many operators of a level are named.
+_NAMED = 3
 # A rate of zero is shown when there has been no input for this time, and for so many usual gaps.
 _QUIET, _GAPS = 30_000, 3
 
@@ -113,11 +117,32 @@ def _hung(snapshot: Snapshot, now: int) -> Condition | None:
     if not durations:
         if took <= _FIRST_EPOCH:
             return None
-        return Condition(HUNG, beat.since, f"Epoch {beat.epoch} has run for {duration(took)}, and none has ended yet")
+        line = f"Epoch {beat.epoch} has run for {duration(took)}, and none has ended yet{_not_done(snapshot, beat)}"
+        return Condition(HUNG, beat.since, line)
     usual = round(median(durations))
     if took <= max(_HUNG, _USUAL * usual, _LONGEST * max(durations)):
         return None
-    return Condition(HUNG, beat.since, f"Epoch {beat.epoch} has run for {duration(took)} (usually {duration(usual)})")
+    line = f"Epoch {beat.epoch} has run for {duration(took)} (usually {duration(usual)}){_not_done(snapshot, beat)}"
+    return Condition(HUNG, beat.since, line)
+
+
+def _not_done(snapshot: Snapshot, beat: Heartbeat) -> str:
+    """Return which tasks are not done, of which operators and on which hosts, as far as the driver knows."""
+    stages = [each for each in beat.stages if each.completed < each.tasks]
+    lines = [_of_stage(snapshot, each) for each in ([each for each in stages if each.active] or stages[:1])]
+    return f": {'; '.join(lines)}" if lines else ""
+
+
+def _of_stage(snapshot: Snapshot, stage: Stage) -> str:
+    vertices = [] if snapshot.plan is None else snapshot.plan.vertices
+    names = [repr(each.uid or each.name) for each in vertices if each.level == stage.level]
+    if len(names) > _NAMED:
+        names[_NAMED:] = [f"{len(names) - _NAMED} others"]
+    left, hosts = stage.tasks - stage.completed, ", ".join(stage.hosts)
+    return (
+        f"{left} of {stage.tasks} tasks of {' and '.join(names) or f'stage {stage.number} of Spark'}"
+        f"{f', on {hosts},' if hosts else ''} {'is' if left == 1 else 'are'} not done"
+    )
 
 
 def _future(snapshot: Snapshot, now: int) -> Condition | None:
@@ -160,7 +185,7 @@ def _behind(snapshot: Snapshot, now: int) -> Condition | None:
             found = _by_backlog(snapshot, last, before, recent)
         elif last.newest is not None and before.newest is not None:
             found = _by_event_time(last, before, recent)
-    return found or _by_interval(snapshot)
+    return found or behind_interval(snapshot)
 
 
 def _by_backlog(snapshot: Snapshot, last: Moment, before: Moment, recent: Moment) -> Condition | None:
@@ -188,7 +213,8 @@ def _by_event_time(last: Moment, before: Moment, recent: Moment) -> Condition | 
     return Condition(BEHIND, before.at, f"The newest records are {duration(age)} old when they are read, and get older")
 
 
-def _by_interval(snapshot: Snapshot) -> Condition | None:
+def behind_interval(snapshot: Snapshot) -> Condition | None:
+    """Return the condition of a query whose epochs take longer than the interval of its trigger, or None."""
     interval = trigger_interval(snapshot.run.settings)
     epochs = recent_epochs(snapshot, _FEW)
     if not interval or len(epochs) < _FEW or not _is_recent(snapshot, epochs[-1]):

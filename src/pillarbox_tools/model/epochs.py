@@ -43,20 +43,10 @@ def _source(progress: Mapping[str, Any]) -> SourceProgress:
     return SourceProgress(
         description=_JAVA_OBJECT.sub(r"\1", str(progress.get("description", ""))),
         rows=int(progress.get("numInputRows") or 0),
-        rows_per_second=_number(progress.get("processedRowsPerSecond")),
-        start=_offsets(progress.get("startOffset")),
         end=_offsets(progress.get("endOffset")),
         latest=_offsets(progress.get("latestOffset")),
         metrics={str(name): str(value) for name, value in (progress.get("metrics") or {}).items()},
     )
-
-
-def _number(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return 0.0
-    return number if number == number and number not in (float("inf"), float("-inf")) else 0.0
 
 
 def _offsets(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pillarbox._elements import TaskReport
@@ -89,7 +89,7 @@ def _held(
     )
     names = {key: each.name for key, each in vertices.items()}
     message = _message(found, names.get((task.program, number), f"vertex {number}"), is_source=is_source)
-    return HeldWatermark(**{**vars(found), "message": message})
+    return replace(found, message=message)
 
 
 def _message(held: HeldWatermark, name: str, *, is_source: bool) -> str:

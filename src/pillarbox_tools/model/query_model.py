@@ -14,10 +14,9 @@ from pillarbox._reports.plan import Plan
 from pillarbox._reports.progress import is_idle
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
 from pillarbox_tools.model.epochs import epoch_of
-from pillarbox_tools.model.executors import Executors
 from pillarbox_tools.model.moments import Moments
-from pillarbox_tools.model.sizes import Sizes
 from pillarbox_tools.model.snapshot import EpochRun, Run, Snapshot
+from pillarbox_tools.model.subtasks import Subtasks
 
 # How many epochs there are in a snapshot, and in how many of these the tasks are.
 EPOCHS = 60
@@ -75,9 +74,8 @@ class QueryModel:
         self._clock = clock
         self._epochs: deque[EpochRun] = deque(maxlen=EPOCHS)
         self._moments = Moments()
-        self._sizes = Sizes()
+        self._subtasks = Subtasks()
         self._heartbeat: Heartbeat | None = None
-        self._executors = Executors()
         self._followers: list[Follower] = []
         self._feeding = threading.Lock()  # guards all of these
         self._version = 0
@@ -92,12 +90,11 @@ class QueryModel:
         with self._feeding:
             if self._epochs and epoch.number <= self._epochs[-1].number:
                 return
-            epoch = self._sizes.complete(epoch)
+            epoch = self._subtasks.add(epoch)
             self._epochs.append(epoch)
             if len(self._epochs) > _WITH_TASKS:
                 self._epochs[-1 - _WITH_TASKS] = replace(self._epochs[-1 - _WITH_TASKS], tasks=[])
             self._moments.add(epoch, self._plan)
-            self._executors.add(epoch)
             self._take_versions(epoch)
             self._version += 1
             for follower in self._followers:
@@ -165,8 +162,12 @@ class QueryModel:
         return self._run.id
 
     @property
-    def version(self) -> int:
-        """A number that grows with each change."""
+    def heartbeat(self) -> Heartbeat | None:
+        """The newest heartbeat of the driver, or None."""
+        return self._heartbeat
+
+    def look(self) -> int:
+        """Return a number that grows with each change."""
         return self._version
 
     def follow(self, follower: Follower) -> None:
@@ -181,7 +182,7 @@ class QueryModel:
     def snapshot(self) -> Snapshot:
         """Return what is known now."""
         with self._feeding:
-            run = replace(self._run, moments=self._moments.all(), executors=self._executors.all())
+            run = replace(self._run, moments=self._moments.all(), executors=self._subtasks.executors())
             return Snapshot(
                 id=self.id,
                 name=self._name,

@@ -5,19 +5,15 @@ Times are milliseconds; points in time are epoch milliseconds. None is "not know
 
 from __future__ import annotations
 
-import types
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from pillarbox._elements import TaskReport
 from pillarbox._reports.failure import Failure
 from pillarbox._reports.operator_report import OperatorReport
 from pillarbox._reports.plan import Plan
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
-
-T = TypeVar("T")
 
 #: Of the JSON of a snapshot, in a bundle and in the history. Fields are only added.
 FORMAT = 2
@@ -30,16 +26,13 @@ class SourceProgress:
     Attributes:
         description: the source, in Spark's words.
         rows: how many rows it read.
-        rows_per_second: how many rows it processed in a second.
-        start: the offsets that it read from, and ``end``: up to these; JSON as Spark writes it.
+        end: the offsets that it read up to, as JSON from Spark.
         latest: the newest offsets of the source.
         metrics: what the source says of itself, such as Kafka's ``maxOffsetsBehindLatest``.
     """
 
     description: str
     rows: int
-    rows_per_second: float
-    start: Any = None
     end: Any = None
     latest: Any = None
     metrics: dict[str, str] = field(default_factory=dict)
@@ -72,18 +65,6 @@ class EpochRun:
     tasks: list[TaskReport] = field(default_factory=list)
     state_commit: int | None = None
     output_rows: int | None = None
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage of Spark's that belongs to the running epoch."""
-
-    number: int
-    name: str
-    tasks: int
-    active: int
-    completed: int
-    failed: int
 
 
 @dataclass(frozen=True)
@@ -230,61 +211,3 @@ def rows_per_second(epochs: Sequence[EpochRun]) -> float | None:
     """Return how many rows epochs read in a second of the time from their start to their end; None: no time passed."""
     took = epochs[-1].began + epochs[-1].duration - epochs[0].began if epochs else 0
     return 1000 * sum(each.rows for each in epochs) / took if took > 0 else None
-
-
-def plain(value: Any) -> Any:
-    """Return a value of a class of this module as plain data for JSON, without fields that have their default."""
-    if is_dataclass(value):
-        kind: Any = type(value)
-        defaults = _defaults(kind)
-        return {
-            name: plain(each) for name, each in vars(value).items() if name not in defaults or each != defaults[name]
-        }
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return {name: plain(each) for name, each in value.items()} if isinstance(value, dict) else value
-
-
-@cache
-def _defaults(kind: Any) -> dict[str, Any]:
-    found = {each.name: each.default for each in fields(kind) if each.default is not MISSING}
-    return {**found, **{each.name: each.default_factory() for each in fields(kind) if callable(each.default_factory)}}
-
-
-def read(kind: type[T], value: Any) -> T:
-    """Return the value of a class of this module that :func:`plain` and JSON have made plain data of.
-
-    Fields that this version does not know are left out, those that a former one did not know have their defaults.
-
-    Raises:
-        TypeError: a field without a default is missing, or a value is of another kind.
-    """
-    return _read(kind, value)  # type: ignore[no-any-return]
-
-
-def _read(kind: Any, value: Any) -> Any:
-    if kind is Any:
-        return value
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return None if value is None else _read(next(each for each in arguments if each is not type(None)), value)
-    if origin in (list, dict) and not isinstance(value, origin):
-        raise TypeError(f"a {origin.__name__} is not {type(value).__name__}")
-    if origin is tuple:
-        return tuple(_read(one, each) for one, each in zip(arguments, value))
-    if origin is list:
-        return [_read(arguments[0], each) for each in value]
-    if origin is dict:
-        return {name: _read(arguments[1], each) for name, each in value.items()}
-    if isinstance(kind, type) and is_dataclass(kind):
-        if not isinstance(value, Mapping):
-            raise TypeError(f"{kind.__name__} is not {type(value).__name__}")
-        hints = _hints(kind)
-        return kind(**{name: _read(hints[name], each) for name, each in value.items() if name in hints})
-    return value
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {each.name: hints[each.name] for each in fields(kind)}

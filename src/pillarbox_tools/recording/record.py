@@ -7,8 +7,6 @@ import shutil
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +24,6 @@ from pillarbox._runtime.spark.checkpoint.copy import CheckpointCopy, RemovedErro
 from pillarbox._runtime.spark.checkpoint.state import CheckpointState
 from pillarbox._runtime.spark.homes.broadcasts import values_of
 from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, shipped
-from pillarbox._runtime.spark.running.observing import LIMIT, TIMEOUT
 from pillarbox._runtime.spark.session.session import check_classic
 from pillarbox._runtime.spark.session.session_settings import session_settings
 from pillarbox._runtime.spark.session.writer import Start
@@ -39,8 +36,6 @@ from pillarbox_tools.recording.sources import check_sources
 from pillarbox_tools.recording.target import Target, doubts_of, epoch_to_record, find_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -53,13 +48,13 @@ def record(
     writer: DataStreamWriter,
     directory: str,
     *,
-    epoch: int | None = None,
-    uid: str | None = None,
-    subtask: int | None = None,
-    key: str | None = None,
-    allow_calls: bool = False,
-    limit: int = LIMIT,
-    timeout: float = TIMEOUT,
+    epoch: int | None,
+    uid: str | None,
+    subtask: int | None,
+    key: str | None,
+    allow_calls: bool,
+    limit: int,
+    timeout: float,
     **options: Any,
 ) -> str:
     """See :func:`pillarbox.record`."""
@@ -184,7 +179,7 @@ def _record(
         clock=_clock(clocks, target),
         is_last=receiver.facts["is_last"],
         is_pickled=receiver.facts.get("is_pickled", False),
-        failure=None if target.failure is None else asdict(target.failure),
+        failure=target.failure,
         calls=target.vertex.calls,
         doubts=doubts_of(target, receiver.end),
         bytes=receiver.bytes,
@@ -207,7 +202,7 @@ def _run_again(start: Start, copy: str, task: RecordedTask, receiver: Receiver, 
     )
     # Without snapshots, Spark's maintenance of state writes nothing into the copy, which is soon removed.
     settings = {REPLACEMENT: task.setting(), "spark.sql.streaming.stateStore.minDeltasForSnapshot": str(10**9)}
-    with _once(again), session_settings(start.spark, settings):
+    with again.without_sink(), again.one_batch(), session_settings(start.spark, settings):
         query: Any = again.run()
     try:
         while not receiver.is_done(_LOOK_EVERY) and query.isActive:
@@ -237,12 +232,6 @@ def _not_again(start: Start, failure: Exception) -> CheckpointMismatchError:
         f"checkpoint {start.checkpoint}: the epoch could not run again: {why}; if its sources no longer have"
         " what it read, record a newer one"
     )
-
-
-@contextmanager
-def _once(start: Start) -> Iterator[None]:
-    with start.without_sink(), start.one_batch():
-        yield
 
 
 def _clocks(files: CheckpointState, target: Target) -> dict[tuple[int, int], bytes]:

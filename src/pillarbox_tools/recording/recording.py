@@ -16,7 +16,7 @@ import json
 import pickle
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import pillarbox
 from pillarbox._errors import ConfigurationError, advice_on_version, describe
 from pillarbox._graph.layout import Layout
+from pillarbox._json import json_of, read
 from pillarbox._reports.failure import Failure
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox_tools.recording.modules import Source, sources_here, versions_here
@@ -68,24 +69,19 @@ class RecordingFacts:
     clock: str | None
     is_last: bool = False
     is_pickled: bool = False
-    failure: dict[str, Any] | None = None
+    failure: Failure | None = None
     calls: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     hash_seed: str | None = None
     python: str = ""
     pillarbox: str = ""
     bytes: int = 0
-    format: int = FORMAT
+    format: int = 0
 
     @property
     def program_layout(self) -> Layout:
         """The layout of the program."""
         return Layout(*self.layout)
-
-    @property
-    def noted_failure(self) -> Failure | None:
-        """How the task failed, as it was noted."""
-        return None if self.failure is None else Failure.of_facts(self.failure)
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,12 @@ class Recording:
 
     def portions(self) -> Iterator[Any]:
         """Yield the portions of the input."""
-        return portions_of(self.folder)
+        with input_of(self.folder).open("rb") as file:
+            while True:
+                try:
+                    yield pickle.load(file)
+                except EOFError:
+                    return
 
 
 def write_recording(
@@ -145,23 +146,13 @@ def write_recording(
     (folder / _BROADCASTS).write_bytes(pickle.dumps(dict(broadcasts)))
     modules = {"sources": sources_here(), "versions": versions_here()}
     (folder / _SOURCES).write_text(json.dumps(modules))
-    known = {**asdict(facts), "python": platform.python_version(), "pillarbox": pillarbox.__version__}
-    (folder / _FACTS).write_text(json.dumps(known, indent=1))
+    facts = replace(facts, python=platform.python_version(), pillarbox=pillarbox.__version__, format=FORMAT)
+    (folder / _FACTS).write_text(json_of(facts, indent=1))
 
 
 def input_of(folder: Path) -> Path:
     """Return the file with the input of a recording."""
     return folder / _INPUT
-
-
-def portions_of(folder: Path) -> Iterator[Any]:
-    """Yield the portions of the input in the folder of a recording."""
-    with input_of(folder).open("rb") as file:
-        while True:
-            try:
-                yield pickle.load(file)
-            except EOFError:
-                return
 
 
 def read_facts(folder: Path) -> RecordingFacts:
@@ -177,7 +168,7 @@ def read_facts(folder: Path) -> RecordingFacts:
                 f"recording {folder} has format {found['format']}, this version of pillarbox reads format {FORMAT}:"
                 f" {advice_on_version(found['format'], FORMAT)}"
             )
-        facts = RecordingFacts(**found)
+        facts = read(RecordingFacts, found)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"{folder} is no recording: {describe(error)}") from error
     minor, mine = (version.split(".")[:2] for version in (facts.python, platform.python_version()))

@@ -83,7 +83,7 @@ def replay(
         clock: what the clock of the task and of user code shows all the time (epoch ms); None: the task's shows what it
             showed then, and user code sees the time of now.
     """
-    noted = recording.facts.noted_failure
+    noted = recording.facts.failure
     stop = at if at is not None else noted.number if debug and noted is not None else None
     with settled(seed, clock):
         found = _run(recording, clock, stop, allow_calls=allow_calls, debug=debug, diff=diff)
@@ -182,7 +182,7 @@ def _wrap(task: StreamTask, place: Any, number: int, *, debug: bool) -> None:
 
 
 def _compare(recording: Recording, found: Replay, store: MemoryChunkStore) -> None:
-    noted = recording.facts.noted_failure
+    noted = recording.facts.failure
     if noted is not None:
         mine = found.failure
         if mine is None:

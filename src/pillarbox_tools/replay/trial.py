@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -93,15 +94,8 @@ class Trial:
         return self.first is None and not self.only_end and self.unanswered is None
 
 
-class _Output(NamedTuple):
-    """A record that a program sent, with the place of its edge and its timestamp."""
-
-    tree: Any
-    text: str
-
-
-class _Error(NamedTuple):
-    """How a program ended before its input did."""
+class _Seen(NamedTuple):
+    """What a program did: it sent a record, or ended with an error before its input did."""
 
     tree: Any
     text: str
@@ -115,7 +109,7 @@ class _Whole:
     texts: dict[bytes, str] = field(default_factory=dict)
     store: MemoryChunkStore = field(default_factory=MemoryChunkStore)
     records: int = 0
-    error: _Error | None = None
+    error: _Seen | None = None
     unanswered: str | None = None
 
 
@@ -140,8 +134,15 @@ def compare_programs(
     Raises:
         ConfigurationError: the recorded program cannot be loaded as it was, or the other one has other inputs.
     """
-    one = _Side(recording, None, clock, None, allow_calls=allow_calls)
-    another = _Side(recording, other, clock, broadcasts, allow_calls=allow_calls)
+
+    def recorded() -> Rerun:
+        rerun = Rerun(recording, clock=clock, allow_calls=allow_calls)
+        check_installed(recording, rerun.vertex)
+        return rerun
+
+    changed = partial(Rerun, recording, other, clock, allow_calls=allow_calls, broadcasts=broadcasts)
+    one = _Side(recording, recorded, partial(recorded_modules, recording), allow_calls=allow_calls)
+    another = _Side(recording, changed, nullcontext, allow_calls=allow_calls)
     then, now = one.whole(), another.whole()
     found = Trial(records=then.records, sent=(then.outputs.total(), now.outputs.total()))
     found.unanswered = then.unanswered or now.unanswered
@@ -162,17 +163,17 @@ def compare_programs(
     return found
 
 
-def _tree(error: _Error | None) -> Any:
+def _tree(error: _Seen | None) -> Any:
     return None if error is None else error.tree
 
 
-def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Output]:
+def _outputs(rerun: Rerun, buffers: list[Buffer]) -> Iterator[_Seen]:
     for place, records in rerun.outputs(buffers):
         stamps = records.timestamps or [None] * len(records)
         for value, stamp in zip(records.values, stamps):
             at = "" if stamp is None else f" at {stamp}"
             text = f"{shorten_record(value)}{at}{f' by its output {place}' if place else ''}"
-            yield _Output((place, stamp, tree_of(value)), text)
+            yield _Seen((place, stamp, tree_of(value)), text)
 
 
 def _first(then: _Side, now: _Side) -> FirstDifference | None:
@@ -189,12 +190,9 @@ def _first(then: _Side, now: _Side) -> FirstDifference | None:
                 one: _Look = pickle.load(file)
             except EOFError:  # it ended with an error, which the look before had
                 return True
-            if not one.is_same(another):
-                found.append(
-                    FirstDifference(
-                        number, one.record, one.key, one.before, one.step, another.step, one.parts_that_differ(another)
-                    )
-                )
+            parts = one.parts_that_differ(another)
+            if parts or one.error != another.error:
+                found.append(FirstDifference(number, one.record, one.key, one.before, one.step, another.step, parts))
             number += 1
             return bool(found)
 
@@ -219,19 +217,10 @@ class _Look(NamedTuple):
     states: dict[bytes, tuple[str, Any]]
     error: Any
 
-    def is_same(self, other: _Look) -> bool:
-        """Return whether two programs have made the same of the record. The order of the output does not matter."""
-        return (
-            self.error == other.error
-            and Counter(map(digest, self.sent)) == Counter(map(digest, other.sent))
-            and self.states.keys() == other.states.keys()
-            and all(digest(tree) == digest(other.states[name][1]) for name, (_, tree) in self.states.items())
-        )
-
     def parts_that_differ(self, other: _Look) -> list[str]:
-        """Return the parts of output and state that differ, as messages."""
+        """Return the parts of output and state that differ, as messages. The order of the output does not matter."""
         found = []
-        mine, others = _without_common(self.sent, other.sent)
+        mine, others = _only_in(self.sent, other.sent), _only_in(other.sent, self.sent)
         for number in range(max(len(mine), len(others))):
             one, another = (each[number][2] if number < len(each) else MISSING for each in (mine, others))
             found.append(("output", first_difference(one, another) or ("", one, another)))
@@ -243,21 +232,11 @@ class _Look(NamedTuple):
         return [told(name, place, "the recorded program", "the other") for name, place in found[:10]]
 
 
-def _without_common(one: list[Any], other: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return two lists of trees without those that both have."""
-    common = Counter(map(digest, one)) & Counter(map(digest, other))
-
-    def rest(trees: list[Any]) -> list[Any]:
-        left, kept = common.copy(), []
-        for tree in trees:
-            name = digest(tree)
-            if left[name]:
-                left[name] -= 1
-            else:
-                kept.append(tree)
-        return kept
-
-    return rest(one), rest(other)
+def _only_in(one: list[Any], other: list[Any]) -> list[Any]:
+    """Return the trees of a list that another list lacks."""
+    names = list(map(digest, one))
+    trees = dict(zip(names, one))
+    return [trees[name] for name in (Counter(names) - Counter(map(digest, other))).elements()]
 
 
 class _EnoughError(BaseException):
@@ -268,40 +247,24 @@ class _Side:
     """One of the programs, which runs in the calling thread, as often as it is asked to.
 
     Args:
-        other: the vertex of the other program; None: it is the recorded one.
+        rerun: makes the task.
+        modules: a context in which its modules are found.
     """
 
     def __init__(
         self,
         recording: Recording,
-        other: ShippedVertex | None,
-        clock: int | None,
-        broadcasts: Mapping[int, bytes] | None,
+        rerun: Callable[[], Rerun],
+        modules: Callable[[], AbstractContextManager[None]],
         *,
         allow_calls: bool,
     ) -> None:
         self._recording = recording
-        self._other = other
-        self._clock = clock
-        self._broadcasts = broadcasts
+        self._rerun = rerun
+        self._modules = modules
         self._allow_calls = allow_calls
 
-    def _modules(self) -> AbstractContextManager[None]:
-        return recorded_modules(self._recording) if self._other is None else nullcontext()
-
-    def _rerun(self) -> Rerun:
-        rerun = Rerun(
-            self._recording,
-            self._other,
-            self._clock,
-            allow_calls=self._allow_calls,
-            broadcasts=self._broadcasts,
-        )
-        if self._other is None:
-            check_installed(self._recording, rerun.vertex)
-        return rerun
-
-    def _run(self, run: Callable[[Rerun], None]) -> tuple[_Error | None, str | None]:
+    def _run(self, run: Callable[[Rerun], None]) -> tuple[_Seen | None, str | None]:
         """Run the program; return how it failed, and at which call it stopped."""
         error: BaseException | None = None
         with nullcontext() if self._allow_calls else refused_calls(self._recording.facts.uid) as refused:
@@ -316,12 +279,12 @@ class _Side:
         if call is None and error is not None:
             call = next((str(each) for each in causes_of(error) if isinstance(each, UnansweredError)), None)
         if call is not None:
-            return _Error("call", call), call
+            return _Seen("call", call), call
         if error is None:
             return None, None
         causes = tuple((type(each).__qualname__, str(each)) for each in causes_of(error))
         facts = self._recording.facts
-        return _Error(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
+        return _Seen(causes, describe(located(error, facts.name, facts.subtask)).split("\n", 1)[0]), None
 
     def whole(self) -> _Whole:
         """Run it at full speed."""
@@ -382,7 +345,7 @@ class _Steps:
             self._sent += buffers
         self.look()
 
-    def look(self, error: _Error | None = None) -> None:
+    def look(self, error: _Seen | None = None) -> None:
         """Hand over what happened since the last look.
 
         Raises:

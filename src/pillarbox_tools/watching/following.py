@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from pillarbox._errors import ProgramError, describe, shorten
@@ -60,34 +59,25 @@ class _Follower(threading.Thread):
 
     def __init__(self, started: StartedQuery, watched: WatchedQuery) -> None:
         super().__init__(name=f"pillarbox watches query {started.query.id}", daemon=True)
-        self._started = started
-        self._query: Any = started.query
+        self._managed = started  # (`_started` is an attribute of threads.)
         self._watched = watched
         self._progress = ProgressReader(started.query)
 
     def run(self) -> None:
         """Follow the query to its end."""
-        failure = self._wait()
+        while (end := self._managed.end_within(_LOOK_EVERY, self._could_not_look)) is None:
+            self._take_progress()
         self._take_progress()
         try:
-            self._watched.end(failure)
+            self._watched.end(end.failure)
         except Exception as error:  # its Spark is gone
-            self._watched.tell_unknown(describe(error))
-
-    def _wait(self) -> Exception | None:
-        while True:
-            try:
-                if self._query.awaitTermination(_LOOK_EVERY):
-                    return None
-            except Exception as error:
-                if not self._started.is_running:
-                    return error
-                self._watched.tell_unknown(describe(error))
-                time.sleep(_LOOK_EVERY)
-            self._take_progress()
+            self._could_not_look(error)
 
     def _take_progress(self) -> None:
         try:
             self._watched.take(self._progress.new())
         except Exception as error:  # the next look sees what is missing
-            self._watched.tell_unknown(describe(error))
+            self._could_not_look(error)
+
+    def _could_not_look(self, error: Exception) -> None:
+        self._watched.tell_unknown(describe(error))

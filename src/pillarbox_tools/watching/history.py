@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._elements import TaskReport
 from pillarbox._errors import describe
 from pillarbox._graph.description import json_object
+from pillarbox._json import plain, read
 from pillarbox._runtime.spark.session.folders import HadoopFolder
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot, plain, read
+from pillarbox_tools.model.snapshot import FORMAT, EpochRun, Run, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +65,7 @@ class HistoryWriter:
             is_end: whether the query has ended: its session may have ended as well, which is nothing to warn of.
         """
         self._next = now_ms() + _EVERY
-        version = self._model.version
+        version = self._model.look()
         if version == self._version:
             return
         try:

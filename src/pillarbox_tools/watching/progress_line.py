@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox_tools.model.catching_up import line_of
-from pillarbox_tools.model.snapshot import Snapshot, Stage
+from pillarbox_tools.model.snapshot import Snapshot
 from pillarbox_tools.watching.following import watched
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class ProgressLine:
 
     Args:
         stream: where to write to.
-        snapshot: what is known of the query, and ``stages``: those that run.
+        snapshot: what is known of the query.
         is_batch: whether the query ends when its input does.
     """
 
@@ -39,20 +39,18 @@ class ProgressLine:
         self,
         stream: TextIO,
         snapshot: Callable[[], Snapshot],
-        stages: Callable[[], list[Stage] | None],
         *,
         is_batch: bool,
     ) -> None:
         self._stream = stream
         self._snapshot = snapshot
-        self._stages = stages
         self._is_batch = is_batch
         self._shown = ""
 
     def look(self) -> None:
         """Write the line as it is now. It raises nothing."""
         try:
-            self._write(line_of(self._snapshot(), self._stages(), is_batch=self._is_batch) or "")
+            self._write(line_of(self._snapshot(), is_batch=self._is_batch) or "")
         except Exception as error:  # the query can do without
             _log.debug("the progress of the query is not shown: %s", describe(error))
 
@@ -82,14 +80,14 @@ def progress_line(started: StartedQuery) -> Iterator[None]:
         yield
         return
     found = watched(started)
-    line = ProgressLine(stream, found.model.snapshot, found.stages, is_batch=started.start.is_available_now)
+    line = ProgressLine(stream, found.snapshot, is_batch=started.start.is_available_now)
     has_ended = threading.Event()
 
     def write() -> None:
         while not has_ended.wait(_EVERY):
             line.look()
 
-    # A thread of its own: to ask Spark for its stages may take long, and whoever waits looks for signals.
+    # A thread of its own: whoever waits looks for signals.
     writer = threading.Thread(target=write, name="pillarbox progress", daemon=True)
     writer.start()
     try:

@@ -14,7 +14,8 @@ from pillarbox._runtime.spark.reading.key_life import key_life
 from pillarbox._runtime.spark.running.heartbeat import FRESH_MS, newest_heartbeat
 from pillarbox_tools.model.condition import heard_at
 from pillarbox_tools.model.query_model import now_ms
-from pillarbox_tools.model.snapshot import Run, Snapshot, Stage
+from pillarbox_tools.model.shown import StoredQuery
+from pillarbox_tools.model.snapshot import Run, Snapshot
 from pillarbox_tools.watching.history import read_history, with_earlier
 
 if TYPE_CHECKING:
@@ -24,27 +25,18 @@ if TYPE_CHECKING:
 _FRESH = 15.0
 
 
-class CheckpointQuery:
+class CheckpointQuery(StoredQuery):
     """The query of a checkpoint, which runs elsewhere or has stopped. Any thread may call its methods."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        # The newest snapshot that was read. It is shown with a note if it could not be read again.
+        self._known = stored_snapshot(spark, checkpoint)
+        super().__init__(self._known)
         self._spark = spark
         self._checkpoint = checkpoint
         self._reading = threading.Lock()
-        # The newest snapshot that was read, and the snapshot that is shown.
-        self._known = self._snapshot = stored_snapshot(spark, checkpoint)
         self._version = 1
         self._read_at = time.monotonic()
-
-    @property
-    def id(self) -> str:
-        """Spark's id of the query."""
-        return self._snapshot.id
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the checkpoint says that the query has ended."""
-        return self._snapshot.run.ended is not None
 
     def look(self) -> int:
         """Read the checkpoint again, if that was some time ago; return a number that grows with what is new."""
@@ -62,14 +54,6 @@ class CheckpointQuery:
             why = f"The checkpoint could not be read again, so this is older: {describe(error)}."
             return replace(self._known, missing=[*self._known.missing, why])
         return self._known
-
-    def snapshot(self) -> Snapshot:
-        """Return what was read last."""
-        return self._snapshot
-
-    def stages(self) -> list[Stage] | None:
-        """Return nothing: they are known in the driver of the query."""
-        return None
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Return what the checkpoint has of a key."""

@@ -13,13 +13,12 @@ from pillarbox._reports.plan import Plan
 from pillarbox._runtime.spark.plan.registry import PlannedProgram
 from pillarbox._runtime.spark.reading.key_life import key_life, no_checkpoint
 from pillarbox._runtime.spark.session.configuration import configuration_of
-from pillarbox._runtime.spark.session.session import session_of
 from pillarbox_tools.doctor.facts import Facts
 from pillarbox_tools.doctor.rules import FIRST_EPOCH_RULES
 from pillarbox_tools.doctor.warnings import warn_of_findings
 from pillarbox_tools.export.ledger import Ledger
 from pillarbox_tools.model.query_model import QueryModel, now_ms
-from pillarbox_tools.model.snapshot import Run, Snapshot, Stage
+from pillarbox_tools.model.snapshot import Run, Snapshot
 from pillarbox_tools.watching.history import HistoryWriter, read_history, with_earlier
 
 if TYPE_CHECKING:
@@ -34,22 +33,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pillarbox")
 
 
-class WatchedQuery:
-    """Feeds the model of a query. The thread that watches the query calls all methods but those that say otherwise.
+class WatchedQuery(QueryModel):
+    """The model of a query that this process runs, with its history.
 
     Attributes:
-        model: of the query.
         ledger: what exporters tell of it.
     """
 
     def __init__(self, started: StartedQuery) -> None:
         query: Any = started.query
         self._spark: SparkSession = started.start.spark
-        self._checkpoint = started.checkpoint
         self._warned = False
         self._examined = False
         # Whether the runs before are known, and why not.
-        self._has_read = self._checkpoint is None
+        self._has_read = True  # until all is in place
         self._unread = ""
         self._reading = threading.Lock()  # guards both
         configuration = started.configuration or configuration_of(self._spark)
@@ -59,30 +56,14 @@ class WatchedQuery:
             settings=configuration.settings,
             versions=configuration.versions,
         )
-        self.model = QueryModel(
-            str(query.id), query.name or "", started.checkpoint or "", plan_in(started.programs, started.layouts), run
-        )
-        self.ledger = Ledger(self.model)
-        self._history = (
-            None if started.checkpoint is None else HistoryWriter(self._spark, started.checkpoint, self.model)
-        )
-
-    @property
-    def id(self) -> str:
-        """Spark's id of the query. Any thread."""
-        return self.model.id
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether this run of the query has ended. Any thread."""
-        return self.model.has_ended
-
-    def look(self) -> int:
-        """Return a number that grows with each change of the model. Any thread."""
-        return self.model.version
+        plan = plan_in(started.programs, started.layouts)
+        super().__init__(str(query.id), query.name or "", started.checkpoint or "", plan, run)
+        self.ledger = Ledger(self)
+        self._has_read = started.checkpoint is None
+        self._history = None if started.checkpoint is None else HistoryWriter(self._spark, started.checkpoint, self)
 
     def take(self, reports: Iterable[Progress]) -> None:
-        """Take new progress reports into the model, and write the history if that is due."""
+        """Take new progress reports, and write the history if that is due. One thread calls it, and :meth:`end`."""
         self._read_earlier()
         for progress in reports:
             self._take(progress)
@@ -91,7 +72,7 @@ class WatchedQuery:
 
     def _take(self, progress: Progress) -> None:
         try:
-            self.model.progressed(progress)
+            self.progressed(progress)
             if not self._examined:
                 self._examine()
         except Exception as error:  # the query can do without, and whoever waits for its end must not fail
@@ -99,7 +80,7 @@ class WatchedQuery:
 
     def _examine(self) -> None:
         """Log what the doctor finds in the first epoch with tasks: Spark also reports that there was nothing to do."""
-        known = self.model.snapshot()
+        known = super().snapshot()
         if known.newest is not None and known.newest.tasks:
             self._examined = True
             warn_of_findings(Facts.of(known), FIRST_EPOCH_RULES)
@@ -112,42 +93,34 @@ class WatchedQuery:
     def end(self, failure: BaseException | None) -> None:
         """Note that the query has ended; with an error, if it has failed."""
         if failure is not None:
-            self.model.failed(str(failure))
-        self.model.ended()
+            self.failed(str(failure))
+        self.ended()
         if self._history is not None:
             self._history.write(is_end=True)
 
     def snapshot(self) -> Snapshot:
         """Return what is known of the query now, and the runs before this one. Any thread."""
         self._read_earlier()
-        found = self.model.snapshot()
+        found = super().snapshot()
         return replace(found, missing=[*found.missing, self._unread]) if self._unread else found
 
     def _read_earlier(self) -> None:
         """Read the runs before this one, once: nobody adds to them while it lasts. Any thread."""
         with self._reading:
-            if self._has_read or self._checkpoint is None:
+            if self._has_read:
                 return
             self._has_read = True
             try:
-                known = self.model.snapshot()
-                self.model.follows(with_earlier(known, read_history(self._spark, self._checkpoint)).earlier)
+                known = super().snapshot()
+                self.follows(with_earlier(known, read_history(self._spark, self._checkpoint)).earlier)
             except Exception as error:  # its Spark is gone
                 self._unread = (
                     f"The runs before this one are not known, as the history cannot be read: {describe(error)}."
                 )
 
-    def stages(self) -> list[Stage] | None:
-        """Return the stages of the query that run; None: nobody knows them. Any thread."""
-        try:
-            return stages_of(self._spark, self.model.run_id)
-        except Exception as error:  # its Spark is gone
-            _log.debug("query %s: its stages are not known: %s", self.id, describe(error))
-            return None
-
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Return what the checkpoint has of a key. Any thread."""
-        if self._checkpoint is None:
+        if not self._checkpoint:
             raise no_checkpoint()
         return key_life(self._spark, self._checkpoint, uid, key)
 
@@ -171,20 +144,3 @@ def _plan_with(program: PlannedProgram, layout: Layout | None) -> Plan | None:
     subtasks = {each["number"]: each["parallelism"] for each in facts.description.with_layout(layout)["operators"]}
     vertices = [replace(each, parallelism=subtasks.get(each.number, each.parallelism)) for each in facts.plan.vertices]
     return replace(facts.plan, vertices=vertices)
-
-
-def stages_of(spark: SparkSession, run: str) -> list[Stage] | None:
-    """Return the stages of a query that run; None: the session does not tell, as under Spark Connect. Any thread."""
-    running = session_of(spark).running_jobs(run)
-    if running is None:
-        return None
-    tracker = spark.sparkContext.statusTracker()
-    found: list[Stage] = []
-    for job in running:
-        info = tracker.getJobInfo(job)
-        for number in () if info is None else info.stageIds:
-            stage = tracker.getStageInfo(number)
-            if stage is not None:
-                counts = stage.numTasks, stage.numActiveTasks, stage.numCompletedTasks, stage.numFailedTasks
-                found.append(Stage(number, stage.name, *counts))
-    return found

@@ -48,7 +48,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_line_is_written_in_its_place_and_fits() -> None:
     query, terminal = model(), Terminal()
-    line = ProgressLine(terminal, query.snapshot, lambda: None, is_batch=True)
+    line = ProgressLine(terminal, query.snapshot, is_batch=True)
     line.look()
     assert terminal.getvalue() == "", "there is nothing to say yet"
     query.progressed(progress(1, source(records_in=1_000_000)))
@@ -65,7 +65,7 @@ def test_what_goes_wrong_with_it_is_no_concern_of_the_query() -> None:
         raise ConnectionError("Java is gone")
 
     terminal = Terminal()
-    line = ProgressLine(terminal, gone, lambda: None, is_batch=True)
+    line = ProgressLine(terminal, gone, is_batch=True)
     line.look()
     assert terminal.getvalue() == ""
     line._shown = "something"
@@ -97,7 +97,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, bar: str, written
     start: Any = SimpleNamespace(checkpoint=None, is_available_now=True, spark=spark)
     sparks: Any = query
     started = StartedQuery(sparks, start)
-    watched: Any = SimpleNamespace(model=known, stages=lambda: None)
+    watched: Any = known
     monkeypatch.setattr(module, "watched", lambda started: watched)
     remember(started)
     monkeypatch.setattr(sys, "stderr", stream)

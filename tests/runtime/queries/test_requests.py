@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pillarbox import CheckpointMismatchError, ProgramError, SavepointError, stop_with_savepoint
+from pillarbox import CheckpointMismatchError, ConfigurationError, ProgramError, SavepointError, stop_with_savepoint
+from pillarbox._json import plain
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
-from pillarbox._runtime.spark.running import requests
-from pillarbox._runtime.spark.running.requests import RequestWatch, request_stop
+from pillarbox._runtime.spark.running import asking, observing, request_watch
+from pillarbox._runtime.spark.running.asking import request_record, request_savepoint, stop_query
+from pillarbox._runtime.spark.running.request_watch import RequestWatch
+from pillarbox._runtime.spark.running.requests import Desired, Lines, Observed, Request, Status
 from pillarbox._runtime.spark.starting.started import StartedQuery
 
 NO_SPARK: Any = None
@@ -21,27 +25,27 @@ NO_SPARK: Any = None
 class Folder:
     """The folder with requests, in memory; ``when`` is called with each line that is written."""
 
-    def __init__(self, when=lambda line: None) -> None:
-        self.content: list[dict[str, Any]] = []
-        self.when = when
+    def __init__(self) -> None:
+        self.content: list[Any] = []
+        self.when: Callable[[Any], object] = lambda line: None
         self.reads = 0
 
-    def write(self, **facts) -> None:
-        self.content.append(facts)
-        self.when(facts)
+    def write(self, line: Any) -> None:
+        self.content.append(line)
+        self.when(line)
 
-    def files(self):
-        return frozenset(range(len(self.content)))
+    def files(self) -> frozenset[str]:
+        return frozenset(map(str, range(len(self.content))))
 
-    def make_folder(self):
+    def make_folder(self) -> None:
         pass
 
-    def lines(self):
+    def lines(self) -> Lines:
         self.reads += 1
-        return list(self.content)
+        return Lines([plain(line) for line in self.content])
 
-    def of(self, kind):
-        return [line for line in self.content if kind in line]
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [line for line in self.content if isinstance(line, kind)]
 
 
 class Clock:
@@ -58,38 +62,48 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    monkeypatch.setattr(requests, "time", found)
+    monkeypatch.setattr(asking, "time", found)
     return found
 
 
 @pytest.fixture
 def folder(monkeypatch):
     found = Folder()
-    monkeypatch.setattr(requests, "Requests", lambda spark, checkpoint: found)
+    for module in (asking, request_watch):
+        monkeypatch.setattr(module, "Requests", lambda spark, checkpoint: found)
     monkeypatch.setattr(Checkpoint, "query_id", "q")
     return found
 
 
 @pytest.fixture
-def stopped(monkeypatch):
-    """The calls that stop a query; a test may let them raise."""
-    calls = []
+def calls(monkeypatch):
+    """What a driver was asked to do; a test may let it raise."""
+    found = []
 
-    def stop(query, directory, **options):
-        calls.append((directory, options))
+    def savepoint(query, directory, **options):
+        found.append((directory, options))
         if directory == "bad":
             raise SavepointError("the disk is full")
         if directory == "worse":
             raise OSError("no disk")
 
-    monkeypatch.setattr(requests, "stop_with_savepoint", stop)
-    return calls
+    def record(writer, directory, **options):
+        found.append((directory, options))
+
+    def end(started, has_time):
+        found.append(("stop", {}))
+        return True
+
+    monkeypatch.setattr(request_watch, "stop_with_savepoint", savepoint)
+    monkeypatch.setattr(observing, "record", record)
+    monkeypatch.setattr(request_watch, "end_query", end)
+    return found
 
 
 @pytest.fixture
 def watch(folder, clock, monkeypatch):
     query: Any = SimpleNamespace(id="q", isActive=True)
-    start: Any = SimpleNamespace(checkpoint="cp", spark=NO_SPARK)
+    start: Any = SimpleNamespace(checkpoint="cp", spark=NO_SPARK, writer="writer")
     found = RequestWatch(StartedQuery(query, start), clock.time)
     # What another thread would do, at once.
     monkeypatch.setattr(threading, "Thread", lambda target, args, **_: SimpleNamespace(start=lambda: target(*args)))
@@ -106,23 +120,51 @@ def savepoints(monkeypatch):
         if directory not in found:
             raise CheckpointMismatchError(f"{directory} is no savepoint")
 
-    monkeypatch.setattr(requests, "open_savepoint", open_savepoint)
+    monkeypatch.setattr(asking, "open_savepoint", open_savepoint)
     return found
 
 
-def ask(folder, number="r", until=1060.0, directory: str | None = "/sp", drain=False):
-    folder.content.append(
-        {"request": number, "what": "stop", "directory": directory, "drain": drain, "until": int(until * 1000)}
-    )
+@pytest.fixture
+def started(folder, watch):
+    """A start of the query after all that is in the folder; returns its watch."""
+
+    def start():
+        found = RequestWatch(watch._started, watch._clock)
+        found.look()
+        found.look()
+        return found
+
+    return start
 
 
-def test_a_request_is_taken_once_and_answered(folder, watch, stopped):
+def ask(folder, number="r", until=1060.0, directory="/sp", drain=False):
+    folder.content.append(Request(number, "savepoint", directory, int(until * 1000), drain))
+
+
+def want_stop(folder, generation=1, until=1060.0):
+    folder.content.append(Desired(generation, "stopped", int(until * 1000)))
+
+
+def stop(told=None):
+    stop_query(NO_SPARK, "cp", timeout=30.0, tell=print if told is None else told.append)
+
+
+def savepoint(told=None, directory="/sp", drain=False):
+    hear = print if told is None else told.append
+    request_savepoint(NO_SPARK, "cp", directory, drain=drain, timeout=30.0, tell=hear)
+
+
+# -- the driver --
+
+
+def test_a_request_is_taken_once_and_answered(folder, watch, calls):
     watch.look()
     ask(folder, drain=True)
     watch.look()
     watch.look()
-    assert stopped == [("/sp", {"drain": True, "timeout": 60.0})]
-    assert folder.of("taken") == [{"taken": "r"}] and folder.of("answer") == [{"answer": "r", "done": True}]
+    assert calls == [("/sp", {"drain": True, "timeout": 60.0})]
+    assert folder.of(Status) == [Status("r", "taken"), Status("r", "done")]
+    assert folder.of(Observed) == [Observed(1, "stopped")]
     reads = folder.reads
     watch.look()
     assert folder.reads == reads, "nothing is read where no file is new"
@@ -131,27 +173,35 @@ def test_a_request_is_taken_once_and_answered(folder, watch, stopped):
 @pytest.mark.parametrize(
     ("directory", "words"), [("bad", "the disk is full"), ("worse", "OSError: no disk")], ids=["ours", "another"]
 )
-def test_what_went_wrong_is_the_answer(folder, watch, stopped, directory, words):
+def test_what_went_wrong_is_the_answer(folder, watch, calls, directory, words):
     ask(folder, directory=directory)
     watch.look()
-    assert [(line["done"], line["error"]) for line in folder.of("answer")] == [(False, words)]
+    assert folder.of(Status)[1:] == [Status("r", "failed", words)] and not folder.of(Observed)
+
+
+def test_a_task_is_recorded_of_the_last_committed_epoch(folder, watch, calls, monkeypatch):
+    monkeypatch.setattr(Checkpoint, "last_committed", 7)
+    folder.content.append(Request("r", "record", "/rec", 1_060_000, task={"uid": "count", "epoch": None}))
+    watch.look()
+    assert calls == [("/rec", {"checkpointLocation": "cp", "uid": "count", "epoch": 7})]
+    assert folder.of(Status)[1:] == [Status("r", "done")] and not folder.of(Observed)
 
 
 @pytest.mark.parametrize(
-    ("ends", "failure", "answer"),
+    ("ends", "failure", "observed"),
     [
-        (True, None, {"done": True}),
-        (False, None, {"done": True}),
+        (True, None, Observed(1, "stopped")),
+        (False, None, Observed(1, "stopped")),
         (
             False,
             RuntimeError("the disk is full"),
-            {"done": False, "error": "the query failed before it could be stopped: RuntimeError: the disk is full"},
+            Observed(1, "running", "the query failed before it could be stopped: RuntimeError: the disk is full"),
         ),
-        (OSError("no disk"), None, {"done": False, "error": "OSError: no disk"}),
+        (OSError("no disk"), None, Observed(1, "running", "OSError: no disk")),
     ],
     ids=["behind its epoch", "at once", "failed", "broken"],
 )
-def test_a_query_is_stopped_without_a_savepoint(folder, watch, clock, stopped, monkeypatch, ends, failure, answer):
+def test_a_query_that_is_to_stop_is_stopped(folder, watch, clock, monkeypatch, ends, failure, observed):
     def end(started, has_time):
         assert started is watch._started and has_time()
         clock.now = 1060.0
@@ -160,49 +210,64 @@ def test_a_query_is_stopped_without_a_savepoint(folder, watch, clock, stopped, m
             raise ends
         return ends
 
-    monkeypatch.setattr(requests, "end_query", end)
+    monkeypatch.setattr(request_watch, "end_query", end)
     watch._started.query.exception = lambda: failure
-    ask(folder, directory=None)
+    want_stop(folder)
     watch.look()
-    assert folder.of("answer") == [{"answer": "r", **answer}] and not stopped
+    assert folder.of(Observed) == [Observed(1, "stopping"), observed]
 
 
-def test_the_same_stop_again_is_done_and_another_request_is_not(folder, clock):
-    told: list[str] = []
-    ask(folder, directory=None)
-    folder.content += [{"taken": "r"}]
-    with pytest.raises(
-        SavepointError, match=r"asked to stop the query, which is under way: nothing was asked\. 'pillarbox s"
-    ):
-        request_stop(NO_SPARK, "cp", "/sp", drain=False, timeout=30.0)
-    folder.content += [{"answer": "r", "done": True}]
-    request_stop(NO_SPARK, "cp", None, drain=False, timeout=30.0, tell=told.append)
-    assert told == ["an earlier call has asked for it, and it is done"]
-    folder.content += [{"over": ["r"]}]
-    with pytest.raises(SavepointError, match=r"or the clocks of both machines differ\Z"):
-        request_stop(NO_SPARK, "cp", None, drain=False, timeout=30.0)
-    assert folder.of("request")[1]["directory"] is None
+def test_the_newest_desired_state_holds(folder, watch, calls):
+    want_stop(folder, 3)
+    folder.content.append(Desired(4, "running"))
+    watch.look()
+    assert not calls and not folder.of(Observed)
+    want_stop(folder, 5)
+    watch.look()
+    assert calls == [("stop", {})] and folder.of(Observed)[-1] == Observed(5, "stopped")
 
 
-def test_requests_whose_time_has_run_out_or_that_are_withdrawn_or_taken_are_left_alone(folder, watch, stopped):
+def test_a_stop_that_is_no_longer_wanted_when_the_driver_begins_is_not_carried_out(folder, watch, calls):
+    want_stop(folder)
+    folder.when = lambda line: folder.content.append(Desired(2, "running")) if isinstance(line, Observed) else None
+    watch.look()
+    assert not calls and folder.of(Observed) == [Observed(1, "stopping"), Observed(2, "running")]
+
+
+def test_requests_whose_time_has_run_out_or_that_are_withdrawn_or_taken_are_left_alone(folder, watch, calls):
+    want_stop(folder, until=1000.0)
     ask(folder, "late", until=1000.0)
     ask(folder, "withdrawn")
     ask(folder, "taken")
-    folder.content += [{"withdrawn": "withdrawn"}, {"taken": "taken"}, {"later": "version"}]
+    folder.content += [Status("withdrawn", "withdrawn"), Status("taken", "taken")]
     before = list(folder.content)
     watch.look()
-    assert not stopped and folder.content == before
+    assert not calls and folder.content == before
 
 
-def test_one_that_is_withdrawn_while_it_is_taken_is_not_carried_out(folder, watch, stopped):
+def test_lines_of_other_versions_are_passed_over():
+    lines = Lines([{"later": "version"}, {"taken": "r"}, {"desired": 1}, {"observed": 7, "state": "dancing"}, {}])
+    assert (lines.desired, lines.newest, lines.requests) == (Desired(0, "running"), Observed(0, "running"), [])
+
+
+def test_one_that_is_withdrawn_while_it_is_taken_is_not_carried_out(folder, watch, calls):
     ask(folder)
-    folder.when = lambda line: folder.content.append({"withdrawn": "r"}) if "taken" in line else None
+    taken = Status("r", "taken")
+    folder.when = lambda line: folder.content.append(Status("r", "withdrawn")) if line == taken else None
     watch.look()
-    assert not stopped
-    assert folder.of("answer") == [{"answer": "r", "done": False, "error": "the request was withdrawn"}]
+    assert not calls and folder.of(Status)[-1] == Status("r", "failed", "the request was withdrawn")
 
 
-def test_a_folder_that_cannot_be_read_does_not_end_the_watch(folder, watch, stopped, monkeypatch, caplog):
+def test_what_is_open_is_answered_when_the_query_ends(folder, watch, calls):
+    watch.look()
+    want_stop(folder)
+    ask(folder)
+    watch.end()
+    assert folder.of(Observed) == [Observed(1, "stopped")]
+    assert folder.of(Status) == [Status("r", "failed", "the query has ended")] and not calls
+
+
+def test_a_folder_that_cannot_be_read_does_not_end_the_watch(folder, watch, calls, monkeypatch, caplog):
     def broken():
         raise OSError("no route to host")
 
@@ -210,10 +275,11 @@ def test_a_folder_that_cannot_be_read_does_not_end_the_watch(folder, watch, stop
         patch.setattr(folder, "files", broken)
         watch.look()
         watch.look()
+        watch.end()
     assert [record.getMessage() for record in caplog.records] == ["requests to query q: OSError: no route to host"]
     ask(folder)
     watch.look()
-    assert stopped
+    assert calls
 
 
 def test_nothing_is_said_of_requests_to_a_query_that_has_ended(folder, watch, monkeypatch, caplog):
@@ -226,15 +292,16 @@ def test_nothing_is_said_of_requests_to_a_query_that_has_ended(folder, watch, mo
     monkeypatch.setattr(folder, "files", broken)
     with caplog.at_level(logging.WARNING, "pillarbox"):
         watch.look()
+        watch.end()
     assert not caplog.records
 
 
-def test_the_end_of_the_query_is_held_until_the_answer_is_written(folder, watch, stopped):
+def test_the_end_of_the_query_is_held_until_the_answer_is_written(folder, watch, calls):
     started = watch._started
     ended: list[int] = []
 
     def await_termination(*timeout):
-        ended.append(len(folder.of("answer")))
+        ended.append(len(folder.of(Status)))
         return True
 
     started.await_end = await_termination
@@ -243,8 +310,8 @@ def test_the_end_of_the_query_is_held_until_the_answer_is_written(folder, watch,
     held = []
     folder.when = lambda line: held.append(started._holding)
     watch.look()
-    assert held == [1, 1] and started._holding == 0
-    assert started.query.awaitTermination(5.0) is True and ended == [1]
+    assert held == [1, 1, 1] and started._holding == 0
+    assert started.query.awaitTermination(5.0) is True and ended == [2]
 
 
 def test_whoever_waits_for_the_end_waits_until_functions_are_closed_but_not_at_an_interrupt(watch):
@@ -275,25 +342,55 @@ def test_whoever_waits_for_the_end_waits_until_functions_are_closed_but_not_at_a
     assert closed == ["closed"] * 2
 
 
-def test_the_command_waits_for_the_answer(folder, clock):
+# -- the command --
+
+
+def test_the_command_waits_for_the_answer(folder, clock, savepoints):
     def driver(line):
-        if "request" in line:
-            assert (line["directory"], line["drain"], line["until"]) == ("/sp", True, 1_030_000)
-            folder.content += [{"taken": line["request"]}, {"answer": line["request"], "done": True}]
+        if isinstance(line, Request):
+            assert (line.directory, line.drain, line.until) == ("/sp", True, 1_030_000)
+            folder.content += [Status(line.request, "taken"), Status(line.request, "done")]
 
     folder.when = driver
     told: list[str] = []
-    request_stop(NO_SPARK, "cp", "/sp", drain=True, timeout=30.0, tell=told.append)
+    savepoint(told, drain=True)
     assert told == ["waiting for the query's driver to take the request"]
 
 
-def test_a_request_that_nobody_takes_is_withdrawn(folder, clock):
+def test_the_command_waits_until_the_query_is_stopped(folder, clock):
+    observed = [Observed(1, "stopping"), Observed(1, "stopped")]
+    clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
+    told: list[str] = []
+    stop(told)
+    assert folder.of(Desired) == [Desired(1, "stopped", 1_030_000)]
+    assert told == ["waiting for the query's driver to take the request", "the driver has taken the request"]
+
+
+def test_a_recording_is_asked_for(folder, clock):
+    def driver(line):
+        if isinstance(line, Request):
+            assert (line.what, line.directory, line.task) == ("record", "/rec", {"uid": "count", "timeout": 30.0})
+            folder.content.append(Status(line.request, "failed", "no such task"))
+
+    folder.when = driver
+    with pytest.raises(ConfigurationError, match=r"^no such task"):
+        request_record(NO_SPARK, "cp", "/rec", timeout=30.0, uid="count")
+    folder.when = lambda line: None
+    with pytest.raises(ConfigurationError, match=r"within 30 seconds, .* of a query that has ended, give the script"):
+        request_record(NO_SPARK, "cp", "/rec", timeout=30.0, uid="count")
+
+
+def test_what_no_driver_takes_is_withdrawn(folder, clock, savepoints):
     with pytest.raises(SavepointError, match="no driver has accepted the request within 30 seconds, and it is with"):
-        request_stop(NO_SPARK, "cp", "/sp", drain=False, timeout=30.0)
-    assert [line["withdrawn"] for line in folder.of("withdrawn")] == [folder.content[0]["request"]]
+        savepoint()
+    assert folder.of(Status) == [Status(folder.content[0].request, "withdrawn")]
+    with pytest.raises(SavepointError, match=r"or the clocks of both machines differ\Z"):
+        stop()
+    assert folder.of(Desired) == [Desired(1, "stopped", folder.content[2].until), Desired(2, "running")]
 
 
-def test_a_request_is_withdrawn_where_the_command_is_interrupted(folder, clock, monkeypatch):
+@pytest.mark.parametrize("call", [stop, savepoint])
+def test_it_is_withdrawn_if_the_command_is_interrupted(folder, clock, savepoints, monkeypatch, call):
     """Else a query that is started within the timeout would stop for it."""
 
     def interrupted(seconds):
@@ -301,220 +398,220 @@ def test_a_request_is_withdrawn_where_the_command_is_interrupted(folder, clock, 
 
     monkeypatch.setattr(clock, "sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        request_stop(NO_SPARK, "cp", "/sp", drain=False, timeout=30.0)
-    assert [line["withdrawn"] for line in folder.of("withdrawn")] == [folder.content[0]["request"]]
+        call()
+    asked, withdrawn = folder.content
+    assert withdrawn == (Desired(2, "running") if call is stop else Status(asked.request, "withdrawn"))
 
 
 def test_nothing_is_asked_where_no_query_was_ever_started(folder, monkeypatch):
     monkeypatch.setattr(Checkpoint, "query_id", None)
     with pytest.raises(CheckpointMismatchError, match=r"^wrong/path is no checkpoint of a query: give the checkpoint"):
-        request_stop(NO_SPARK, "wrong/path", "/sp", drain=False, timeout=30.0)
+        stop_query(NO_SPARK, "wrong/path", timeout=30.0)
     assert not folder.content
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_one_that_is_taken_at_the_last_moment_is_waited_for(folder, clock, dies):
+def test_one_that_is_taken_at_the_last_moment_is_waited_for(folder, clock, savepoints, dies):
     def driver(line):
-        if "withdrawn" in line:
-            folder.content.append({"taken": line["withdrawn"]})
+        if isinstance(line, Status) and line.status == "withdrawn":
+            folder.content.append(Status(line.of, "taken"))
             if not dies:
-                error = {"answer": line["withdrawn"], "done": False, "error": "the request was withdrawn"}
-                folder.content.append(error)
+                folder.content.append(Status(line.of, "failed", "the request was withdrawn"))
 
     folder.when = driver
     words = "has taken the request, and does not answer" if dies else "^the request was withdrawn"
     with pytest.raises(SavepointError, match=words):
-        request_stop(NO_SPARK, "cp", "/sp", drain=False, timeout=30.0)
+        savepoint()
     assert clock.now < 1000 + 30 + 600 + 5
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_a_stop_that_begins_at_the_last_moment(folder, clock, carried_out):
+    def driver(line):
+        if line == Desired(2, "running"):
+            folder.content += [
+                Observed(1, "stopping"),
+                Observed(1, "stopped") if carried_out else Observed(2, "running"),
+            ]
+
+    folder.when = driver
+    if carried_out:
+        stop()
+    else:
+        with pytest.raises(SavepointError, match="no driver has accepted the request"):
+            stop()
 
 
 # -- commands that are killed, and called again --
 
 
-def again(told=None, directory="/sp", drain=False):
-    hear = print if told is None else told.append
-    request_stop(NO_SPARK, "cp", directory, drain=drain, timeout=30.0, tell=hear)
+def test_to_stop_twice_is_the_same_wish(folder, clock):
+    want_stop(folder, 4)
+    observed = [Observed(4, "stopping"), Observed(4, "stopped")]
+    clock.sleep = lambda seconds: folder.content.append(observed.pop(0))
+    told: list[str] = []
+    stop(told)
+    assert told[0] == "an earlier call has asked for it: waiting for that" and len(folder.of(Desired)) == 1
+    told.clear()
+    stop(told)
+    assert told == ["an earlier call has asked for it, and it is done"] and len(folder.of(Desired)) == 1
 
 
-@pytest.mark.parametrize("taken", [False, True], ids=["not taken yet", "taken"])
-def test_the_same_call_again_joins_the_earlier_one(folder, clock, savepoints, taken):
-    ask(folder)
-    folder.content += [{"taken": "r"}] * taken
-    lines = [{"taken": "r"}, {"answer": "r", "done": True}]
+def test_two_calls_wait_for_one_stop_and_the_first_is_interrupted(folder, clock):
+    want_stop(folder)
+    lines = [Desired(2, "running"), Observed(3, "stopped")]
     clock.sleep = lambda seconds: folder.content.append(lines.pop(0))
     told: list[str] = []
-    again(told, directory="/sp/")
-    assert len(folder.of("request")) == 1 and not folder.of("withdrawn")
-    assert told[0] == "an earlier call has asked for it: waiting for that"
+    stop(told)
+    assert folder.of(Desired)[-1].desired == 3 and told[1] == "the query's driver is asked once more"
 
 
-def test_the_same_call_again_finds_that_it_is_done(folder, clock, savepoints):
+def test_an_earlier_stop_with_less_time_is_asked_again(folder, clock):
+    """Nobody takes it within its own time; the call that waits for it has more."""
+    want_stop(folder, until=1010.0)
+    with pytest.raises(SavepointError, match="no driver has accepted the request within 30 seconds"):
+        stop()
+    assert [(each.desired, each.state) for each in folder.of(Desired)] == [
+        (1, "stopped"),
+        (2, "running"),
+        (3, "stopped"),
+        (4, "running"),
+    ]
+    assert folder.of(Desired)[2].until == 1_030_000
+
+
+def test_the_same_savepoint_again_finds_that_it_is_done(folder, clock, savepoints):
     ask(folder)
-    folder.content += [{"taken": "r"}, {"answer": "r", "done": True}]
+    folder.content.append(Status("r", "taken"))  # the driver died after the savepoint, and before its answer
     savepoints.add("/sp")
     before, told = list(folder.content), list[str]()
-    again(told)
+    savepoint(told, directory="/sp/")
     assert folder.content == before and told == ["an earlier call has asked for it, and it is done"]
 
 
-def test_a_driver_that_died_before_its_answer_has_done_it_nevertheless(folder, clock, savepoints):
+def test_a_driver_does_it_for_an_earlier_call(folder, clock, savepoints, watch, calls):
     ask(folder)
-    folder.content.append({"taken": "r"})
-    savepoints.add("/sp")
-    told: list[str] = []
-    again(told)
-    assert told == ["an earlier call has asked for it, and it is done"] and len(folder.content) == 2
+
+    def sleep(seconds):
+        watch.look()
+        savepoints.add("/sp")
+        watch.end()
+
+    clock.sleep = sleep
+    savepoint()
+    assert [directory for directory, _ in calls] == ["/sp"]
+    assert folder.of(Status)[-1].error == "the query has ended"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"directory": "/other"}, "to stop the query with a savepoint in /sp, which is under way: nothing was asked"),
-        ({"drain": True}, "'pillarbox savepoint cp /sp --stop' waits for it, and withdraws it"),
-    ],
-    ids=["another place", "other options"],
-)
 @pytest.mark.parametrize("taken", [False, True], ids=["not taken yet", "taken"])
-def test_something_else_is_not_asked_meanwhile(folder, clock, savepoints, taken, options, words):
+@pytest.mark.parametrize("options", [{"directory": "/other"}, {"drain": True}], ids=["another place", "other options"])
+def test_another_savepoint_is_not_asked_for_meanwhile(folder, clock, savepoints, taken, options):
     ask(folder)
-    folder.content += [{"taken": "r"}] * taken
+    folder.content += [Status("r", "taken")] * taken
     before = list(folder.content)
+    words = "to stop the query with a savepoint in /sp, which is under way: nothing was asked"
     with pytest.raises(SavepointError, match=words):
-        again(**options)
+        savepoint(**options)
     assert folder.content == before
 
 
 def test_a_query_that_an_earlier_call_has_stopped_is_not_asked(folder, clock, savepoints):
-    ask(folder, drain=True)
-    folder.content += [{"taken": "r"}, {"answer": "r", "done": True}]
-    savepoints.add("/sp")
-    before = list(folder.content)
-    with pytest.raises(
-        SavepointError, match="asked to drain the query with a savepoint in /sp, which was done, and no"
-    ):
-        again(directory="/other")
-    assert folder.content == before
+    folder.content += [Observed(4, "running"), Observed(5, "stopped")]
+    with pytest.raises(SavepointError, match=r"has started it since; nothing was asked\. 'pillarbox savepoint cp DIR'"):
+        savepoint()
+    told: list[str] = []
+    stop(told)
+    assert told == ["an earlier call has asked for it, and it is done"] and len(folder.content) == 2
 
 
 @pytest.mark.parametrize("ended", ["failed", "withdrawn", "over", "late", "forgotten"])
 def test_what_has_ended_is_in_nobodys_way(folder, clock, savepoints, ended):
     ask(folder, directory="/other", until=900.0 if ended == "late" else 300.0 if ended == "forgotten" else 1060.0)
-    lines: dict[str, list[dict[str, Any]]] = {
-        "failed": [{"taken": "r"}, {"answer": "r", "done": False, "error": "no disk"}],
-        "withdrawn": [{"withdrawn": "r"}],
-        "over": [{"taken": "r"}, {"answer": "r", "done": True}, {"over": ["r"]}],
+    lines: dict[str, list[Any]] = {
+        "failed": [Status("r", "taken"), Status("r", "failed", "no disk")],
+        "withdrawn": [Status("r", "withdrawn")],
+        "over": [Status("r", "taken"), Status("r", "done"), Status("r", "over")],
         "late": [],
-        "forgotten": [{"taken": "r"}],
+        "forgotten": [Status("r", "taken")],
     }
     folder.content += lines[ended]
 
     def driver(line):
-        if "request" in line:
-            folder.content += [{"taken": line["request"]}, {"answer": line["request"], "done": True}]
+        if isinstance(line, Request):
+            folder.content += [Status(line.request, "taken"), Status(line.request, "done")]
 
     folder.when = driver
-    again()
-    assert [line["directory"] for line in folder.of("request")] == ["/other", "/sp"]
-
-
-def test_an_earlier_request_with_less_time_is_asked_again(folder, clock, savepoints):
-    """Nobody takes it within its own time; the call that waits for it has more."""
-    ask(folder, until=1010.0)
-    with pytest.raises(SavepointError, match="no driver has accepted the request within 30 seconds"):
-        again()
-    first, second = (line["request"] for line in folder.of("request"))
-    assert [line["withdrawn"] for line in folder.of("withdrawn")] == [first, second]
-    assert folder.of("request")[1]["until"] == 1_030_000
-
-
-def test_two_calls_wait_for_one_request_and_the_first_is_interrupted(folder, clock, savepoints):
-    ask(folder)
-
-    def driver(line):
-        if "request" in line:
-            folder.content += [{"taken": line["request"]}, {"answer": line["request"], "done": True}]
-
-    folder.when = driver
-    clock.sleep = lambda seconds: folder.content.append({"withdrawn": "r"})
-    told: list[str] = []
-    again(told)
-    assert len(folder.of("request")) == 2 and told[1] == "the query's driver is asked once more"
+    savepoint()
+    assert [each.directory for each in folder.of(Request)] == ["/other", "/sp"]
 
 
 # -- queries that are started again --
 
 
-@pytest.fixture
-def started(folder, watch):
-    """A start of the query behind all that is in the folder; returns its watch."""
-
-    def start():
-        found = RequestWatch(watch._started, watch._clock)
-        found.look()
-        found.look()
-        return found
-
-    return start
-
-
-def test_a_query_does_not_stop_for_a_request_of_before_its_start(folder, started, stopped, caplog):
+def test_a_query_does_not_stop_for_what_was_desired_before_its_start(folder, started, calls, caplog):
     """Whoever asked was killed: hours later nobody would expect it, be the timeout as long as it is."""
+    want_stop(folder, until=1000 + 24 * 3600.0)
     ask(folder, until=1000 + 24 * 3600.0)
     with caplog.at_level(logging.WARNING, "pillarbox"):
         started()
-    assert not stopped and folder.of("over") == [{"over": ["r"]}]
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith(
-        "query q: a request that is older than this start, to stop the query with a savepoint in /sp, is ign"
-    )
+    assert not calls and folder.of(Status) == [Status("r", "over")] and folder.of(Observed) == [Observed(1, "running")]
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("query q: a request that is older than this start, to stop the query, is ignored")
+    assert ", to stop the query with a savepoint in /sp, is ignored" in second
     started()
-    assert len(folder.of("over")) == 1, "it is said once"
+    assert len(folder.of(Status)) == len(folder.of(Observed)) == 1, "it is said once"
 
 
-def test_a_command_that_still_waits_asks_the_query_that_was_started(folder, clock, savepoints, started, stopped):
+@pytest.mark.parametrize("call", [stop, savepoint])
+def test_a_command_that_still_waits_asks_the_query_that_was_started(folder, clock, savepoints, started, calls, call):
     def sleep(seconds):
         clock.now += seconds
-        if not folder.of("over"):
+        if not watches:
             watches.append(started())
         watches[0].look()
 
     watches: list[RequestWatch] = []
     clock.sleep = sleep
     told: list[str] = []
-    again(told, drain=True)
-    assert len(folder.of("request")) == 2 and folder.of("over") == [{"over": [folder.content[0]["request"]]}]
-    assert stopped == [("/sp", {"drain": True, "timeout": 28.0})]
+    call(told)
+    assert len(calls) == 1
     assert told == ["waiting for the query's driver to take the request", "the query's driver is asked once more"]
 
 
-def test_a_driver_dies_with_a_request_and_the_query_is_started_again(folder, clock, savepoints, started, stopped):
-    """The command does not wait for the dead one; whether the savepoint was written, it says how to see."""
-    ask(folder)
-    folder.content.append({"taken": "r"})
-    clock.sleep = lambda seconds: started() and None
-    with pytest.raises(
-        SavepointError, match=r"started again before the driver.*complete if there is /sp/manifest; if n"
-    ):
-        again()
-    assert not stopped
+@pytest.mark.parametrize("call", [stop, savepoint])
+def test_a_driver_dies_at_its_work_and_the_query_is_started_again(folder, clock, savepoints, started, calls, call):
+    """The command does not wait for the dead one; it says how to see whether it was done."""
 
+    def sleep(seconds):
+        number = getattr(folder.content[0], "request", "")
+        folder.content.append(Observed(1, "stopping") if call is stop else Status(number, "taken"))
+        started()
+
+    clock.sleep = sleep
+    hint = "If the query still runs, call" if call is stop else r"is complete if there is /sp/manifest; if n"
+    with pytest.raises(SavepointError, match=f"started again before the driver.*{hint}"):
+        call()
+    assert not calls
     newest = started()
-    folder.when = lambda line: newest.look() if "request" in line else None
-    again()
-    assert [place for place, _ in stopped] == ["/sp"]
+    folder.when = lambda line: newest.look() if isinstance(line, Request | Desired) else None
+    call()
+    assert len(calls) == 1
 
 
-def test_a_query_that_was_stopped_and_started_again_can_be_stopped_again(folder, clock, savepoints, started, stopped):
-    ask(folder)
-    folder.content += [{"taken": "r"}, {"answer": "r", "done": True}]
-    savepoints.add("/sp")
-    watch = started()
-    folder.when = lambda line: watch.look() if "request" in line else None
-    again(directory="/sp-2")
-    assert [place for place, _ in stopped] == ["/sp-2"]
+@pytest.mark.parametrize("call", [stop, savepoint])
+def test_a_query_that_was_stopped_and_started_again_can_be_stopped_again(
+    folder, clock, savepoints, watch, started, calls, call
+):
+    ask(folder, directory="/other")
+    watch.look()
+    assert folder.of(Observed)[-1].state == "stopped"
+    newest = started()
+    folder.when = lambda line: newest.look() if isinstance(line, Request | Desired) else None
+    call()
+    assert [place for place, _ in calls] == ["/other", "stop" if call is stop else "/sp"]
 
 
-def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(folder, watch, stopped, monkeypatch):
+def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(folder, watch, calls, monkeypatch):
     def broken():
         raise OSError("no route to host")
 
@@ -525,7 +622,7 @@ def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(fo
         found.look()
     found.look()
     found.look()
-    assert not stopped and folder.of("over") == [{"over": ["r"]}]
+    assert not calls and folder.of(Status) == [Status("r", "over")]
 
 
 def test_a_query_that_is_not_ours_is_left_alone():

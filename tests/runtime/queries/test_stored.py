@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +14,14 @@ from pillarbox import CheckpointMismatchError
 from pillarbox._graph.description import ProgramDescription
 from pillarbox._graph.layout import Layout
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.running import progress_reader
 from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox._runtime.spark.running.stages import Stage
 from pillarbox._runtime.spark.session.configuration import Configuration
 from pillarbox._runtime.spark.starting.started import StartedQuery
 from pillarbox_tools.model.condition import conditions_of
 from pillarbox_tools.model.snapshot import Run, Snapshot
-from pillarbox_tools.watching import stored, watched
+from pillarbox_tools.watching import following, stored, watched
 from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
 from pillarbox_tools.watching.watched import WatchedQuery
 from tests.model.made import START, keyed, model, plan, progress, source
@@ -118,10 +122,13 @@ def test_of_a_query_that_runs_elsewhere_the_age_is_told(known: Known) -> None:
     shown.look()
     assert shown.snapshot().missing == ["The query runs in another process, whose driver wrote this 0.5 minutes ago."]
     assert [each.name for each in conditions_of(shown.snapshot())] == ["silent source"]
-    known.heartbeat = Heartbeat(known.now, "r", "elsewhere", 7, 0, epoch=2, since=known.now - 600_000)
+    stages = [Stage(7, 4, 0, 4, 0, 0), Stage(8, 2, 1, 1, 0, 1, ["host-3"])]
+    known.heartbeat = Heartbeat(known.now, "r", "elsewhere", 7, 0, 2, known.now - 600_000, stages=stages)
     shown.look()
-    assert [each.line for each in conditions_of(shown.snapshot())] == ["Epoch 2 has run for 10 min (usually 1.0 s)"]
-    assert shown.stages() is None
+    assert [each.line for each in conditions_of(shown.snapshot())] == [
+        "Epoch 2 has run for 10 min (usually 1.0 s): 1 of 2 tasks of 'count', on host-3, is not done"
+    ]
+    assert shown.heartbeat == known.heartbeat
 
 
 def test_what_was_read_is_shown_while_the_checkpoint_cannot_be_read(
@@ -154,6 +161,22 @@ def running(monkeypatch: pytest.MonkeyPatch) -> WatchedQuery:
     return WatchedQuery(StartedQuery(query, start, configuration=Configuration({}, {})))
 
 
+def test_a_query_that_its_writer_started_is_followed_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_ended = threading.Event()
+    query: Any = SimpleNamespace(id="q", runId="r", name="counts", isActive=True)
+    query.awaitTermination = lambda timeout: has_ended.wait(0.01)
+    reports = [progress(1, source(records_in=9))]
+    monkeypatch.setattr(progress_reader, "new_progress", lambda query, mark: reports if mark is None else [])
+    start: Any = SimpleNamespace(checkpoint=None, spark=None)
+    followed = following.watched(StartedQuery(query, start, configuration=Configuration({}, {})))
+    while followed.snapshot().newest is None:
+        time.sleep(0.01)
+    has_ended.set()
+    while not followed.has_ended:
+        time.sleep(0.01)
+    assert followed.snapshot().run.status == "stopped"
+
+
 def test_the_history_is_read_once_however_often_the_page_asks(
     running: WatchedQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,14 +197,12 @@ def test_what_is_known_is_shown_also_when_spark_is_gone(running: WatchedQuery, m
         raise ConnectionError("Java is gone")
 
     monkeypatch.setattr(watched, "read_history", gone)
-    monkeypatch.setattr(watched, "stages_of", gone)
-    running.model.progressed(progress(1, source(records_in=9)))
+    running.progressed(progress(1, source(records_in=9)))
     found = running.snapshot()
     assert found.epochs[-1].rows == 9
     assert found.missing == [
         "The runs before this one are not known, as the history cannot be read: ConnectionError: Java is gone."
     ]
-    assert running.stages() is None
 
 
 def test_the_plan_has_the_subtasks_of_the_checkpoint() -> None:

@@ -130,7 +130,7 @@ def test_timers_fire_between_the_records_where_they_fired(tmp_path):
 
 def test_a_failure_that_depends_on_the_clock(tmp_path):
     task = tasks_of(tmp_path, Fails(), KEYS, KEYS, KEYS)[-1]
-    noted = read_recording(task).facts.noted_failure
+    noted = read_recording(task).facts.failure
     assert noted is not None
     assert noted.cause == "ValueError"
     found = replayed(task)
@@ -219,7 +219,7 @@ async def ask(record: Any) -> Any:
 
 def test_the_debugger_stops_in_the_users_function(tmp_path, monkeypatch, capsys):
     task = tasks_of(tmp_path, Fails(), KEYS, KEYS, KEYS)[-1]
-    noted = read_recording(task).facts.noted_failure
+    noted = read_recording(task).facts.failure
     assert noted is not None
     monkeypatch.setattr("sys.stdin", io.StringIO("p key\nwhere\nquit\n"))
     found = replayed(task, debug=True)
@@ -340,7 +340,7 @@ class FailsLater(Silent):
 
 def test_the_debugger_looks_back_where_no_record_is_known(tmp_path, monkeypatch, capsys):
     task = tasks_of(tmp_path, FailsLater(), KEYS, KEYS, KEYS)[-1]
-    noted = read_recording(task).facts.noted_failure
+    noted = read_recording(task).facts.failure
     assert noted is not None
     assert noted.number is None
     monkeypatch.setattr("sys.stdin", io.StringIO("p timestamp, len(seen)\nquit\n"))

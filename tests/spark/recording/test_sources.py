@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
-from pillarbox_tools.recording.record_request import request_record
+from pillarbox._runtime.spark.running.asking import request_record
 from pillarbox_tools.recording.recording import read_recording
 from pillarbox_tools.replay.replay import replay
 from tests.spark.recording.program import Heartbeats, Inbox, Limited, Seen
@@ -109,7 +109,7 @@ def test_the_driver_of_a_running_query_records(
     recording = read_recording(tmp_path / "c3")
     assert (recording.facts.epoch, recording.facts.uid) == (0, "seen")
     assert replay(recording, diff=True).state == []
-    assert told == ["waiting for the query's driver to take the request", "the driver runs the epoch again"]
+    assert told == ["waiting for the query's driver to take the request", "the driver has taken the request"]
     # What cannot be done is the driver's message; the query runs on.
     with pytest.raises(pillarbox.ConfigurationError, match="exists: give a folder that does not"):
         request_record(spark, checkpoint, str(tmp_path / "c3"), timeout=60, uid="seen", key="c3")

@@ -55,9 +55,9 @@ def shown(spark: Any, folder: Path) -> dict[str, Any]:
 def test_the_dashboard_runs_in_the_client(connect: Any, tmp_path: Path) -> None:
     found = connect.run(shown, tmp_path)
     view = found["view"]
-    assert (view["name"], view["rows"], view["stages"]) == ("by Connect", 71, None)
+    assert (view["name"], view["rows"], view["stages"]) == ("by Connect", 71, [])
     source, keyed = view["plan"]["vertices"]
-    assert (source["operators"][0]["records_in"], keyed["operators"][0]["records_in"], keyed["run"]["keys"]) == (
+    assert (source["run"]["operators"][0][0], keyed["run"]["operators"][0][0], keyed["run"]["keys"]) == (
         71,
         70,
         7,

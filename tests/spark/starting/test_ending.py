@@ -19,8 +19,8 @@ import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import query as query_module
+from pillarbox._runtime.spark.running.asking import stop_query
 from pillarbox._runtime.spark.running.ending import Gate, end_query
-from pillarbox._runtime.spark.running.requests import request_stop
 from pillarbox._runtime.spark.starting.started import find
 from pillarbox_tools.cli import commands
 
@@ -172,11 +172,7 @@ def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp
     while not (tmp_path / "begun").exists():
         time.sleep(0.05)
     told: list[str] = []
-    asking = threading.Thread(
-        target=request_stop,
-        args=(spark, checkpoint, None),
-        kwargs={"drain": False, "timeout": 400, "tell": told.append},
-    )
+    asking = threading.Thread(target=stop_query, args=(spark, checkpoint), kwargs={"timeout": 400, "tell": told.append})
     asking.start()
     while query.isActive and asking.is_alive():
         time.sleep(0.05)

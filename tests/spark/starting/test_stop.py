@@ -25,7 +25,7 @@ from pillarbox import (
 from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 from pillarbox._runtime.spark.running import query as query_module
 from pillarbox._runtime.spark.running import stop as stop_module
-from pillarbox._runtime.spark.running.requests import request_stop
+from pillarbox._runtime.spark.running.asking import request_savepoint
 from pillarbox._runtime.spark.savepoint.savepoint import open_savepoint
 
 KEYS = 7
@@ -109,7 +109,9 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path):
     query.processAllAvailable()
     home.add(20_000)  # whether it is read before the query stops or not
     asked = threading.Thread(
-        target=request_stop, args=(spark, home.checkpoint, f"{tmp_path}/first"), kwargs={"drain": False, "timeout": 400}
+        target=request_savepoint,
+        args=(spark, home.checkpoint, f"{tmp_path}/first"),
+        kwargs={"drain": False, "timeout": 400},
     )
     asked.start()
     query.awaitTermination()

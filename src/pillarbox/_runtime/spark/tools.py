@@ -46,7 +46,7 @@ class Tools(Protocol):
     def record(self, writer: Any, directory: str, **options: Any) -> str:
         """See :func:`pillarbox.record`."""
 
-    def dashboard(self, query: Any, port: int, *, host: str, token: str | None) -> Any:
+    def dashboard(self, query: Any, port: int | None, *, host: str | None, token: str | None) -> Any:
         """See :func:`pillarbox.dashboard`."""
 
     def serve_metrics(self, query: Any, port: int, *, host: str) -> Any:

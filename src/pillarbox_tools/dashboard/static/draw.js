@@ -127,15 +127,24 @@ function drawPlan(plan) {
   return el("div", { class: "scroll" }, picture);
 }
 
+// A vertex is known by the uid of its first operator; a source has none.
+const uidOf = (vertex) => vertex.operators[0].uid;
+
+// How the tasks of a vertex spent their time: shares, which add up to 1.
+function sharesOf(run) {
+  const total = run.busy_ms + run.idle_ms + run.back_pressured_ms + run.state_ms || 1;
+  return { busy: run.busy_ms / total, back_pressured: run.back_pressured_ms / total, idle: run.idle_ms / total, state: run.state_ms / total };
+}
+
 function drawVertex(vertex, place, width, line, isMost) {
-  const { run, shares } = vertex;
+  const { run } = vertex, shares = run && sharesOf(run);
   const told = vertex.operators.map((each) => each.name).join(" → ");
   const title = run
     ? `${told}: busy ${percent(shares.busy)}, back-pressured ${percent(shares.back_pressured)}, idle ${percent(shares.idle)}, state ${percent(shares.state)} of the time of ${run.tasks} tasks`
     : `${told}: no task ran`;
   const box = svg("g", {
     class: `vertex${isMost && run ? " most" : ""}`, tabindex: 0, role: "img", "aria-label": title,
-    "data-uid": vertex.uid, "data-level": vertex.level, "data-back-pressured": run ? shares.back_pressured.toFixed(3) : null,
+    "data-uid": uidOf(vertex), "data-level": vertex.level, "data-back-pressured": run ? shares.back_pressured.toFixed(3) : null,
   });
   box.append(svg("title", {}, title));
   box.append(svg("rect", { x: place.x, y: place.y, width, height: place.size, rx: 6, class: "box" }));
@@ -143,7 +152,8 @@ function drawVertex(vertex, place, width, line, isMost) {
   vertex.operators.forEach((each, index) => {
     const y = place.y + 18 + line * index;
     box.append(svg("text", { x: place.x + 10, y, class: "name" }, cut(each.name, 20)));
-    if (each.records_in !== null) box.append(svg("text", { x: place.x + width - 10, y, class: "end" }, `${number(each.records_in)} → ${number(each.records_out)}`));
+    const counts = run?.operators?.[index];
+    if (counts) box.append(svg("text", { x: place.x + width - 10, y, class: "end" }, counts.map(number).join(" → ")));
   });
   const below = place.y + 22 + line * vertex.operators.length;
   const facts = [vertex.parallelism ? `${vertex.parallelism} subtasks` : "source"];
@@ -157,7 +167,7 @@ function drawVertex(vertex, place, width, line, isMost) {
       box.append(svg("rect", { x, y: below + 10, width: Math.max(0, size), height: 8, class: `share ${name}` }));
       x += size;
     }
-    const bad = [[run.repeated, "repeated"], [run.home_restarts, "homes again"], [Object.values(run.fallbacks).reduce((sum, each) => sum + each, 0), "without home"]]
+    const bad = [[run.repeated, "repeated"], [run.home_restarts, "homes again"], [Object.values(run.fallbacks ?? {}).reduce((sum, each) => sum + each, 0), "without home"]]
       .filter(([count]) => count).map(([count, what]) => `${count} ${what}`);
     if (bad.length) box.append(svg("text", { x: place.x + width - 10, y: below, class: "end bad" }, bad.join(" · ")));
   }
@@ -180,14 +190,19 @@ function drawStrip(epochs) {
 function drawGantt(epoch, plan) {
   const LABEL = 190, WIDTH = 900, ROW = 18;
   const names = new Map((plan ? plan.vertices : []).map((each) => [`${each.program}/${each.number}`, each.operators.map((one) => one.name).join(" → ")]));
-  const groups = new Map();
-  for (const task of epoch.tasks) {
-    const key = `${task.program}/${task.vertex}`;
+  // Starts and ends are milliseconds of the epoch.
+  const spark = [], groups = new Map();
+  let end = 0;
+  for (const [name, took] of Object.entries(epoch.parts)) { spark.push({ name, start: end, end: end + took }); end += took; }
+  end = Math.max(1, epoch.duration, end);
+  for (const task of epoch.tasks ?? []) {
+    const key = `${task.program}/${task.number}`, start = task.started - epoch.began;
+    const bar = { ...task, start, end: start + task.busy_ms + task.idle_ms + task.back_pressured_ms + task.state_ms };
+    end = Math.max(end, bar.end);
     if (!groups.has(key)) groups.set(key, []);
-    groups.get(key).push(task);
+    groups.get(key).push(bar);
   }
-  const end = Math.max(1, epoch.duration, ...epoch.spark.map((each) => each.end), ...epoch.tasks.map((each) => each.end));
-  const lanes = [...epoch.spark.map((each) => ({ name: each.name, kind: "spark", bars: [each] }))];
+  const lanes = spark.map((each) => ({ name: each.name, kind: "spark", bars: [each] }));
   for (const [key, tasks] of [...groups].sort()) {
     tasks.sort((a, b) => a.start - b.start);
     const free = [];
@@ -212,12 +227,12 @@ function drawGantt(epoch, plan) {
     picture.append(svg("text", { x: 0, y: y + 12, class: lane.kind === "spark" ? "" : "name" }, cut(lane.name, 27)));
     for (const bar of lane.bars) {
       const label = lane.kind === "spark" ? `${bar.name}: ${duration(bar.end - bar.start)}`
-        : `subtask ${bar.subtask}: ${duration(bar.end - bar.start)}, busy ${duration(bar.busy)}, back-pressured ${duration(bar.back_pressured)}, ${number(bar.records_in)} records${bar.attempt ? `, attempt ${bar.attempt + 1}` : ""}`
+        : `subtask ${bar.subtask}: ${duration(bar.end - bar.start)}, busy ${duration(bar.busy_ms)}, back-pressured ${duration(bar.back_pressured_ms)}, ${number(bar.records_in)} records${bar.attempt ? `, attempt ${bar.attempt + 1}` : ""}`
           + `${bar.home_restarts ? ", home started again" : ""}${bar.home_cold_starts ? ", home without state" : ""}${bar.home_adoptions ? ", home taken over" : ""}${bar.fallback ? `, in a Python worker: ${bar.fallback}` : ""}`;
       const x = scale(bar.start), size = Math.max(1.5, scale(bar.end) - x);
       picture.append(svg("rect", { x, y, width: size, height: ROW - 5, class: lane.kind === "spark" ? "spark" : bar.attempt ? "bad-bar" : "busy" }, svg("title", {}, label)));
-      if (lane.kind === "task" && bar.back_pressured) {
-        const part = Math.max(1, size * (bar.back_pressured / Math.max(1, bar.end - bar.start)));
+      if (lane.kind === "task" && bar.back_pressured_ms) {
+        const part = Math.max(1, size * (bar.back_pressured_ms / Math.max(1, bar.end - bar.start)));
         picture.append(svg("rect", { x: x + size - part, y, width: part, height: ROW - 5, class: "back" }, svg("title", {}, label)));
       }
     }

@@ -8,7 +8,7 @@ const condition = document.getElementById("condition");
 const STOPS = "[tabindex], summary, a, input, select, button";
 
 const PARTS = [
-  ["overview", "Overview", overview, ["status", "run", "strip", "missing", "stages", "is_live", "settings", "at", "quiet"]],
+  ["overview", "Overview", overview, ["status", "run", "strip", "missing", "stages", "plan", "is_live", "settings", "at", "quiet"]],
   ["failures", "Failures", failures, ["failures"]],
   ["doctor", "Doctor", doctor, ["findings"]],
   ["plan", "Plan", plan, ["plan"]],
@@ -151,6 +151,7 @@ function fact(name, value) {
 
 function overview(view) {
   const newest = view.strip[view.strip.length - 1];
+  const restarts = sumOf(view.run, "home_restarts"), fallbacks = sumOf(view.run, "fallbacks");
   const notes = [...view.missing];
   if (!view.is_live) notes.unshift(`This was written ${time(view.at)}; the driver does not tell it live.`);
   return [
@@ -165,16 +166,28 @@ function overview(view) {
       fact("Rows per second", number(view.rows_per_second)),
       fact("Event time lags by", duration(view.lag)),
       view.settings.parallelism ? fact("State partitions", number(Number(view.settings.parallelism))) : null,
-      fact("Epochs of this run", number(view.run.epochs)),
-      fact("Tasks repeated", number(view.run.repeated)),
-      view.run.home_restarts ? fact("Homes started again", number(view.run.home_restarts)) : null,
-      view.run.fallbacks ? fact("Tasks in Python workers, without a home", number(view.run.fallbacks)) : null),
+      fact("Epochs of this run", number(sumOf(view.run, "epochs"))),
+      fact("Tasks repeated", number(sumOf(view.run, "repeated"))),
+      restarts ? fact("Homes started again", number(restarts)) : null,
+      fallbacks ? fact("Tasks in Python workers, without a home", number(fallbacks)) : null),
     view.stages && view.stages.length ? table(view.stages, [
-      ["Running stage", (each) => `${each.number}`], ["Tasks", (each) => number(each.tasks), "number"],
+      ["Running stage", (each) => `${each.number}`], ["Operators", (each) => operatorsOf(view, each.level)], ["On", (each) => (each.hosts ?? []).join(", ")],
+      ["Tasks", (each) => number(each.tasks), "number"],
       ["Running", (each) => number(each.active), "number"], ["Done", (each) => number(each.completed), "number"],
       ["Failed", (each) => number(each.failed), "number"],
     ]) : null,
   ];
+}
+
+// A sum over the moments of a run.
+function sumOf(run, name) {
+  return (run.moments ?? []).reduce((sum, each) => sum + (each[name] ?? 0), 0);
+}
+
+// The operators of a level, which run in one stage.
+function operatorsOf(view, level) {
+  if (level === undefined || !view.plan) return "";
+  return view.plan.vertices.filter((each) => each.level === level).map((each) => nameOf(view, each.program, each.number)).join(", ");
 }
 
 function failures(view) {
@@ -182,15 +195,15 @@ function failures(view) {
     el("h3", {}, each.operator ? `${each.operator}${each.uid && each.uid !== each.operator ? ` (uid ${each.uid})` : ""}` : each.error),
     el("dl", { class: "facts" },
       each.cause ? fact("Raised", each.cause) : null,
-      each.epoch !== null ? fact("Epoch", number(each.epoch)) : null,
-      each.subtask !== null ? fact("Subtask", number(each.subtask)) : null,
-      each.key !== null ? fact("Key", el("code", {}, each.key)) : null,
-      each.number !== null ? fact("Record of the epoch", number(each.number)) : null,
-      each.attempt !== null ? fact("Attempt", number(each.attempt + 1)) : null,
+      each.epoch != null ? fact("Epoch", number(each.epoch)) : null,
+      each.subtask != null ? fact("Subtask", number(each.subtask)) : null,
+      each.key != null ? fact("Key", el("code", {}, each.key)) : null,
+      each.number != null ? fact("Record of the epoch", number(each.number)) : null,
+      each.attempt != null ? fact("Attempt", number(each.attempt + 1)) : null,
       each.host ? fact("Host", each.host) : null),
-    each.record !== null ? el("p", {}, "Record: ", el("code", {}, each.record)) : null,
+    each.record != null ? el("p", {}, "Record: ", el("code", {}, each.record)) : null,
     el("pre", {}, each.message),
-    each.uid !== null && each.epoch !== null && view.checkpoint ? el("p", {}, "To run the task again on your desk: ",
+    each.uid != null && each.epoch != null && view.checkpoint ? el("p", {}, "To run the task again on your desk: ",
       el("code", {}, `pillarbox record ${view.checkpoint} failed --program main.py`), ", then ",
       el("code", {}, "pillarbox replay failed --pdb"), ".") : null));
 }
@@ -223,7 +236,7 @@ function epochs(view) {
     shown ? el("h3", {}, `Epoch ${number(shown.number)}: ${duration(shown.duration)}, ${number(shown.rows)} rows`) : null,
     shown ? drawGantt(shown, view.plan) : null,
     shown ? el("p", { class: "legend" }, key("spark", "Spark’s parts"), key("busy", "tasks"), key("back", "their back-pressured part"), key("bad-bar", "repeated by Spark")) : null,
-    shown && shown.sources.length ? table(shown.sources, [
+    shown && shown.sources ? table(shown.sources, [
       ["Source", (each) => cut(each.description, 60)], ["Rows", (each) => number(each.rows), "number"],
       ["Read up to", (each) => offsets(each.end)], ["Newest", (each) => offsets(each.latest)],
     ]) : null,
@@ -236,7 +249,7 @@ function offsets(value) {
 
 function nameOf(view, program, vertex) {
   const found = view.plan && view.plan.vertices.find((each) => each.program === program && each.number === vertex);
-  const name = found ? found.uid || found.operators.map((each) => each.name).join(" → ") : `vertex ${vertex}`;
+  const name = found ? uidOf(found) || found.operators.map((each) => each.name).join(" → ") : `vertex ${vertex}`;
   return view.plan && programsOf(view.plan).length > 1 ? `${name} (${program})` : name;
 }
 
@@ -251,13 +264,13 @@ function watermarks(view) {
 }
 
 function skew(view) {
-  const rows = view.skew.filter((each) => each.tasks > 1 || each.heavy.length);
+  const rows = view.skew.filter((each) => each.tasks > 1 || each.heavy);
   return table(rows, [
     ["Operator", (each) => nameOf(view, each.program, each.vertex)],
     ["Tasks", (each) => number(each.tasks), "number"],
     ["Busiest subtask", (each) => number(each.busiest), "number"],
     ["Busy, compared with the mean", (each) => `${each.factor.toFixed(1)}×`, "number"],
-    ["Heavy keys (estimated)", (each) => (each.heavy.length
+    ["Heavy keys (estimated)", (each) => (each.heavy
       ? each.heavy.map((one) => `${one.key}: ${percent(one.share)} ± ${percent(one.error)} in subtask ${one.subtask}`).join("; ") : "none")],
   ]);
 }
@@ -277,15 +290,17 @@ function calls(view) {
 }
 
 function state(view) {
-  const moments = view.run.moments;
+  const moments = view.run.moments ?? [];
   const perDay = (each) => (each.per_day === null ? "not known yet" : `${each.per_day < 0 ? "" : "+"}${bytes(each.per_day)} a day`);
   const memory = view.memory;
+  const sizes = Object.entries(view.state_sizes).flatMap(([uid, states]) => Object.entries(states).map(([name, size]) => ({ uid, name, size })));
+  const total = (each) => Object.values(each.state_bytes ?? {}).reduce((sum, size) => sum + size, 0);
   return [
     table(view.growth, [
       ["Operator", (each) => each.uid], ["State", (each) => bytes(each.bytes), "number"], ["Keys", (each) => number(each.keys), "number"], ["Growth", perDay, "number"],
     ]),
-    table(view.state_sizes, [["Operator", (each) => each.uid], ["State", (each) => each.name], ["About", (each) => bytes(each.bytes), "number"]]),
-    view.growth.length && view.checkpoint && !view.state_sizes.length ? el("p", { class: "muted" }, "A task knows the size of a key’s state as a whole. For the size by the name of the state, run ",
+    table(sizes, [["Operator", (each) => each.uid], ["State", (each) => each.name], ["About", (each) => bytes(each.size), "number"]]),
+    view.growth.length && view.checkpoint && !sizes.length ? el("p", { class: "muted" }, "A task knows the size of a key’s state as a whole. For the size by the name of the state, run ",
       el("code", {}, `pillarbox inspect ${view.checkpoint}`), ".") : null,
     el("p", {}, `The fullest worker process has ${bytes(memory.bytes)}${memory.limit ? ` of ${bytes(memory.limit)}` : ""}; `,
       memory.full_at ? `memory runs out on ${time(memory.full_at).slice(0, 16)} if it keeps growing at this rate.` : `${memory.message}.`),
@@ -296,8 +311,8 @@ function state(view) {
       ["Homes, measured", (each) => bytes(each.home_bytes), "number"], ["Container", (each) => bytes(each.limit), "number"],
     ], "Memory of executors"),
     el("div", { class: "lines" },
-      drawLine(moments.map((each) => [each.at, each.state]), "State", bytes),
-      drawLine(moments.map((each) => [each.at, each.memory]), "Memory of the fullest process", bytes),
+      drawLine(moments.map((each) => [each.at, total(each)]), "State", bytes),
+      drawLine(moments.map((each) => [each.at, each.process_bytes]), "Memory of the fullest process", bytes),
       drawLine(moments.map((each) => [each.at, each.lag]), "Event time lags by", duration),
       drawLine(moments.map((each) => [each.at, each.longest]), "The longest epoch took", duration)),
   ];
@@ -342,10 +357,11 @@ function life(found) {
 function history(view) {
   const runs = [view.run, ...view.earlier];
   return table(runs, [
-    ["Began", (each) => time(each.began)], ["Ended", (each) => (each.ended ? time(each.ended) : "")], ["Status", (each) => status(each.status)],
-    ["Epochs", (each) => number(each.epochs), "number"], ["Rows", (each) => number(each.rows), "number"], ["Tasks repeated", (each) => number(each.repeated), "number"],
-    ["Spark, pillarbox", (each) => `${each.spark || "?"}, ${each.pillarbox || "?"}`],
-    ["Failure", (each) => each.failure || ""],
+    ["Began", (each) => time(each.began)], ["Ended", (each) => (each.ended ? time(each.ended) : "")], ["Status", (each) => status(each.status ?? "running")],
+    ["Epochs", (each) => number(sumOf(each, "epochs")), "number"], ["Rows", (each) => number(sumOf(each, "rows")), "number"],
+    ["Tasks repeated", (each) => number(sumOf(each, "repeated")), "number"],
+    ["Spark, pillarbox", (each) => `${each.versions?.spark ?? "?"}, ${each.versions?.pillarbox ?? "?"}`],
+    ["Failure", (each) => each.failures?.[0].message ?? ""],
   ]);
 }
 

@@ -7,20 +7,21 @@ there are no files that can be removed, so it stays in memory.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ConfigurationError, describe
 from pillarbox._graph.description import json_object
+from pillarbox._json import json_of, read
 from pillarbox._reports.progress import is_idle, millis
 from pillarbox._runtime.spark.homes.processes import Process
-from pillarbox._runtime.spark.running.requests import request_stop
+from pillarbox._runtime.spark.running.asking import stop_query
+from pillarbox._runtime.spark.running.stages import Stage, stages_of
 from pillarbox._runtime.spark.session.folders import Folder, HadoopFolder
 from pillarbox._runtime.spark.session.session import session_of
 from pillarbox._runtime.spark.telling import tell
@@ -42,6 +43,8 @@ FRESH_MS = 150_000
 _NEXT_BEAT = 2 * WRITE_EVERY
 _STOPPING = 120.0
 _LOOK_EVERY = 1.0
+# Stages are looked for in epochs that have run for this time (ms): it takes some calls to Java each second.
+_STAGES_AFTER = 2000
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Heartbeat:
             since boot; 0: unknown).
         epoch: the micro-batch that runs, and ``since``: since when; None: none does.
         reported: when Spark reported last, also that there was nothing to do; None: it has not yet.
+        stages: the running stages of an epoch that has run for some seconds; empty under Spark Connect.
     """
 
     at: int
@@ -65,6 +69,7 @@ class Heartbeat:
     epoch: int | None = None
     since: int | None = None
     reported: int | None = None
+    stages: list[Stage] = field(default_factory=list)
 
     @property
     def driver(self) -> str:
@@ -108,11 +113,21 @@ class Pulse:
         elif self._since is None:
             self._since = now
         number = None if self._since is None else (0 if self._finished is None else self._finished + 1)
-        beat = Heartbeat(now, str(self._query.runId), *self._me, number, self._since, self._reported)
+        run, stages = str(self._query.runId), []
+        if self._since is not None and now - self._since >= _STAGES_AFTER:
+            stages = stages_of(self._started.start.spark, run, self._levels)
+        beat = Heartbeat(now, run, *self._me, number, self._since, self._reported, stages)
         if self._files is not None and time.monotonic() - self._written_at >= WRITE_EVERY:
             self._written_at = time.monotonic()
             self._files.write(beat)
         return beat
+
+    @property
+    def _levels(self) -> int:
+        plans = [one.facts.plan for one in self._started.programs]
+        if len(plans) != 1 or plans[0] is None:
+            return 0
+        return len({vertex.level for vertex in plans[0].vertices})
 
     def end(self) -> None:
         """Remove what was written, and write no more: the query has ended."""
@@ -140,7 +155,7 @@ class _Files:
         """Write a heartbeat instead of the one before. It raises nothing."""
         before, self._name = self._name, f"{beat.at:013d}-{beat.run[:8]}.json"
         try:
-            self._folder.add(self._name, f"{json.dumps(asdict(beat))}\n")
+            self._folder.add(self._name, f"{json_of(beat)}\n")
             if before is not None:
                 self._folder.remove(before)
         except Exception as error:  # the query can do without
@@ -182,7 +197,7 @@ def _read(folder: Folder) -> dict[str, Heartbeat]:
     beats: dict[str, Heartbeat] = {}
     for name, line in folder.lines():
         try:
-            beats[name] = Heartbeat(**json_object(line))
+            beats[name] = read(Heartbeat, json_object(line))
         except TypeError:  # of another version
             continue
     return beats
@@ -224,7 +239,7 @@ def check_no_other_driver(spark: SparkSession, checkpoint: str | None, *, take_o
             " pillarbox.start(..., take_over=True)"
         )
     tell(f"checkpoint {checkpoint}: {other.driver} runs this query, and is asked to stop")
-    request_stop(spark, checkpoint, None, drain=False, timeout=_STOPPING)
+    stop_query(spark, checkpoint, timeout=_STOPPING)
 
 
 def _is_alive(files: _Files, beat: Heartbeat, host: str) -> bool:

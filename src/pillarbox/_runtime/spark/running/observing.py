@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._graph.dashboard_place import DEFAULT_PORT, checked_port, checked_token
+from pillarbox._graph.dashboard_place import checked_port, checked_token
 from pillarbox._runtime.spark.tools import needed_tools
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class MetricsServer(_Server):
 
 
 def dashboard(
-    query: StreamingQuery, port: int = DEFAULT_PORT, *, host: str = "127.0.0.1", token: str | None = None
+    query: StreamingQuery, port: int | None = None, *, host: str | None = None, token: str | None = None
 ) -> Dashboard:
     """Open the dashboard of this process, and show a query in it.
 
@@ -81,8 +81,8 @@ def dashboard(
 
     Args:
         query: as :func:`pillarbox.start` has returned it, or the ``start()`` of its writer.
-        port: the port to listen on; 0: any that is free.
-        host: the address to listen on.
+        port: the port to listen on; 0: any that is free. None: the one of the open dashboard, or else 8082.
+        host: the address to listen on. None: the one of the open dashboard, or else 127.0.0.1.
         token: what a browser must know, any text; None: nothing on loopback, and a random text elsewhere, a part of
             ``url``.
 
@@ -99,7 +99,8 @@ def dashboard(
         >>> print(pillarbox.dashboard(query).url)  # doctest: +SKIP
         http://127.0.0.1:8082/
     """
-    checked_port(port, "dashboard()")
+    if port is not None:
+        checked_port(port, "dashboard()")
     checked_token(token, "dashboard()")
     dashboard: Dashboard = needed_tools("dashboard()").dashboard(query, port, host=host, token=token)
     return dashboard

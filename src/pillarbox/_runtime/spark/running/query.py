@@ -24,7 +24,7 @@ from pillarbox._runtime.spark.plan.registry import PlannedProgram, programs_of, 
 from pillarbox._runtime.spark.running.ending import end_query, finish_epoch
 from pillarbox._runtime.spark.running.heartbeat import Pulse, check_no_other_driver
 from pillarbox._runtime.spark.running.progress_reader import ProgressReader
-from pillarbox._runtime.spark.running.requests import RequestWatch
+from pillarbox._runtime.spark.running.request_watch import RequestWatch
 from pillarbox._runtime.spark.session.writer import Start
 from pillarbox._runtime.spark.starting.closing import close_started
 from pillarbox._runtime.spark.starting.rescale import check_spark, rescale
@@ -229,6 +229,8 @@ class _Watch(threading.Thread):
             # The query's own failure is raised where the user waits for it.
             _log.debug("query %s ended: %s", self._query.id, describe(failure))
         self._managed.wait_while_held()
+        if self._requests is not None:
+            self._requests.end()
         self._pulse.end()
         if self._managed.hooks is not None:
             self._take_progress()
@@ -242,15 +244,11 @@ class _Watch(threading.Thread):
             self._requests.look()
         looked_for_requests = time.monotonic()
         while True:
-            try:
-                if self._managed.has_ended(_LOOK_EVERY if self._end is None else _LOOK_FOR_END_EVERY):
-                    return None
-            except Exception as error:
-                if not self._managed.is_running:
-                    return error
-                # The query runs: it is Spark that could not be asked.
-                self._could_not_look(error)
-                time.sleep(_LOOK_EVERY)
+            end = self._managed.end_within(
+                _LOOK_EVERY if self._end is None else _LOOK_FOR_END_EVERY, self._could_not_look
+            )
+            if end is not None:
+                return end.failure
             if self._requests is not None and time.monotonic() - looked_for_requests >= _REQUESTS_EVERY:
                 self._requests.look()
                 looked_for_requests = time.monotonic()

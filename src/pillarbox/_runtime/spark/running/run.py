@@ -16,6 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pillarbox._errors import ProgramError, check_text, shorten
 from pillarbox._runtime.spark.failures import sentence_of
 from pillarbox._runtime.spark.running.ending import end_query
+from pillarbox._runtime.spark.running.observing import record
 from pillarbox._runtime.spark.starting.started import StartedQuery, find
 from pillarbox._runtime.spark.telling import tell
 from pillarbox._runtime.spark.tools import installed_tools, needed_tools
@@ -98,7 +99,6 @@ def _record_failure(started: StartedQuery, recordings: str) -> None:
     directory = os.path.join(recordings, f"{query.name or query.id}-{str(query.runId)[:8]}")
     tell(f"query {query.id}: the task that failed is being recorded in {directory}")
     try:
-        record = needed_tools("run(recordings=...)").record
         record(started.start.writer, directory, checkpointLocation=started.checkpoint)
     except Exception as error:
         _log.warning("query %s: the task that failed could not be recorded: %s", query.id, sentence_of(error))

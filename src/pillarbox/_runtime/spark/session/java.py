@@ -88,3 +88,21 @@ def writer_field(writer: Any, name: str) -> Any:
     field = writer._jwrite.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field.get(writer._jwrite)
+
+
+# So many running tasks are asked for their hosts.
+_TASKS_WITH_HOSTS = 8
+
+
+def hosts_of_running_tasks(spark: Any, stage: int, attempt: int) -> list[str]:
+    """Return some hosts on which tasks of a stage run. Without it, the line for a hung epoch names no hosts."""
+    from py4j.protocol import Py4JError
+
+    try:
+        v1 = spark.sparkContext._jvm.org.apache.spark.status.api.v1
+        running = java_class(spark, "java.util.List").of(v1.TaskStatus.RUNNING)
+        store = spark.sparkContext._jsc.sc().statusStore()
+        tasks = store.taskList(stage, attempt, 0, _TASKS_WITH_HOSTS, v1.TaskSorting.ID, running)
+        return sorted({str(tasks.apply(index).host()) for index in range(tasks.size())})
+    except Py4JError:  # also if Spark has forgotten the stage
+        return []

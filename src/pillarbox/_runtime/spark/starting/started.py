@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox._runtime.spark.checkpoint.damage import damage_in
 from pillarbox._runtime.spark.failures import end_with_message
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.session.configuration import Configuration
     from pillarbox._runtime.spark.session.writer import Start
     from pillarbox._runtime.spark.tools import Hooks
+
+
+class End(NamedTuple):
+    """The end of a query: its failure, or None."""
+
+    failure: Exception | None
 
 
 class StartedQuery:
@@ -99,6 +106,21 @@ class StartedQuery:
             StreamingQueryException: it has failed.
         """
         return self.await_end(timeout) is not False and not (self.wait_while_held() and _is_active(self.query))
+
+    def end_within(self, seconds: float, could_not_look: Callable[[Exception], None]) -> End | None:
+        """Wait for the end of the query; return None if it still runs. Any thread.
+
+        Args:
+            could_not_look: takes an error of Spark that says nothing about the query, which still runs.
+        """
+        try:
+            return End(None) if self.has_ended(seconds) else None
+        except Exception as error:
+            if not self.is_running:
+                return End(error)
+            could_not_look(error)
+            time.sleep(seconds)
+            return None
 
     @property
     def is_running(self) -> bool:

@@ -1,35 +1,34 @@
-"""What the dashboard shows: queries, of which it knows no more than this."""
+"""A query that a dashboard shows."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 from pillarbox._errors import ConfigurationError
-from pillarbox_tools.model.snapshot import Snapshot, Stage
+from pillarbox._runtime.spark.running.heartbeat import Heartbeat
+from pillarbox_tools.model.snapshot import Snapshot
 
 
 class ShownQuery(Protocol):
-    """A query that a dashboard shows. Any thread may call its methods.
-
-    Attributes:
-        id: Spark's id of the query.
-    """
+    """A query that a dashboard shows. Any thread may call its methods."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """Spark's id of the query."""
 
     @property
     def has_ended(self) -> bool:
         """Whether this run of the query has ended."""
 
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """The newest heartbeat of its driver, or None."""
+
     def look(self) -> int:
         """Look whether there is something new; return a number that grows with each change of the snapshot."""
 
     def snapshot(self) -> Snapshot:
-        """Return what is known of it, but for the stages that run."""
-
-    def stages(self) -> list[Stage] | None:
-        """Return the stages of the epoch that runs; None: nobody knows them."""
+        """Return what is known of it."""
 
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
         """Return what is known of a key of an operator: as the page shows it.
@@ -40,33 +39,28 @@ class ShownQuery(Protocol):
 
 
 class StoredQuery:
-    """A query that does not run: its snapshot was read from a history or a bundle."""
+    """A query whose snapshot was read, as from a bundle: see :class:`ShownQuery`."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
     @property
     def id(self) -> str:
-        """Spark's id of the query."""
         return self._snapshot.id
 
     @property
     def has_ended(self) -> bool:
-        """Return True: it does not run here."""
-        return True
+        return self._snapshot.run.ended is not None
+
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        return self._snapshot.heartbeat
 
     def look(self) -> int:
-        """Return the same number each time: nothing changes."""
         return 1
 
     def snapshot(self) -> Snapshot:
-        """Return what was read."""
         return self._snapshot
 
-    def stages(self) -> list[Stage] | None:
-        """Return nothing: none runs."""
-        return None
-
     def key_life(self, uid: str, key: str) -> dict[str, Any]:
-        """Refuse: there is no state."""
         raise ConfigurationError("a bundle has no state: open the dashboard on the checkpoint to see a key")

@@ -1,0 +1,191 @@
+"""The driver's side of commands: it stops the query, or carries requests out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from pillarbox._errors import describe
+from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
+from pillarbox._runtime.spark.failures import sentence_of
+from pillarbox._runtime.spark.running import observing
+from pillarbox._runtime.spark.running.ending import end_query
+from pillarbox._runtime.spark.running.requests import (
+    DONE,
+    FAILED,
+    OPEN,
+    OVER,
+    RECORD,
+    RUNNING,
+    SAVEPOINT,
+    STOPPED,
+    STOPPING,
+    TAKEN,
+    Desired,
+    Lines,
+    Observed,
+    Request,
+    Requests,
+    Status,
+)
+from pillarbox._runtime.spark.running.stop import stop_with_savepoint
+from pillarbox._runtime.spark.starting.started import StartedQuery
+
+_log = logging.getLogger("pillarbox")
+
+
+class RequestWatch:
+    """Looks for commands to a running query. One thread uses it; another one does what is asked for.
+
+    Args:
+        started: the query, which has a checkpoint location.
+        clock: epoch seconds.
+    """
+
+    def __init__(self, started: StartedQuery, clock: Callable[[], float] = time.time) -> None:
+        assert started.checkpoint is not None
+        self._requests = Requests(started.start.spark, started.checkpoint)
+        self._started = started
+        self._clock = clock
+        # None: the start has not been observed yet.
+        self._seen: frozenset[str] | None = None
+        self._warned = False
+
+    def look(self) -> None:
+        """Look for a command, and have it carried out by another thread. It raises nothing.
+
+        The first look passes over all commands to the run before.
+        """
+        try:
+            files = self._requests.files()
+            if files == self._seen:
+                return
+            if self._seen is None:
+                if not files:
+                    self._requests.make_folder()
+                self._observe_start(self._requests.lines())
+                self._seen = frozenset()
+                return
+            wish = self._open_wish(self._requests.lines())
+            self._seen = files
+        except Exception as error:  # the query can do without; the next look may find it
+            self._could_not(error)
+            return
+        if wish is not None:
+            # The program that waits for the query may be at its end when that has stopped: Python waits for threads
+            # like this one.
+            threading.Thread(target=self._carry_out, args=(wish,), name="pillarbox request", daemon=False).start()
+
+    def end(self) -> None:
+        """Answer all that is open: the query has ended. It raises nothing."""
+        try:
+            files = self._requests.files()
+            if files == self._seen or self._seen is None:
+                return
+            lines = self._requests.lines()
+            if lines.is_to_stop:
+                self._requests.write(Observed(lines.desired.desired, STOPPED))
+            for each in lines.requests:
+                if lines.outcome(each).status == OPEN:
+                    self._requests.write(Status(each.request, FAILED, "the query has ended"))
+        except Exception as error:
+            self._could_not(error)
+
+    def _could_not(self, error: Exception) -> None:
+        quiet = self._warned or not self._started.is_running
+        (_log.debug if quiet else _log.warning)("requests to query %s: %s", self._name, describe(error))
+        self._warned = True
+
+    @property
+    def _name(self) -> str:
+        return str(self._started.query.id)
+
+    def _observe_start(self, lines: Lines) -> None:
+        """Observe that the query runs, and say of earlier requests that they are over."""
+        now = self._clock() * 1000
+        ignored: list[Desired | Request] = []
+        if lines.newest.state != RUNNING or lines.newest.observed < lines.desired.desired:
+            if lines.is_to_stop and lines.desired.until > now:
+                ignored.append(lines.desired)
+            self._requests.write(Observed(max(lines.desired.desired, lines.newest.observed), RUNNING))
+        for each in lines.requests:
+            # (Those that failed, were withdrawn or have run out of time bind nobody.)
+            status = lines.outcome(each).status
+            is_wanted = status == OPEN and each.until > now
+            if is_wanted or status in (TAKEN, DONE):
+                self._requests.write(Status(each.request, OVER))
+            if is_wanted:
+                ignored.append(each)
+        for wish in ignored:
+            _log.warning(
+                "query %s: a request that is older than this start, %s, is ignored: a command that still waits for it"
+                " asks again",
+                *(self._name, wish),
+            )
+
+    def _open_wish(self, lines: Lines) -> Desired | Request | None:
+        """Return what is to be done, or None."""
+        now = self._clock() * 1000
+        wishes: list[Desired | Request] = [lines.desired] if lines.is_to_stop else []
+        wishes += [each for each in lines.requests if lines.outcome(each).status == OPEN]
+        return next((each for each in wishes if each.until > now), None)
+
+    def _carry_out(self, wish: Desired | Request) -> None:
+        """Do what is asked for, and write what became of it. It raises nothing."""
+        with self._started.held():
+            try:
+                self._stop(wish) if isinstance(wish, Desired) else self._answer(wish)
+            except Exception as failure:
+                _log.exception("query %s: a request, %s, got no answer: %s", self._name, wish, describe(failure))
+
+    def _stop(self, desired: Desired) -> None:
+        self._requests.write(Observed(desired.desired, STOPPING))
+        newest = self._requests.lines().desired
+        if newest.state != STOPPED:
+            self._requests.write(Observed(newest.desired, RUNNING))
+            return
+        _log.info("query %s: a command asks to stop it", self._name)
+        error = ""
+        try:
+            if not end_query(self._started, lambda: self._clock() * 1000 < desired.until):
+                failure = self._started.query.exception()
+                if failure is not None:
+                    error = f"the query failed before it could be stopped: {describe(failure)}"
+                else:
+                    _log.warning(
+                        "query %s: its epoch was interrupted, and the next start runs that one again", self._name
+                    )
+        except Exception as raised:
+            _log.warning("query %s: it could not be stopped: %s", self._name, raised)
+            error = sentence_of(raised)
+        self._requests.write(Observed(desired.desired, RUNNING if error else STOPPED, error))
+
+    def _answer(self, request: Request) -> None:
+        self._requests.write(Status(request.request, TAKEN))
+        if self._requests.lines().is_withdrawn(request):
+            self._requests.write(Status(request.request, FAILED, "the request was withdrawn"))
+            return
+        _log.info("query %s: a command asks %s", self._name, request)
+        try:
+            self._record(request) if request.what == RECORD else self._write_savepoint(request)
+        except Exception as error:
+            _log.warning("query %s: a request, %s, failed: %s", self._name, request, error)
+            self._requests.write(Status(request.request, FAILED, sentence_of(error)))
+            return
+        self._requests.write(Status(request.request, DONE))
+        if request.what == SAVEPOINT:
+            lines = self._requests.lines()
+            self._requests.write(Observed(max(lines.desired.desired, lines.newest.observed) + 1, STOPPED))
+
+    def _record(self, request: Request) -> None:
+        started, task = self._started, request.task
+        if task.get("epoch") is None:
+            # (The running epoch is not over.)
+            task = {**task, "epoch": Checkpoint(started.start.spark, str(started.checkpoint)).last_committed}
+        observing.record(started.start.writer, request.directory, checkpointLocation=started.checkpoint, **task)
+
+    def _write_savepoint(self, request: Request) -> None:
+        left = max(request.until / 1000 - self._clock(), 0.001)
+        stop_with_savepoint(self._started.query, request.directory, drain=request.drain, timeout=left)

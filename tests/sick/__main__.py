@@ -1,0 +1,121 @@
+"""Sick and healthy queries on a real local Spark: what page and doctor say of each.
+
+``python -m tests.sick [NAME ...]`` starts a faulty query for each rule that a query on this machine can break, and ten
+healthy ones. It exits with 1 unless page and doctor name each fault with its remedy, and nothing else. ``--out DIR``
+writes what they say, a file for each query under a number, for a reader who does not know which is which;
+``answers.json`` has the names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pillarbox._runtime.spark.session.local_session import local_session
+from tests.sick.faults import FAULTS, Fault
+from tests.sick.healthy import HEALTHY, Healthy
+from tests.sick.room import Room, Said
+
+Case = Fault | Healthy
+
+
+def name_of(case: Case) -> str:
+    return case.rule if isinstance(case, Fault) else case.name
+
+
+def wrong_in(case: Case, said: Said) -> list[str]:
+    """Return what page and doctor should have said, and have not, or the reverse."""
+    expected = {case.rule} if isinstance(case, Fault) else set()
+    allowed = expected | set(case.also if isinstance(case, Fault) else ())
+    problems = []
+    for place, found in (("page", said.page), ("doctor", said.doctor)):
+        problems += [f"{place}: no finding of {rule}" for rule in expected - found.keys()]
+        problems += [f"{place}: {rule}: {found[rule]}" for rule in sorted(found.keys() - allowed)]
+        if isinstance(case, Fault) and not re.search(case.remedy, found.get(case.rule, ""), re.DOTALL):
+            problems.append(f"{place}: not the remedy: {found.get(case.rule)}")
+    if not isinstance(case, Fault) and said.conditions:
+        problems.append(f"page: {said.conditions}")
+    return problems
+
+
+def looked_at(case: Case, room: Room) -> Said:
+    """Look at a query, while it runs or after it was stopped."""
+    if isinstance(case, Fault) and case.is_live:
+        said = room.look_until(case.rule)
+    elif case.is_live:
+        said = room.look()
+    else:
+        room.stop()
+        said = room.look()
+    (room.marks / "go").touch()
+    return said
+
+
+def text_of(said: Said, doctor: str) -> str:
+    """Return what a person sees, without the name of the query."""
+    page = [f"Status: {said.status}", *said.conditions, *said.page.values()]
+    return "The page says:\n" + "\n".join(page) + "\n\npillarbox doctor CHECKPOINT prints:\n" + doctor
+
+
+def main() -> None:
+    """Run the queries."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="rules, or names of healthy queries; all by default")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    cases: list[Case] = [
+        case for case in (*FAULTS, *HEALTHY) if not arguments.names or name_of(case) in arguments.names
+    ]
+    texts: dict[str, str] = {}
+    failed: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        # Tasks are tried again.
+        spark = local_session(4, spark__master="local[4, 4]")
+        rooms = {name_of(case): Room(spark, Path(folder) / name_of(case)) for case in cases}
+
+        def finish(case: Case) -> None:
+            room, name = rooms[name_of(case)], name_of(case)
+            said = looked_at(case, room)
+            room.stop()
+            problems = wrong_in(case, said)
+            texts[name] = text_of(said, room.doctors_words())
+            print(f"{'FAILED' if problems else 'ok':7}{name}", flush=True)
+            for each in problems:
+                print(f"       {each}", flush=True)
+            failed.extend([name] * bool(problems))
+
+        waiting: list[Case] = []
+        for case in cases:
+            began = time.monotonic()
+            try:
+                case.run(rooms[name_of(case)])
+                if name_of(case) in ("driver_gone", "silent_source", "trigger_of_an_hour"):
+                    waiting.append(case)
+                else:
+                    finish(case)
+            except Exception as error:
+                print(f"FAILED {name_of(case)}: {type(error).__name__}: {str(error)[:2000]}", flush=True)
+                failed.append(name_of(case))
+                rooms[name_of(case)].stop()
+            print(f"       {time.monotonic() - began:.0f} s", flush=True)
+        for case in waiting:
+            finish(case)
+        spark.stop()
+    if arguments.out is not None:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        names = random.sample(sorted(texts), len(texts))
+        for number, name in enumerate(names, 1):
+            (arguments.out / f"query-{number:02}.txt").write_text(texts[name])
+        (arguments.out / "answers.json").write_text(json.dumps(dict(enumerate(names, 1)), indent=1))
+    print(f"{len(cases)} queries, {len(failed)} failed")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""A place to run a query in, and what the page and the doctor say of it."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import pillarbox
+from pillarbox import DataStream
+from pillarbox_tools.cli import show
+from pillarbox_tools.dashboard.server import open_dashboard
+from pillarbox_tools.doctor.facts import Facts
+from pillarbox_tools.doctor.rules import examine
+from pillarbox_tools.watching.stored import CheckpointQuery, stored_snapshot
+from tests.see.queries import Inbox
+
+OUTPUT = "card STRING, seen LONG"
+#: How long a finding may take (seconds): a silent source is one after four minutes.
+PATIENCE = 600.0
+
+
+@dataclass
+class Said:
+    """What page and doctor say.
+
+    Attributes:
+        page: the findings of the page by rule, ``conditions``: the lines on top of it, and ``status``.
+        doctor: the findings of ``pillarbox doctor CHECKPOINT`` by rule.
+    """
+
+    page: dict[str, str] = field(default_factory=dict)
+    conditions: list[str] = field(default_factory=list)
+    status: str = ""
+    doctor: dict[str, str] = field(default_factory=dict)
+
+
+class Room:
+    """The place of one query.
+
+    Attributes:
+        query: the query, if this process runs it.
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.marks = folder / "marks"
+        self.marks.mkdir(parents=True)
+        self.checkpoint = str(folder / "checkpoint")
+        self.query: Any = None
+        self._inboxes: dict[str, Inbox] = {}
+
+    def inbox(self, name: str = "payments") -> Inbox:
+        """A folder that the query reads."""
+        if name not in self._inboxes:
+            self._inboxes[name] = Inbox(self.folder / name)
+        return self._inboxes[name]
+
+    def writer(self, stream: DataStream) -> Any:
+        """A writer that writes nowhere."""
+        writer = stream.to_dataframe(OUTPUT).writeStream.format("noop").queryName(self.folder.name)
+        return writer.option("checkpointLocation", self.checkpoint)
+
+    def start(self, stream: DataStream, **trigger: Any) -> Any:
+        """Start the query."""
+        writer = self.writer(stream)
+        self.query = pillarbox.start(writer.trigger(**trigger) if trigger else writer)
+        return self.query
+
+    def work_off(self) -> None:
+        """Wait until all input is processed."""
+        self.query.processAllAvailable()
+
+    def stop(self) -> None:
+        """Stop the query, and wait until its history is written."""
+        if self.query is not None and self.query.isActive:
+            self.query.stop()
+            self.query.awaitTermination()
+
+    def look(self) -> Said:
+        """Return what page and doctor say now."""
+        said = Said()
+        if self.query is None:
+            shown = CheckpointQuery(self.spark, self.checkpoint)
+            url = f"{open_dashboard([shown], None, 0).url}api/queries/{shown.id}"
+        else:
+            url = f"{pillarbox.dashboard(self.query, port=0).url}api/queries/{self.query.id}"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            view = json.load(answer)
+        said.page = {each["rule"]: each["message"] for each in view["findings"]}
+        said.conditions, said.status = [each["line"] for each in view["conditions"]], view["status"]
+        findings = examine(Facts.of(stored_snapshot(self.spark, self.checkpoint)))
+        said.doctor = {each.rule: each.message for each in findings if each.status == "wrong"}
+        return said
+
+    def look_until(self, rule: str) -> Said:
+        """Wait until both page and doctor find something."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            said = self.look()
+            if (rule in said.page and rule in said.doctor) or time.monotonic() > deadline:
+                return said
+            time.sleep(1.0)
+
+    def doctors_words(self) -> str:
+        """What the command prints."""
+        console = show.output()
+        with console.capture() as capture:
+            show.findings(console, examine(Facts.of(stored_snapshot(self.spark, self.checkpoint))), every=False)
+        return capture.get()
+
+
+@contextmanager
+def setting_of_application(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Have a setting of the whole application in the block, which sessions cannot change."""
+    conf: Any = spark.sparkContext._conf
+    before = conf.get(name)
+    conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            conf._jconf.remove(name)
+        else:
+            conf.set(name, before)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Wait for an event."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it has not happened"
+        time.sleep(0.2)
