@@ -116,9 +116,11 @@ def test_a_program_does_the_same(session: SparkSession, tmp_path: Path, kind: st
     write_rows(rows, tmp_path / "rows")
     found = {}
     for name, group_by in GROUPS.items():
-        found[name] = results(
-            session, tmp_path / "rows", tmp_path / name, lambda df, by=group_by: PROGRAM_KINDS[kind](by(df, "k")), [3]
-        )
+
+        def program(df: DataFrame, group_by: Callable[..., Any] = group_by) -> DataFrame:
+            return PROGRAM_KINDS[kind](group_by(df, "k"))
+
+        found[name] = results(session, tmp_path / "rows", tmp_path / name, program, [3])
     if kind in ("expires", "lives"):
         # By the clock, a query of pillarbox begins with a micro-batch without data.
         found = {name: {0: _joined(batches)} for name, batches in found.items()}
