@@ -261,7 +261,7 @@ def _ask(
     output_type: SchemaLike | None,
     timeout: DurationLike,
     capacity: int,
-    given: WaitKeywords | BatchWaitKeywords,
+    keywords: WaitKeywords | BatchWaitKeywords,
     **more: Any,
 ) -> DataStream[Any]:
     """Return the stream of the results.
@@ -272,20 +272,20 @@ def _ask(
         more: the parameters that not all methods have.
     """
     batches = "batch" in method
-    wanted: type = AsyncBatchFunction if batches else AsyncFunction
+    expected: type = AsyncBatchFunction if batches else AsyncFunction
     check_takes(stream, DataStream, f"{method}()", "a DataStream")
-    if not isinstance(function, wanted):
+    if not isinstance(function, expected):
         hint = f"for a plain function there is map_async({'..., batch_size=...' if batches else ''}) of the stream"
         if isinstance(function, AsyncBatchFunction):
             hint = f"for an AsyncBatchFunction there is {method}_batch()"
-        raise ProgramError(f"{method}() takes an instance of an {wanted.__name__}, not {shorten(function)}; {hint}")
-    check_parameters(function, wanted, f"{method}()")
+        raise ProgramError(f"{method}() takes an instance of an {expected.__name__}, not {shorten(function)}; {hint}")
+    check_parameters(function, expected, f"{method}()")
     _check_coroutine(function, "async_invoke_batch" if batches else "async_invoke")
-    _check_names(method, given, BatchWaitKeywords if batches else WaitKeywords)
+    _check_names(method, keywords, BatchWaitKeywords if batches else WaitKeywords)
     if batches and more["batch_size"] is None:
         raise ProgramError(f"{method}(): batch_size is a whole number of at least 1, not None")
     ordered = not method.startswith("unordered")
-    options = AsyncOptions(method, capacity, timeout, ordered, **more, **given)
+    options = AsyncOptions(method, capacity, timeout, ordered, **more, **keywords)
     return stream._apply_async(function, options, output_type)
 
 
@@ -305,11 +305,11 @@ def _check_coroutine(function: Any, method: str) -> None:
         raise ProgramError(f"{type(function).__name__}.{method}() has to be an async def")
 
 
-def _check_names(method: str, given: Mapping[str, Any], known: type) -> None:
-    for name in given:
-        if name not in known.__annotations__:
+def _check_names(method: str, keywords: Mapping[str, Any], allowed: type) -> None:
+    for name in keywords:
+        if name not in allowed.__annotations__:
             retries = f"; for retries there is {method}_with_retry(...)" if name == "retry" else ""
             raise TypeError(
                 f"{method}() got an unexpected keyword argument {name!r}; its options are"
-                f" {', '.join(known.__annotations__)}{retries}"
+                f" {', '.join(allowed.__annotations__)}{retries}"
             )

@@ -369,9 +369,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
             hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "an AggregateFunction"
             raise ProgramError(f"aggregate() got {shorten(func)}: pass {hint}")
         check_parameters(func, AggregateFunction, "aggregate()")
-        merges = (
-            isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None
-        )  # it keeps elements
+        merges = isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None  # it keeps elements
         if merges and type(func).merge is AggregateFunction.merge:
             raise ProgramError(
                 f"{self._assigner!r} makes windows that merge, and {type(func).__name__} cannot merge accumulators:"

@@ -82,7 +82,7 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
 
         Aggregates of columns, such as ``total=sum_("amount")``, are computed by Arrow for whole runs of rows, before
         and after the shuffle; a window keeps columns. The results are rows of the key columns, ``window_start``,
-        ``window_end`` and the aggregates. The key must be named columns, and the columns known: those of a DataFrame,
+        ``window_end`` and the aggregates. The key must be named columns, and the columns known: from a DataFrame,
         or declared by the previous function. They are fastest on rows that no Python function has touched. They need
         event-time windows without trigger, evictor or side output for late rows; with ``allowed_lateness``, a run's
         late rows fire their keys' windows once.
