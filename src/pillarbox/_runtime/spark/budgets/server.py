@@ -207,8 +207,8 @@ class BudgetServer:
                     check_equal(shared.account.limits, limits)
                 # No task uses it: a notebook's cell was changed and run again.
                 other = shared.replaced(limits)
-                for program_accounts in self._accounts.values():
-                    program_accounts.update(
+                for accounts_by_name in self._accounts.values():
+                    accounts_by_name.update(
                         {name: other for name, account in program_accounts.items() if account is shared}
                     )
                 shared = other
