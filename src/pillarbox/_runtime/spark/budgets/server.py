@@ -209,7 +209,7 @@ class BudgetServer:
                 other = shared.replaced(limits)
                 for accounts_by_name in self._accounts.values():
                     accounts_by_name.update(
-                        {name: other for name, account in program_accounts.items() if account is shared}
+                        {name: other for name, account in accounts_by_name.items() if account is shared}
                     )
                 shared = other
             shared = shared or _SharedAccount(limits, self)
