@@ -326,8 +326,8 @@ def _compare(output: list[StreamElement], right: list[StreamElement], ordered: b
             (n for n, (a, b) in enumerate(zip(actual, expected)) if a != b), min(len(actual), len(expected))
         )
         raise AssertionError(
-            f"{what}: element {position} is {_at(actual, position)}, and was {_at(expected, position)} where each record"
-            f" is a run of its own; all of it: {actual[:20]}, and {expected[:20]}"
+            f"{what}: element {position} is {_at(actual, position)}, and was {_at(expected, position)} where each"
+            f" record is a run of its own; all of it: {actual[:20]}, and {expected[:20]}"
         )
 
 
