@@ -126,5 +126,5 @@ __all__ = [
 
 
 def row(**columns: Any) -> Row:
-    """Return the row with these columns, as records of a DataFrame are."""
+    """Return a row with these columns, like the records of a DataFrame."""
     return Row.of(**columns)

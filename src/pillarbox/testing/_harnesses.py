@@ -1,4 +1,4 @@
-"""From a function to the harness of the operator that runs it."""
+"""Harnesses for functions: makes a function's operator and its harness."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from pillarbox.testing._operator_harness import (
 
 Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
 
-# On a stream with or without key.
+# Operators for keyed and non-keyed streams.
 _EITHER: dict[type[Function], type[MapOperator | FlatMapOperator | FilterOperator]] = {
     MapFunction: MapOperator,
     FlatMapFunction: FlatMapOperator,
@@ -79,10 +79,10 @@ class ProcessFunctionTestHarnesses:
 
     @staticmethod
     def for_process_function(function: ProcessFunction, **options: Any) -> OneInputStreamOperatorTestHarness:
-        """Return the harness of a function on a stream without key.
+        """Return the harness of a function on a non-keyed stream.
 
         Args:
-            options: as :class:`OneInputStreamOperatorTestHarness` takes them.
+            options: as for :class:`OneInputStreamOperatorTestHarness`.
         """
         factory = OperatorFactory(partial(ProcessOperator, function=function))
         return OneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
@@ -94,9 +94,9 @@ class ProcessFunctionTestHarnesses:
         """Return the harness of a function on a keyed stream.
 
         Args:
-            key_by: what ``DataStream.key_by`` takes: a function, or names of columns.
-            key_type: the type of the key, if the program declares it.
-            options: as :class:`KeyedOneInputStreamOperatorTestHarness` takes them.
+            key_by: a function or column names, as for ``DataStream.key_by``.
+            key_type: the declared type of the key, if any.
+            options: as for :class:`KeyedOneInputStreamOperatorTestHarness`.
         """
         make = partial(KeyedProcessOperator, function=function, keying=Keying(key_by, "process", key_type))
         node = ChainNode("process", "process", OperatorFactory(make, keyed=True))
@@ -109,9 +109,9 @@ class ProcessFunctionTestHarnesses:
         """Return the harness of a function on two connected keyed streams.
 
         Args:
-            first_key: what ``DataStream.key_by`` takes, for the first stream.
-            second_key: the same for the second.
-            options: as :class:`KeyedTwoInputStreamOperatorTestHarness` takes them.
+            first_key: the first stream's key, as for ``DataStream.key_by``.
+            second_key: the second stream's key.
+            options: as for :class:`KeyedTwoInputStreamOperatorTestHarness`.
         """
         keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
         make = partial(KeyedCoProcessOperator, function=function, keyings=keyings)
@@ -166,21 +166,20 @@ def harness_for(
     on_error: OnError = "fail",
     **options: Any,
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
-    """Return the opened harness of a function: a keyed one where there is a ``key_by``.
+    """Return the opened harness of a function; with ``key_by``, a keyed one.
 
     Args:
         function: a map, flat map, filter, process or async function (ordered, with a timeout of 5 seconds by the
-            harness's clock), or one of two streams; with ``key_by`` also a keyed process or reduce function; with it,
-            map, flat map and filter functions have keyed state.
-        key_by: what ``DataStream.key_by`` takes: a function, or names of columns; of a function of two streams, a tuple
-            of two such, for the first and the second stream.
-        key_type: the type of the key, if the program declares it; of functions of one stream.
-        broadcast: the descriptors of the broadcast state of a function that has one; the second stream fills it.
-        on_error: the fate of records whose function raises, as the streams' methods take it.
-        options: as :class:`OneInputStreamOperatorTestHarness` takes them: ``processing_time``, ``snapshot``, ...
+            harness's clock), or one of two streams; with ``key_by`` also a keyed process or reduce function. Map, flat
+            map and filter functions have keyed state only with ``key_by``.
+        key_by: a function or column names, as for ``DataStream.key_by``; for a function of two streams, a tuple of two.
+        key_type: the declared type of the key, if any; for functions of one stream.
+        broadcast: the descriptors of the function's broadcast state, which the second stream fills.
+        on_error: the fate of records whose function raises, as in the streams' methods.
+        options: as for :class:`OneInputStreamOperatorTestHarness`: ``processing_time``, ``snapshot``, ...
 
     Raises:
-        ProgramError: the function is of no such kind, or is a keyed one without ``key_by``.
+        ProgramError: the function is of another kind, or is keyed and ``key_by`` is missing.
     """
     name = type(function).__name__
     if isinstance(broadcast, MapStateDescriptor):

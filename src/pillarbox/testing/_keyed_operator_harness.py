@@ -1,4 +1,4 @@
-"""One operator of keyed streams alone, with a look into its state and timers, including windows'.
+"""Harnesses of keyed operators, which show their state and timers, including windows'.
 
 Source of the names: Flink's ``KeyedOneInputStreamOperatorTestHarness`` and ``KeyedTwoInputStreamOperatorTestHarness``.
 """
@@ -21,10 +21,10 @@ from pillarbox.testing._operator_harness import (
 
 
 class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
-    """Runs an operator on a keyed stream: with keyed state and timers, and a look into both.
+    """Runs an operator on a keyed stream, and shows its keyed state and timers.
 
     Raises:
-        KeyTypeError: (by ``push``) the record's key could not be routed in a program.
+        KeyTypeError: (by ``push``) a program could not route the record's key.
     """
 
     _keyed = True
@@ -32,7 +32,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     def _process(self, records: Records, index: int = 0) -> None:
         keying = keying_of(self.operator.inputs[index])
         if keying is not None:
-            # As the writer before the operator would: a key that cannot be routed must not pass a test.
+            # As the writer before the operator does: a key that cannot be routed must not pass a test.
             Router(keying, 1, DEFAULT_MAX_PARALLELISM).subtasks_of(records)
         super()._process(records, index)
 
@@ -40,16 +40,16 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self
 
     def num_keyed_state_entries(self) -> int:
-        """Return the number of states that are not empty, of all keys and namespaces together."""
+        """Return the number of non-empty states of all keys and namespaces."""
         return sum(len(self._backend.contents(key, namespace)) for key, namespace in self._places())
 
     def get_keys(self) -> list[Any]:
-        """Return the keys that have state or timers, also if only in namespaces."""
-        # (A record's key has a row until the next checkpoint, whether it holds anything or not.)
+        """Return the keys with state or timers in any namespace."""
+        # A record's key has a row until the next checkpoint, even an empty one.
         return list(dict.fromkeys(key for key, namespace in self._places() if self._has_something(key, namespace)))
 
     def get_namespaces(self, key: Any) -> list[Any]:
-        """Return the namespaces in which a key has state or timers: its windows, as tuples of their fields.
+        """Return a key's namespaces with state or timers: its windows, as tuples of their fields.
 
         A ``TimeWindow(0, 10)`` equals ``(0, 10)``.
         """
@@ -68,12 +68,12 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self._time_services.services()
 
     def state_of(self, key: Any, namespace: Any = None) -> dict[str, Any]:
-        """Return the contents of a key's states, by name: a value, list, dict, folded value or accumulator.
+        """Return the contents of a key's states, by name: a value, list, dict, reduced value or accumulator.
 
-        A state that is empty is absent. It is a copy: changes to it do not change the state.
+        Empty states are absent. Changes to this copy do not change the state.
 
         Args:
-            namespace: a window, or another namespace whose states are looked at; by default the key's own states.
+            namespace: a window, or another namespace; by default the key's own states.
         """
         return copy.deepcopy(self._backend.contents(key, namespace))
 
@@ -94,14 +94,14 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self._timers_of(key, namespace, "/processing")
 
     def _timers_of(self, key: Any, namespace: Any, domain: str) -> list[int]:
-        found = self._backend.timestamps(key, namespace)
-        return sorted(timestamp for name in found if name.endswith(domain) for timestamp in found[name])
+        timestamps = self._backend.timestamps(key, namespace)
+        return sorted(timestamp for name in timestamps if name.endswith(domain) for timestamp in timestamps[name])
 
     def _has_something(self, key: Any, namespace: Any) -> bool:
         return bool(self._backend.contents(key, namespace) or self._backend.timestamps(key, namespace))
 
     def _places(self) -> Iterator[tuple[Any, Any]]:
-        """Return all keys, with None and with each of their namespaces."""
+        """Yield all keys, with None and with each of their namespaces."""
         for key in self._backend.get_keys():
             yield key, None
             for namespace in self._backend.namespaces.namespaces_of(key):
@@ -109,7 +109,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
 
 class KeyedTwoInputStreamOperatorTestHarness(TwoInputStreamOperatorTestHarness, KeyedOneInputStreamOperatorTestHarness):
-    """Runs an operator on two connected keyed streams: with keyed state and timers, and a look into both."""
+    """Runs an operator on two connected keyed streams, and shows its keyed state and timers."""
 
     def __enter__(self) -> KeyedTwoInputStreamOperatorTestHarness:
         return self

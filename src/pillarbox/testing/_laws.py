@@ -1,4 +1,4 @@
-"""The laws that hold for every operator: a suite that a test runs on its own function or operator.
+"""Laws of all operators, as a test suite for users' functions and operators.
 
 The idea comes from trio's ``check_one_way_stream``.
 """
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ProcessingTime:
-    """In a script: the clock is set to ``timestamp`` (epoch ms)."""
+    """A step of a script that sets the clock to ``timestamp`` (epoch ms)."""
 
     timestamp: int
 
@@ -33,39 +33,40 @@ Step = StreamRecord | tuple[int, StreamRecord] | Watermark | ProcessingTime
 
 
 def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool = True, examples: int = 10) -> None:
-    """Check that an operator obeys the laws of operators, on an input that is given.
+    """Check that an operator obeys the laws of operators for an input.
 
-    1. The output is the same however the records are cut into runs.
+    1. The output does not depend on how the records are cut into runs.
     2. A snapshot at any point, even right after another, and resuming from it in another task, changes nothing.
-    3. Watermarks do not go back, and no record comes out after a watermark that it should have come before, until one
-       comes in so.
-    4. When the output fails, the operator can be closed, without another error. Output during the closing is
-       lost, so it emits nothing then.
-    5. Rows that come as columns are handled as rows are.
-    6. A task continues after a snapshot as if there had been none: its function stays open, and keeps its fields. A
-       field that counts has Flink's result, as long as no process dies; after that it begins again, which breaks law 2.
+    3. Watermarks never decrease, and no record follows a watermark that has passed it, unless the input has such a
+       record.
+    4. After a failure of the output, the operator can be closed without another error. It emits nothing while it
+       closes, because that output would be lost.
+    5. Columnar rows give the same results as rows.
+    6. A task continues after a snapshot as if there had been none: its function stays open and keeps its fields. A
+       field that counts gives Flink's result as long as no process dies; after that it starts again, which breaks law
+       2.
 
     For example, in a test of a function with keyed state::
 
         check_operator(
-            lambda **options: harness_for(Sessions(), key_by="card", **options),
-            [StreamRecord(row(card="c1"), 0), Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
+            lambda **options: harness_for(Sessions(), key_by="card", **options), [StreamRecord(row(card="c1"), 0),
+                Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
         )
 
     Args:
-        open_harness: opens a harness around a new operator and a new function, given keyword arguments for the
-            harness: such as :func:`harness_for`, with the function and its key filled in.
-        script: the input, in its order: records, watermarks and settings of the clock. For an operator with two
-            inputs, a record is ``(0, record)`` or ``(1, record)``. The end of the input follows.
-        ordered: whether the order of the output matters; if not, as for async functions whose results come as they
-            are complete, only which records come out between two watermarks.
-        examples: how many ways of cutting, and how many points in the script, are tried; drawn from a fixed seed.
+        open_harness: opens a harness around a new operator and a new function, with the harness's keyword arguments:
+            such as :func:`harness_for`, with the function and its key filled in.
+        script: the input, in order: records, watermarks and settings of the clock. For an operator with two inputs, a
+            record is ``(0, record)`` or ``(1, record)``. The end of the input follows.
+        ordered: whether the order of the output matters; if not, as for async functions with unordered results, only
+            the set of records between two watermarks.
+        examples: how many ways of cutting, and how many points in the script, to try; drawn with a fixed seed.
 
     Raises:
-        AssertionError: a law is broken; the message says which one, and shows the difference.
+        AssertionError: a law is broken; the message names it and shows the difference.
         ValueError: ``open_harness`` gives several harnesses the same function object.
     """
-    __tracebackhide__ = True  # pytest shows the call, and not what follows
+    __tracebackhide__ = True  # pytest shows the call, and no frames below
     steps = list(script)
     _check_functions(open_harness)
     right = _run(open_harness, _runs(steps, [1] * len(steps)))
@@ -83,9 +84,9 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
 
 def _check_functions(open_harness: Open) -> None:
     __tracebackhide__ = True
-    with open_harness() as one, open_harness() as other:
-        function = getattr(one.operator, "function", None)
-        if isinstance(function, Function) and function is getattr(other.operator, "function", None):
+    with open_harness() as first, open_harness() as second:
+        function = getattr(first.operator, "function", None)
+        if isinstance(function, Function) and function is getattr(second.operator, "function", None):
             raise ValueError(
                 f"open_harness has given two harnesses the same {type(function).__name__}: make a new one at each call,"
                 f" as in lambda **options: harness_for({type(function).__name__}(...), **options)"
@@ -98,8 +99,8 @@ def _check_cuts(
     __tracebackhide__ = True
     ways = [[len(steps)], *([rng.randint(1, 4) for _ in steps] for _ in range(examples))]
     for sizes in ways:
-        found = _run(open_harness, _runs(steps, sizes))
-        _compare(found, right, ordered, f"law 1: the output depends on how records are cut into runs (here {sizes})")
+        output = _run(open_harness, _runs(steps, sizes))
+        _compare(output, right, ordered, f"law 1: the output depends on how records are cut into runs (here {sizes})")
 
 
 def _check_snapshots(
@@ -108,7 +109,7 @@ def _check_snapshots(
     __tracebackhide__ = True
     points = range(len(steps) + 1)
     for point in points if len(points) <= examples else sorted(rng.sample(points, examples)):
-        # An epoch more before it: a change that is not noted goes into the snapshot of the epoch that made the value.
+        # An earlier epoch: an unnoticed change would go into the snapshot of the epoch that made the value.
         earlier = rng.randrange(point + 1)
         with open_harness() as harness:
             for step in _runs(steps[:earlier], [1] * earlier):
@@ -117,25 +118,25 @@ def _check_snapshots(
             for step in _runs(steps[earlier:point], [1] * point):
                 _play(harness, step)
             snapshot = harness.snapshot()
-            found = harness.get_elements()
+            output = harness.get_elements()
             time = harness.get_processing_time()
         with open_harness(snapshot=snapshot, processing_time=time) as harness:
             for step in _runs(steps[point:], [1] * len(steps)):
                 _play(harness, step)
             harness.end_input()
-            found += harness.get_elements()
+            output += harness.get_elements()
         what = (
             f"law 2: a snapshot after step {point} of {len(steps)} (and one after step {earlier}), and resuming from"
             " it, changes the output: something is kept outside of state, or was changed in place without update()"
         )
-        _compare(_records(found), _records(right), ordered, what)
+        _compare(_records(output), _records(right), ordered, what)
 
 
 def _check_watermarks(open_harness: Open, steps: list[Step], right: list[StreamElement]) -> None:
     __tracebackhide__ = True
     watermarks = [element.timestamp for element in right if isinstance(element, Watermark)]
     assert watermarks == sorted(watermarks), f"law 3: watermarks go back: {watermarks}"
-    first = next((place for place, _ in _late(steps)), None)
+    first = next((position for position, _ in _late(steps)), None)
     if first is not None:
         right = _run(open_harness, _runs(steps[:first], [1] * first))
     late = [record for _, record in _late(right)]
@@ -143,15 +144,15 @@ def _check_watermarks(open_harness: Open, steps: list[Step], right: list[StreamE
 
 
 def _late(elements: Sequence[Any]) -> Iterator[tuple[int, StreamRecord]]:
-    """Return the records after a watermark that has passed them, each with its place."""
+    """Yield the records after a watermark that has passed them, with their positions."""
     watermark = MIN_TIMESTAMP
-    for place, element in enumerate(elements):
+    for position, element in enumerate(elements):
         if isinstance(element, Watermark):
             watermark = element.timestamp
             continue
         record = element if isinstance(element, StreamRecord) else element[1] if isinstance(element, tuple) else None
         if isinstance(record, StreamRecord) and record.timestamp is not None and record.timestamp <= watermark:
-            yield place, record
+            yield position, record
 
 
 class _DownstreamError(Exception):
@@ -195,8 +196,8 @@ def _check_columns(open_harness: Open, steps: list[Step], right: list[StreamElem
     values = [record.value for _, record in _numbered(steps)]
     if not values or not all(isinstance(value, Row) for value in values):
         return
-    found = _run(open_harness, _runs(steps, [len(steps)], columnar=True))
-    _compare(found, right, ordered, "law 5: rows that come as columns are handled in another way")
+    output = _run(open_harness, _runs(steps, [len(steps)], columnar=True))
+    _compare(output, right, ordered, "law 5: rows that come as columns are handled in another way")
 
 
 def _check_epochs(
@@ -208,12 +209,12 @@ def _check_epochs(
         *(sorted(rng.sample(range(len(steps)), len(steps) // 2)) for _ in range(examples)),
     ]
     for points in ways:
-        found = _run_epochs(open_harness, steps, points)
+        output = _run_epochs(open_harness, steps, points)
         what = (
             f"law 6: snapshots (after steps {points} of {len(steps)}) change the output of the task that they are taken"
             " of: what is made ready for a snapshot must be there afterwards, too"
         )
-        _compare(_records(found), _records(right), ordered, what)
+        _compare(_records(output), _records(right), ordered, what)
 
 
 def _run_epochs(open_harness: Open, steps: list[Step], points: Sequence[int]) -> list[StreamElement]:
@@ -243,7 +244,7 @@ def _numbered(steps: Sequence[Step]) -> Iterator[tuple[int, StreamRecord]]:
 
 
 def _runs(steps: Sequence[Step], sizes: Sequence[int], *, columnar: bool = False) -> list[_Played]:
-    """Gather records that follow each other into runs of these sizes, as far as they are of one input and one kind."""
+    """Group consecutive records of one input and one kind into runs of these sizes."""
     played: list[_Played] = []
     remaining = list(sizes)
     open_run: list[StreamRecord] = []
@@ -269,8 +270,8 @@ def _runs(steps: Sequence[Step], sizes: Sequence[int], *, columnar: bool = False
     return played
 
 
-def _alike(one: StreamRecord, other: StreamRecord) -> bool:
-    return (one.timestamp is None) == (other.timestamp is None)
+def _alike(first: StreamRecord, second: StreamRecord) -> bool:
+    return (first.timestamp is None) == (second.timestamp is None)
 
 
 def _run_of(records: Sequence[StreamRecord], columnar: bool) -> Records:
@@ -297,10 +298,10 @@ def _run(open_harness: Open, steps: Sequence[_Played]) -> list[StreamElement]:
         for step in steps:
             _play(harness, step)
         harness.end_input()
-        found = harness.get_elements()
-    lost = harness.get_elements()[len(found) :]
+        output = harness.get_elements()
+    lost = harness.get_elements()[len(output) :]
     assert not lost, f"law 4: {lost[:5]} came out when the operator was closed, which is lost: emit it in finish()"
-    return found
+    return output
 
 
 # -- comparing --
@@ -314,17 +315,19 @@ def _without_status(elements: Sequence[StreamElement]) -> list[StreamElement]:
     return [element for element in elements if not isinstance(element, WatermarkStatus)]
 
 
-def _compare(found: list[StreamElement], right: list[StreamElement], ordered: bool, what: str) -> None:
+def _compare(output: list[StreamElement], right: list[StreamElement], ordered: bool, what: str) -> None:
     __tracebackhide__ = True
-    # An operator may say more than once that it is active.
-    one, other = _without_status(found), _without_status(right)
+    # An operator may report more than once that it is active.
+    actual, expected = _without_status(output), _without_status(right)
     if not ordered:
-        one, other = _sorted_between_watermarks(one), _sorted_between_watermarks(other)
-    if one != other:
-        place = next((n for n, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+        actual, expected = _sorted_between_watermarks(actual), _sorted_between_watermarks(expected)
+    if actual != expected:
+        position = next(
+            (n for n, (a, b) in enumerate(zip(actual, expected)) if a != b), min(len(actual), len(expected))
+        )
         raise AssertionError(
-            f"{what}: element {place} is {_at(one, place)}, and was {_at(other, place)} where each record is a run of"
-            f" its own; all of it: {one[:20]}, and {other[:20]}"
+            f"{what}: element {position} is {_at(actual, position)}, and was {_at(expected, position)} where each"
+            f" record is a run of its own; all of it: {actual[:20]}, and {expected[:20]}"
         )
 
 
@@ -340,5 +343,5 @@ def _sorted_between_watermarks(elements: Sequence[StreamElement]) -> list[Stream
     return result + sorted(group, key=repr)
 
 
-def _at(elements: Sequence[T], place: int) -> T | str:
-    return elements[place] if place < len(elements) else "nothing"
+def _at(elements: Sequence[T], position: int) -> T | str:
+    return elements[position] if position < len(elements) else "nothing"

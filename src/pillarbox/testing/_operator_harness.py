@@ -1,4 +1,4 @@
-"""One operator alone: a real mailbox, real state and real timers, a clock that stands still until it is set.
+"""The harness of one operator: a real mailbox, real state and real timers, and a manual clock.
 
 Source of the names: Flink's ``OneInputStreamOperatorTestHarness`` and ``TwoInputStreamOperatorTestHarness``.
 """
@@ -39,7 +39,7 @@ from pillarbox.testing._patience import Patience
 
 
 class StreamRecord(NamedTuple):
-    """A record that came out.
+    """An emitted record.
 
     Attributes:
         value: the record.
@@ -52,10 +52,10 @@ class StreamRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """An operator's state after a checkpoint: to be given to another harness, and to be pickled.
+    """An operator's state after a checkpoint, for another harness; can be pickled.
 
-    It is what a task would have in its checkpoint: plain data where the types of key and states are declared, and
-    refused by another operator, or another key.
+    It has the form of a task's checkpoint: plain data if the key and states have declared types; another operator, or
+    another key, refuses it.
     """
 
     chunks: dict[int, bytes]
@@ -64,7 +64,7 @@ class OperatorSnapshot:
 StreamElement = StreamRecord | Watermark | WatermarkStatus
 
 
-# The rows whose types a call checks. A snapshot, and the end of the input, check all of them.
+# The number of rows whose types a call checks. A snapshot and the end of input check all rows.
 _CHECKED = 100
 
 
@@ -94,7 +94,7 @@ class _Recorder:
 
 
 class _SideOutputs(dict[str, Input]):
-    """Every side output has a receiver: nothing is dropped in a test."""
+    """Side outputs that all have a receiver: nothing is dropped in a test."""
 
     def __contains__(self, tag_id: object) -> bool:
         return True
@@ -105,29 +105,29 @@ class _SideOutputs(dict[str, Input]):
 
 
 class OneInputStreamOperatorTestHarness:
-    """Runs an operator on a stream without key.
+    """Runs an operator on a non-keyed stream.
 
-    The operator is opened at once, and closed by :meth:`close` or at the end of a ``with`` block. Everything happens
-    in the calling thread, at the call: when a method returns, all that follows from it has been done. Only what async
-    functions wait for takes its own time: :meth:`drain` waits for it.
+    The operator is opened at once, and closed by :meth:`close` or at the end of a ``with`` block. Everything runs in
+    the calling thread: when a method returns, all its consequences are complete. Only requests of async functions take
+    their own time: :meth:`drain` waits for them.
 
     Args:
         node: name, uid and factory of the operator.
-        processing_time: where the clock stands at first, epoch milliseconds.
-        snapshot: state to start from, as :meth:`snapshot` returned it.
-        subtask: index of the parallel instance that the function is told.
-        parallelism: number of instances that the function is told.
-        limit: how long a call may wait for requests of an async function (seconds, by the real clock).
-        time_zone: the time zone of naive datetimes that become event times, watermarks or times of timers, as a Spark
-            session has one: ``"Europe/Berlin"``; None: they are refused.
+        processing_time: the clock's initial time, epoch milliseconds.
+        snapshot: initial state, as returned by :meth:`snapshot`.
+        subtask: index of the parallel instance, for the function.
+        parallelism: number of instances, for the function.
+        limit: how long a call may wait for an async function's requests (seconds, by the real clock).
+        time_zone: the time zone of naive datetimes as event times, watermarks or times of timers, as in a Spark
+            session: ``"Europe/Berlin"``; None: they are refused.
 
     Attributes:
         operator: the operator.
         processing_time_service: the clock.
 
     Raises:
-        CheckpointMismatchError: the snapshot is one of another operator.
-        ProgramError: the operator works under keys, and this is no keyed harness.
+        CheckpointMismatchError: the snapshot belongs to another operator.
+        ProgramError: the operator needs a keyed harness.
     """
 
     _keyed = False
@@ -179,7 +179,7 @@ class OneInputStreamOperatorTestHarness:
         try:
             self.operator.open()
         except BaseException:
-            self.close()  # all that it had begun, such as a thread
+            self.close()  # releases resources such as threads
             raise
         context.epoch = 1
         self._backend.seal()
@@ -208,7 +208,7 @@ class OneInputStreamOperatorTestHarness:
     # -- input --
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record into the operator, with an event time in epoch milliseconds or none.
+        """Push one record into the operator, with an event time in epoch milliseconds or without.
 
         Raises:
             OperatorError: the function raised.
@@ -220,7 +220,7 @@ class OneInputStreamOperatorTestHarness:
 
         Raises:
             OperatorError: the function raised.
-            ValueError: there are not as many timestamps as values.
+            ValueError: the numbers of timestamps and values differ.
         """
         run, stamps = list(values), None if timestamps is None else list(timestamps)
         if stamps is not None and len(stamps) != len(run):
@@ -243,10 +243,10 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def push_watermark(self, timestamp: int) -> None:
-        """Advance event time to ``timestamp`` (epoch milliseconds): the timers up to it fire, in order (T5).
+        """Advance event time to ``timestamp`` (epoch milliseconds) and fire its timers in order (T5).
 
         Raises:
-            ValueError: event time would go back, which no task lets happen.
+            ValueError: event time would go back.
         """
         if timestamp < self._current_watermark:
             raise ValueError(f"the watermark cannot go back from {self._current_watermark} to {timestamp}")
@@ -259,13 +259,13 @@ class OneInputStreamOperatorTestHarness:
     process_watermark = push_watermark
 
     def set_processing_time(self, timestamp: int) -> None:
-        """Set the clock (epoch milliseconds): the processing-time timers up to it fire, in order (T4)."""
+        """Set the clock (epoch milliseconds) and fire its processing-time timers in order (T4)."""
         self._backend.now = timestamp
         self.processing_time_service.set_current_time(timestamp)
         self._settle()
 
     def advance_processing_time(self, milliseconds: int) -> None:
-        """Set the clock forward.
+        """Advance the clock.
 
         Raises:
             ValueError: ``milliseconds`` is negative.
@@ -275,17 +275,17 @@ class OneInputStreamOperatorTestHarness:
         self.set_processing_time(self.get_processing_time() + milliseconds)
 
     def get_processing_time(self) -> int:
-        """Return the clock's time, epoch milliseconds."""
+        """Return the clock's time in epoch milliseconds."""
         return self.processing_time_service.current_processing_time()
 
     def end_input(self, *, time_passes: DurationLike = 0) -> None:
-        """End the input for good: event time ends, and the operator emits its last records.
+        """End the input: event time ends, and the operator emits its last records.
 
-        As in a task, no processing-time timer fires from then on.
+        As in a task, no processing-time timer fires afterwards.
 
         Args:
-            time_passes: the time by which the clock is set forward while requests of an async function are under
-                way, so that their timeouts fire: from timer to timer, whenever nothing else happens.
+            time_passes: how far the clock may advance while requests of an async function are pending, so that their
+                timeouts fire: from timer to timer, whenever nothing else happens.
 
         Raises:
             TimeoutError: requests did not end.
@@ -299,13 +299,13 @@ class OneInputStreamOperatorTestHarness:
         self._log.check_changes()
 
     def drain(self, seconds: float = 10.0) -> None:
-        """Wait until an async operator has emitted the results of all its requests.
+        """Wait until an async operator has emitted the results of all requests.
 
         Args:
-            seconds: how long to wait at the most, by the real clock.
+            seconds: the longest wait, by the real clock.
 
         Raises:
-            TimeoutError: requests were still under way by then.
+            TimeoutError: requests were still pending.
         """
         end = time.monotonic() + seconds
         self._settle()
@@ -316,7 +316,7 @@ class OneInputStreamOperatorTestHarness:
             self._settle()
 
     def _settle(self) -> None:
-        """Run the mails, and the timers that they lead to, until there is none."""
+        """Run all mails and the timers that they set."""
         mailbox = self._processor.mailbox
         while mailbox.size():
             while mailbox.size():
@@ -328,19 +328,19 @@ class OneInputStreamOperatorTestHarness:
     # -- output --
 
     def get_output(self) -> list[Any]:
-        """Return the values of the main output since the start or :meth:`clear_output`."""
+        """Return the main output's values since the start or :meth:`clear_output`."""
         return [record.value for record in self._output.records]
 
     def get_records(self) -> list[StreamRecord]:
-        """Return the records of the main output, with their timestamps."""
+        """Return the main output's records, with their timestamps."""
         return self._output.records
 
     def get_elements(self) -> list[StreamElement]:
-        """Return all of the main output in its order: records, watermarks, changes between idle and active."""
+        """Return all elements of the main output in order: records, watermarks, status changes."""
         return list(self._output.elements)
 
     def get_watermarks(self) -> list[int]:
-        """Return the watermarks that came out, epoch milliseconds."""
+        """Return the emitted watermarks, in epoch milliseconds."""
         return [element.timestamp for element in self._output.elements if isinstance(element, Watermark)]
 
     def get_side_output(self, tag: OutputTag | str) -> list[Any]:
@@ -353,20 +353,20 @@ class OneInputStreamOperatorTestHarness:
         return recorder.records if isinstance(recorder, _Recorder) else []
 
     def clear_output(self) -> None:
-        """Forget the output so far, also of the side outputs."""
+        """Discard the output so far, including side outputs."""
         for recorder in (self._output, *self._side_outputs.values()):
             if isinstance(recorder, _Recorder):
                 recorder.elements = []
 
     def fail_output_at(self, number: int, error: Exception) -> None:
-        """Let the main output raise ``error`` at the ``number``-th record from now on, counted from 0."""
+        """Make the main output raise ``error`` at the ``number``-th record from now on, counted from 0."""
         self._output.fails_at = len(self._output.records) + number
         self._output.error = error
 
     # -- checkpoints --
 
     def snapshot(self, *, time_passes: DurationLike = 0) -> OperatorSnapshot:
-        """Take a checkpoint (C4): return the state as it would be written at a barrier now. The operator continues.
+        """Take a checkpoint (C4) and return its state. The operator continues.
 
         Args:
             time_passes: as in :meth:`end_input`.
@@ -390,14 +390,14 @@ class OneInputStreamOperatorTestHarness:
         return OperatorSnapshot(dict(self._store.chunks))
 
     def notify_of_completed_checkpoint(self, checkpoint_id: int) -> None:
-        """Tell the operator that a checkpoint is committed; they count from 1."""
+        """Notify the operator of a committed checkpoint; they count from 1."""
         self.operator.notify_checkpoint_complete(checkpoint_id)
         self._settle()
 
-    # -- the end --
+    # -- closing --
 
     def close(self) -> None:
-        """Close the operator; nothing happens the second time."""
+        """Close the operator. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -420,11 +420,11 @@ class OneInputStreamOperatorTestHarness:
 class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     """Runs an operator on two connected streams.
 
-    ``push_watermark`` advances the event time of both streams: an operator knows the least of theirs.
+    ``push_watermark`` advances the event time of both streams.
     """
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Refuse a record that does not say of which stream it is.
+        """Refuse a record without a stream.
 
         Raises:
             TypeError: always.
@@ -432,7 +432,7 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         raise TypeError("the operator has two inputs: use push1() for the first stream, push2() for the second")
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Refuse records that do not say of which stream they are.
+        """Refuse records without a stream.
 
         Raises:
             TypeError: always.
@@ -440,7 +440,7 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         self.push(values)
 
     def push1(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record of the first stream, with an event time in epoch milliseconds or none.
+        """Push one record of the first stream, with an event time in epoch milliseconds or without.
 
         Raises:
             OperatorError: the function raised.
@@ -448,7 +448,7 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         self._process(_one(value, timestamp), 0)
 
     def push2(self, value: Any, timestamp: int | None = None) -> None:
-        """Push one record of the second stream, as :meth:`push1` does of the first."""
+        """Push one record of the second stream; as :meth:`push1`."""
         self._process(_one(value, timestamp), 1)
 
     process_element1 = push1
@@ -459,7 +459,7 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
 
 def keying_of(way_in: RecordInput) -> Keying | None:
-    """Return how the records of an input get their keys; None: they have none."""
+    """Return an input's keying, or None."""
     return getattr(way_in, "keying", None)
 
 

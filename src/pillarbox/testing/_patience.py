@@ -1,4 +1,4 @@
-"""The patience of a harness while an operator waits: it gives up after a while, and lets time pass if told to."""
+"""Bounds a harness's waiting for an operator, and advances the clock if asked to."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pillarbox._time.duration import DurationLike, to_millis
 from pillarbox._time.manual_clock import ManualProcessingTimeService
 from pillarbox.mailbox import MailboxExecutor
 
-# The number of turns in which an event loop does all that is ready.
+# Turns of an event loop that run everything that is ready.
 _TURNS = 50
-# Requests that wait for something real, such as a thread or a socket, have this long (seconds) before time passes.
+# Seconds for requests that wait for something real, such as a thread or a socket, before the clock advances.
 _REAL = 0.02
 _POLL = 0.001
 
 
 class HarnessTimeoutError(PillarboxError, TimeoutError):
-    """An operator in a harness has waited for too long."""
+    """An operator in a harness waited too long."""
 
 
 class Patience:
-    """How long the operators of a harness may wait for their requests.
+    """Limits how long a harness's operators wait for their requests.
 
     Args:
         clock: the harness's clock.
@@ -40,7 +40,7 @@ class Patience:
         self._passes_until: int | None = None
 
     def attach(self, operators: Iterable[StreamOperator]) -> None:
-        """Let the operators of one chain wait with this patience."""
+        """Make the operators of one chain wait with this patience."""
         operators = list(operators)
         for operator in operators:
             inner = operator.context.mailbox_executor
@@ -51,7 +51,7 @@ class Patience:
 
     @contextmanager
     def time_passes(self, duration: DurationLike) -> Iterator[None]:
-        """While this lasts, let the clock advance by ``duration`` altogether while requests are waited for."""
+        """Advance the clock by up to ``duration`` in total while requests are awaited."""
         self._passes_until = self._clock.current_processing_time() + to_millis(duration)
         try:
             yield
@@ -61,11 +61,11 @@ class Patience:
             self._passes_until = None
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
-        """Run one mail, when there is one; meanwhile, time passes."""
+        """Run one mail when there is one, advancing the clock meanwhile."""
         end = time.monotonic() + self._limit
         while not executor.try_yield():
             _turn(chain)
-            is_over = time.monotonic() >= end  # what has come until then counts
+            is_over = time.monotonic() >= end  # mails that arrived before count
             now = self._clock.current_processing_time()
             passes = self._passes_until is not None and now < self._passes_until
             if _comes(executor, within=_REAL if passes else _POLL):
@@ -87,7 +87,7 @@ class Patience:
 
 
 def _comes(executor: MailboxExecutor, *, within: float) -> bool:
-    """Run a mail that comes within some time (seconds), and return whether one did."""
+    """Run the next mail within some time (seconds); return whether there was one."""
     end = time.monotonic() + within
     while not executor.try_yield():
         if time.monotonic() >= end:
@@ -97,7 +97,7 @@ def _comes(executor: MailboxExecutor, *, within: float) -> bool:
 
 
 class _PatientExecutor:
-    """An operator's mailbox executor, but for how it waits."""
+    """An operator's mailbox executor that waits with patience."""
 
     def __init__(
         self, inner: MailboxExecutor, operator: StreamOperator, chain: list[StreamOperator], patience: Patience
@@ -116,7 +116,7 @@ class _PatientExecutor:
 
 
 def _turn(chain: Iterable[StreamOperator]) -> None:
-    """Let the event loops of a chain run all that is ready."""
+    """Run everything that is ready in the event loops of a chain."""
 
     async def turns() -> None:
         for _ in range(_TURNS):

@@ -1,4 +1,4 @@
-"""A whole program in this process: the local runtime, epoch by epoch, with a clock that a test sets."""
+"""The harness of a program: the local runtime, epoch by epoch, with a manual clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Build = Callable[..., DataStream | Mapping[str, DataStream]]
 
 @dataclass(frozen=True)
 class ProgramSnapshot:
-    """A program's committed state: to be given to another harness, and to be pickled."""
+    """A program's committed state, for another harness; can be pickled."""
 
     epoch: int
     stores: Savepoint
@@ -56,30 +56,30 @@ class PatientJob(LocalJob):
 
 
 class ProgramTestHarness:
-    """Runs a program on elements that a test pushes, with the same vertices, shuffles and barriers as under Spark.
+    """Runs a program on pushed elements, with the same vertices, shuffles and barriers as on Spark.
 
-    Elements are queued until :meth:`run_epoch`: an epoch corresponds to a micro-batch under Spark. Functions are copied
-    on the way into the tasks, as they are on the way to Spark's workers.
+    Elements are queued until :meth:`run_epoch`: an epoch corresponds to a micro-batch on Spark. Tasks get copies of the
+    functions, as Spark's workers do.
 
     Args:
         build: builds the program: ``build(env, payments, limits)`` gets a stream for each parameter after the first
-            (without default), whose name is the source's, and returns the stream to look at (its output is called
-            ``"output"``), or several of them, side outputs too, in a dict by name.
+            (without default), named like the source, and returns a stream (its output is ``"output"``), or several,
+            also side outputs, in a dict by name.
         parallelism: number of subtasks after a shuffle.
-        processing_time: where the clock stands at first, epoch milliseconds.
-        snapshot: state to start from, as :meth:`snapshot` returned it.
-        limit: how long an epoch may wait for requests of an async function (seconds, by the real clock).
-        batch: whether it runs in batch mode: all of its input comes in one epoch, :meth:`end_input`.
-        time_zone: the time zone of naive datetimes, as a Spark session has one: ``"Europe/Berlin"``; None: they are no
+        processing_time: the clock's initial time, epoch milliseconds.
+        snapshot: initial state, as returned by :meth:`snapshot`.
+        limit: how long an epoch may wait for an async function's requests (seconds, by the real clock).
+        batch: whether to run in batch mode: all input is in one epoch, :meth:`end_input`.
+        time_zone: the time zone of naive datetimes, as in a Spark session: ``"Europe/Berlin"``; None: they are not
             points in time.
 
     Attributes:
-        epoch: number of epochs that were committed.
+        epoch: number of committed epochs.
         processing_time_service: the clock.
 
     Raises:
         ProgramError: ``build`` takes no source, returns no stream, or the program cannot run.
-        CheckpointMismatchError: (in the first epoch) the snapshot is one of another program or parallelism.
+        CheckpointMismatchError: (in the first epoch) the snapshot belongs to another program or parallelism.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ProgramTestHarness:
 
     @property
     def epoch(self) -> int:
-        """The number of epochs that were committed."""
+        """The number of committed epochs."""
         return self._job.epoch
 
     # -- input --
@@ -126,12 +126,12 @@ class ProgramTestHarness:
         """Queue elements of a source for the next epoch.
 
         Args:
-            source: name of the source: of the parameter of ``build``.
-            elements: any Python objects, which are copied; ``row(card="c1")`` makes a row, as a DataFrame has them.
-            partition: which partition of the source they are in: watermarks are made for each of its own.
+            source: the source's name, a parameter of ``build``.
+            elements: any Python objects, which are copied; ``row(card="c1")`` makes a row, as in a DataFrame.
+            partition: their partition of the source; each has its own watermarks.
 
         Raises:
-            ProgramError: there is no such source, or no output depends on it.
+            ProgramError: no such source, or no output depends on it.
         """
         self.push_all(source, elements, partition=partition)
 
@@ -144,11 +144,11 @@ class ProgramTestHarness:
         self._pending[source].setdefault(partition, []).extend(map(copied, elements))
 
     def set_processing_time(self, timestamp: int) -> None:
-        """Set the clock (epoch milliseconds). Timers that are due fire in the next epoch, as they do under Spark."""
+        """Set the clock (epoch milliseconds). Due timers fire in the next epoch, as on Spark."""
         self.processing_time_service.set_current_time(timestamp)
 
     def advance_processing_time(self, milliseconds: int) -> None:
-        """Set the clock forward.
+        """Advance the clock.
 
         Raises:
             ValueError: ``milliseconds`` is negative.
@@ -158,13 +158,13 @@ class ProgramTestHarness:
     # -- epochs --
 
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
-        """Run the queued elements, and the timers that are due, as one epoch; return the records of each output.
+        """Run the queued elements and due timers as one epoch; return each output's records.
 
-        An epoch that raises leaves no trace: state is as before, nothing came out, its elements are gone.
+        An epoch that raises has no effect: state is as before, there is no output, its elements are gone.
 
         Args:
-            time_passes: the time by which the clock is set forward while requests of an async function are under
-                way, so that their timeouts fire: from timer to timer, whenever nothing else happens.
+            time_passes: how far the clock may advance while requests of an async function are pending, so that their
+                timeouts fire: from timer to timer, whenever nothing else happens.
 
         Raises:
             OperatorError: a function raised.
@@ -181,10 +181,10 @@ class ProgramTestHarness:
         return self._run(bounded=True, time_passes=time_passes)
 
     def fail_epoch(self) -> None:
-        """Run the queued elements, but lose the outcome, as when a worker dies right before the commit.
+        """Run the queued elements and discard the outcome, as if a worker died just before the commit.
 
-        State is as before, nothing came out, the tasks start again. The elements stay queued: the next epoch runs them
-        again, as Spark does.
+        State is as before, there is no output, the tasks start again. The elements stay queued: the next epoch runs
+        them again, as on Spark.
         """
         before = self.snapshot()
         try:
@@ -206,7 +206,7 @@ class ProgramTestHarness:
         for name, partitions in self._pending.items():
             vertex = self._vertices[name]
             if vertex is not None and partitions:
-                # An epoch that fails runs again with the same elements, and a function may change those that it gets.
+                # A failed epoch runs again with the same elements, which a function may change.
                 inputs[vertex] = [
                     [Records(list(map(copied, partitions[number])))] if number in partitions else []
                     for number in range(max(partitions) + 1)
@@ -216,17 +216,17 @@ class ProgramTestHarness:
     # -- output --
 
     def get_output(self, name: str = "output") -> list[Any]:
-        """Return the records that reached an output since the start or :meth:`clear_output`.
+        """Return an output's records since the start or :meth:`clear_output`.
 
         Raises:
-            ProgramError: there is no such output.
+            ProgramError: no such output.
         """
         if name not in self._outputs:
             raise ProgramError(f"there is no output {name!r}; the outputs are {', '.join(self._outputs)}")
         return list(self._outputs[name])
 
     def clear_output(self) -> None:
-        """Forget the output so far."""
+        """Discard the output so far."""
         self._outputs = {name: [] for name in self._outputs}
 
     def get_plan(self) -> str:
@@ -236,26 +236,26 @@ class ProgramTestHarness:
     # -- state --
 
     def snapshot(self) -> ProgramSnapshot:
-        """Return the committed state. Queued elements are not part of it."""
+        """Return the committed state, without queued elements."""
         return ProgramSnapshot(self._job.epoch, self._job.savepoint())
 
     def restore(self, snapshot: ProgramSnapshot) -> None:
-        """Go back to a snapshot: the tasks start from it, as when a query is started again."""
+        """Restore a snapshot: the tasks start from it, as in a restarted query."""
         self._job.reset()
         self._job = self._start(snapshot)
 
     def write_savepoint(self, directory: str | PathLike[str]) -> None:
-        """Write the committed state into a local directory, as a savepoint.
+        """Write the committed state to a local directory, as a savepoint.
 
-        Programs start from it with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism. It says
-        nothing of sources: on Spark they begin as in a new query.
+        Programs start from it with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism. It has no
+        source positions: on Spark, sources begin as in a new query.
 
         Args:
-            directory: where to write it; it must not exist.
+            directory: the directory to create.
 
         Raises:
-            CheckpointMismatchError: there is something in the directory.
-            ProgramError: no epoch has been run yet.
+            CheckpointMismatchError: the directory is not empty.
+            ProgramError: no epoch has run.
         """
         if not self.epoch:
             raise ProgramError("write_savepoint(): there is no state yet: run an epoch before")
@@ -263,7 +263,7 @@ class ProgramTestHarness:
         write_savepoint(fspath(directory), self._job.savepoint(), epoch=self.epoch - 1, programs=programs)
 
     def close(self) -> None:
-        """End the tasks: their functions are closed."""
+        """End the tasks and close their functions."""
         self._job.close()
 
     def __enter__(self) -> ProgramTestHarness:
@@ -284,16 +284,16 @@ def program_of(
     savepoint: str | None = None,
     time_zone: str | None = None,
 ) -> tuple[Program, dict[str, int | None]]:
-    """Return the program that ``build`` builds, and the number of the vertex that reads each source.
+    """Return the program that ``build`` builds, and the vertex number of each source.
 
-    It is None for a source on which no output depends.
+    The number is None if no output depends on the source.
 
     Args:
-        build: as a :class:`ProgramTestHarness` takes it.
+        build: as for :class:`ProgramTestHarness`.
         parallelism: number of subtasks after a shuffle.
-        batch: whether it runs in batch mode.
+        batch: whether to run in batch mode.
         max_parallelism: number of key groups; None: the default for the parallelism.
-        savepoint: the directory of the savepoint that it starts from.
+        savepoint: the directory of an initial savepoint.
         time_zone: the time zone of naive datetimes.
     """
     if not callable(build) or isinstance(build, type):

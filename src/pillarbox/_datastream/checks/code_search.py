@@ -1,4 +1,4 @@
-"""Looks for a name in a user's code: in a function, and in all helpers of the user's that it reaches."""
+"""Searches a user's function, and the helpers that it calls, for a name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph.transformations import EventTimeUse
 from pillarbox._operators.functions.basic import Function
 
-# Nothing in these is the user's.
+# Modules without user code.
 _LIBRARIES = {"cloudpickle", "numpy", "pandas", "pillarbox", "pillarbox_tools", "pyarrow", "pyspark"}
 _FOREIGN = (sys.stdlib_module_names | _LIBRARIES) - {"__main__"}
-# A function that reaches more than this reaches a library, or data.
+# A function that reaches more objects than this reaches a library, or data.
 _MOST = 10_000
 _MOST_ELEMENTS = 100
 
@@ -40,18 +40,14 @@ def uses_processing_time(function: object) -> bool:
 
 
 def event_time_use(function: object) -> EventTimeUse:
-    """Return whether a function sets event-time timers: its code, and what that reaches, is searched for the method."""
+    """Return whether a function, or a helper that it calls, sets event-time timers."""
     return EventTimeUse.TIMERS if mentions(function, "register_event_time_timer") else EventTimeUse.NONE
 
 
 def mentions(function: object, name: str) -> bool:
-    """Return whether the code of a function, or code that it reaches, has ``name`` as an attribute or as a string.
-
-    It reaches the methods of its class, and what these name or hold: globals, closures, defaults, attributes of the
-    instance, and the classes of all of them; not what libraries hold, nor what is only made while it runs.
-    """
+    """Return whether the code of a function, or code that it reaches, has ``name`` as an attribute or a string."""
     pending: list[Any] = [function]
-    seen: dict[int, Any] = {}  # the objects, too: an identity is unique only among what lives
+    seen: dict[int, Any] = {}  # keeps the objects: an identity is unique only among living ones
     while pending and len(seen) < _MOST:
         thing = pending.pop()
         if id(thing) in seen:
@@ -85,7 +81,7 @@ def _reached(thing: Any) -> Iterable[Any]:
         return list(thing.values())[:_MOST_ELEMENTS]
     held = getattr(thing, "__dict__", {})
     if isinstance(thing, ModuleType) or _is_foreign(type(thing)):
-        return (held["__wrapped__"],) if "__wrapped__" in held else ()  # what functools put around a function
+        return (held["__wrapped__"],) if "__wrapped__" in held else ()  # wrapped by functools
     return (type(thing), *held.values())
 
 
@@ -102,13 +98,13 @@ def _reached_by_function(function: FunctionType) -> Iterator[Any]:
         try:
             yield cell.cell_contents
         except ValueError:
-            pass  # it has no contents yet
+            pass  # not yet assigned
     names = set(_names(function.__code__))
     for name in names & function.__globals__.keys():
         value = function.__globals__[name]
         if isinstance(value, ModuleType):
             if value.__name__.partition(".")[0] not in _FOREIGN:
-                # Of a module, what the code may mean by `module.name`.
+                # For a module: the members that the code may mean by `module.name`.
                 yield from (vars(value)[member] for member in names & vars(value).keys())
         else:
             yield value

@@ -1,4 +1,4 @@
-"""The functions and types that a user gives to a stream's methods: checked, and named."""
+"""Checks of functions and types that users give to a stream's methods, and names of operators."""
 
 from __future__ import annotations
 
@@ -15,25 +15,14 @@ from pillarbox._types.type_information import TypeInformation
 
 
 def name_of(kind: str, func: Any) -> str:
-    """Return an operator's name: the method, and the function's own name where it has one."""
+    """Return an operator's name: the method, and the function's own name, if any."""
     name = getattr(func, "__name__", type(func).__name__) if func is not None else "<lambda>"
     return kind if name == "<lambda>" else f"{kind}: {name}"
 
 
 def check_function(func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False) -> None:
-    """Refuse what is neither a function nor an instance of its interface, or returns no results when it is called.
-
-    Args:
-        func: the user's function or object.
-        interface: the function class that the method takes, such as ``MapFunction``.
-        method: the stream's method, for the message.
-        called: the method of ``interface`` that is called; by default it has the name of ``method``.
-        many: whether ``func`` returns any number of results, so that a generator is right.
-
-    Raises:
-        ProgramError: it cannot work.
-    """
-    # A class of another kind, such as `str`, is a function like any other.
+    """Refuse an object that is neither a function nor an instance of its interface, or that returns no results."""
+    # Other classes, such as `str`, are functions like any other.
     if not isinstance(func, interface) and (_is_function_class(func) or not callable(func)):
         raise _not_an_instance(func, f"{method}()", f"a function or {interface.__name__}")
     if isinstance(func, interface):
@@ -44,11 +33,7 @@ def check_function(func: Any, interface: type, method: str, called: str | None =
 
 
 def check_requests(func: Any) -> None:
-    """Refuse what ``map_async`` cannot call for one result.
-
-    Raises:
-        ProgramError: it is no function, or one of another kind.
-    """
+    """Refuse a function that ``map_async`` cannot call for one result."""
     if isinstance(func, AsyncFunction):
         raise ProgramError(
             f"map_async() got {type(func).__name__}, an AsyncFunction: give it to AsyncDataStream.ordered_wait() or"
@@ -69,11 +54,7 @@ def check_requests(func: Any) -> None:
 
 
 def check_type(what: str, declared: Any) -> None:
-    """Refuse what declares no type of values.
-
-    Raises:
-        ProgramError: it is neither one of ``Types`` nor a class: columns, for one.
-    """
+    """Refuse an object that does not declare a type of values."""
     if not (declared is None or isinstance(declared, (TypeInformation, type)) or get_origin(declared) is not None):
         raise ProgramError(
             f"{what} is one of Types, such as Types.LONG(), or a class, not {shorten(declared)}; the columns of the"
@@ -82,18 +63,7 @@ def check_type(what: str, declared: Any) -> None:
 
 
 def check_instance(func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool) -> None:
-    """Refuse what is no instance of an interface that has several methods, or returns no results when it is called.
-
-    Args:
-        func: the user's object.
-        interface: the function class.
-        where: the stream's method, for the message, such as ``"map() of connected streams"``.
-        called: the methods that are called.
-        many: whether they return any number of results, so that generators are right.
-
-    Raises:
-        ProgramError: it cannot work.
-    """
+    """Refuse an object that does not implement an interface with several methods, or that returns no results."""
     if not isinstance(func, interface):
         raise _not_an_instance(func, where, f"a {interface.__name__}")
     check_parameters(func, interface, where)
@@ -102,18 +72,7 @@ def check_instance(func: Any, interface: type[Function], where: str, called: Seq
 
 
 def check_parameters(function: Any, interface: type, where: str) -> None:
-    """Refuse an object whose methods cannot be called with the parameters of the interface's methods.
-
-    Java's have more: a collector, for one, where a function here returns or yields its results.
-
-    Args:
-        given: the user's object, an instance of ``interface``.
-        interface: a class of pillarbox's that users derive from.
-        where: the stream's method, for the message.
-
-    Raises:
-        ProgramError: there is such a method.
-    """
+    """Refuse an object whose methods do not accept the interface's parameters."""
     of_all = [base for base in (Function, CheckpointedFunction) if isinstance(function, base)]
     for name, _ in _methods(of_all):
         _check_runs(function, name, where, may_wait=issubclass(interface, (AsyncFunction, AsyncBatchFunction)))
@@ -129,7 +88,7 @@ def check_parameters(function: Any, interface: type, where: str) -> None:
 
 
 def _check_runs(function: Any, name: str, where: str, *, may_wait: bool) -> None:
-    """Refuse a method without results, such as ``open``, of which nothing would be run when it is called."""
+    """Refuse a generator as a method without results, such as ``open``: its body would not run."""
     called = getattr(function, name)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise ProgramError(
@@ -152,7 +111,7 @@ def _methods(interfaces: Sequence[type]) -> Iterator[tuple[str, Any]]:
 
 
 def _check_call(func: Any, method: Any, what: str) -> None:
-    """Refuse a function that cannot be called with the parameters of a method."""
+    """Refuse a function that does not accept a method's parameters."""
     _, *names = inspect.signature(method).parameters
     check_call(func, names, what)
 

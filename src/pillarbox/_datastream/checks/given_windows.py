@@ -1,4 +1,4 @@
-"""The parts of a window program that a user gives: assigner, trigger, window function; checked."""
+"""Checks of a window program's parts: assigner, trigger, window function."""
 
 from __future__ import annotations
 
@@ -55,11 +55,7 @@ def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
 
 
 def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
-    """Refuse a trigger that cannot merge where windows do.
-
-    Raises:
-        ProgramError: it cannot.
-    """
+    """Refuse a trigger that cannot merge, if windows do."""
     cannot = not trigger.can_merge() or type(asked_trigger(trigger)).on_merge is Trigger.on_merge
     if isinstance(assigner, MergingWindowAssigner) and cannot:
         raise ProgramError(f"{assigner!r} makes windows that merge, and {trigger!r} cannot merge: it has no on_merge()")
@@ -92,16 +88,7 @@ def event_time_of(assigner: WindowAssigner, trigger: Trigger) -> EventTimeUse:
 
 
 def check_window_function(func: Any, expected: tuple[type, ...], asked_by: str, stream: str) -> None:
-    """Refuse what is no window function of the wanted kinds.
-
-    Args:
-        wanted: the kinds; a message names the first one.
-        asked_by: the method that it was given to.
-        stream: the class of the stream.
-
-    Raises:
-        ProgramError: it is none.
-    """
+    """Refuse an object that is not a window function of the expected kinds."""
     for kind in expected:
         if isinstance(func, kind):
             check_parameters(func, kind, asked_by)

@@ -1,7 +1,4 @@
-"""Methods that are asked of the wrong kind of stream, or are Flink's only: which kind has them, what to say instead.
-
-The same for classes of PyFlink's that a program imports.
-"""
+"""Errors for methods of another kind of stream, or of Flink only: where the method exists, or its replacement."""
 
 from __future__ import annotations
 
@@ -85,7 +82,7 @@ _OF_ENVIRONMENTS = {
     "set_stream_time_characteristic": "a stream has event time once it has watermarks: leave the call out",
     "socket_text_stream": _READ,
 }
-# Classes of PyFlink's, by what to do instead.
+# PyFlink's classes, with their replacements.
 _STATE_BACKENDS = "state lies in the workers, and in the query's checkpoint: leave it out"
 _RESTARTS = "Spark runs failed tasks again (spark.task.maxFailures): leave it out"
 _OF_ENVIRONMENT = "settings belong to the Spark session, or to the environment: env.set_parallelism(...) and the like"
@@ -133,7 +130,7 @@ _CLOSES_WINDOWS = "reduce(...), aggregate(...), apply(...) or process(...)"
 
 
 def missing_class(name: str) -> MissingClassError | None:
-    """Return the error for a class of PyFlink's that pillarbox does not have; None: no such class is known."""
+    """Return the error for a class of PyFlink's that pillarbox does not have, or None for an unknown class."""
     if name not in _ADVICE:
         return None
     return MissingClassError(f"{name} is a class of Flink's, and not of pillarbox's: {_ADVICE[name]}")
@@ -157,7 +154,7 @@ def missing_in_environment(env: object, name: str) -> AttributeError:
 
 
 def missing_in_sink(sink: object, name: str) -> AttributeError:
-    """Return the error for a method that the end of a stream does not have."""
+    """Return the error for a method that a sink does not have."""
     instead = _OF_STREAMS.get(name)
     return unknown(sink, name, instead and f"{name}() is a method of Flink's sinks only: {instead}")
 

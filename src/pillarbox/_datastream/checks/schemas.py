@@ -1,4 +1,4 @@
-"""Checks of columns while a program is being built: wrong ones are refused there and then."""
+"""Checks of columns when a program is built."""
 
 from __future__ import annotations
 
@@ -28,35 +28,20 @@ if TYPE_CHECKING:
 
 
 def check_column_names(names: Sequence[str], where: str) -> None:
-    """Check that each column has a name of its own.
-
-    Raises:
-        ProgramError: two have the same.
-    """
+    """Check that column names are unique."""
     doubled = next((name for name, times in Counter(names).items() if times > 1), None)
     if doubled is not None:
         raise ProgramError(f"{where}: {names.count(doubled)} columns are called {doubled!r}: rename them")
 
 
 def check_column(name: object, columns: Sequence[str], otherwise: str) -> None:
-    """Check that there is a column.
-
-    Args:
-        otherwise: what the error says before it lists the columns that there are.
-
-    Raises:
-        ProgramError: there is none.
-    """
+    """Check that a column exists."""
     if name not in columns:
         raise ProgramError(f"{otherwise}; the columns are {', '.join(columns)}")
 
 
 def check_readable(schema: StructType) -> None:
-    """Check that Arrow has values for the columns of a DataFrame.
-
-    Raises:
-        ProgramError: it has none for one.
-    """
+    """Check that Arrow supports the types of a DataFrame's columns."""
     for field in schema.fields:
         if _has_months(field.dataType):
             raise ProgramError(
@@ -76,11 +61,7 @@ def _has_months(kind: DataType) -> bool:
 
 
 def check_timestamp_column(step: Transformation, column: str | None) -> None:
-    """Check that the column that event time is taken from exists, and holds a time, as far as ``step`` shows.
-
-    Raises:
-        ProgramError: it is not, or does not.
-    """
+    """Check that the event-time column exists and holds a time, as far as ``step`` shows."""
     if column is None or not isinstance(step, DataFrameSource):
         return
     from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType, TimestampType

@@ -10,7 +10,7 @@ from pillarbox._graph.transformations import DataFrameSource, Transformation, st
 
 
 class RuntimeExecutionMode(Enum):
-    """How a program is run. Flink's enumeration of this name.
+    """The execution mode of a program. Flink's enumeration of this name.
 
     Example:
         >>> words = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection(["to", "be", "to"])
@@ -19,19 +19,19 @@ class RuntimeExecutionMode(Enum):
         [('be', 1), ('to', 2)]
     """
 
-    #: Records are processed as they come, and watermarks tell how far event time is. The default.
+    #: Processes records as they arrive; watermarks advance event time. The default.
     STREAMING = "STREAMING"
-    #: Of bounded sources: records are processed key by key, and results emitted when a key has ended.
+    #: For bounded sources: processes records key by key, and emits a key's results at its end.
     BATCH = "BATCH"
-    #: BATCH if all sources are bounded, else STREAMING.
+    #: BATCH if all sources are bounded, otherwise STREAMING.
     AUTOMATIC = "AUTOMATIC"
 
 
 def is_batch(mode: RuntimeExecutionMode, sinks: Iterable[Transformation]) -> bool:
-    """Return whether the program that leads to sinks runs in batch mode.
+    """Return whether the program of these sinks runs in batch mode.
 
     Raises:
-        ProgramError: it should, and a source has no end.
+        ProgramError: batch mode with an unbounded source.
     """
     if mode is RuntimeExecutionMode.STREAMING:
         return False

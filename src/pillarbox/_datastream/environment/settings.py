@@ -1,4 +1,4 @@
-"""The settings of a program: parallelism, mode, the savepoint that it starts from, classes that have moved."""
+"""The settings of a program: parallelism, mode, its savepoint, and aliases of moved classes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ProgramSettings:
-    """The settings of an environment: they hold for each program that it runs."""
+    """The settings of an environment, for each program that it runs."""
 
     def __init__(self) -> None:
         self._parallelism: int | None = None
@@ -40,15 +40,15 @@ class ProgramSettings:
 
     @property
     def _runtime(self) -> Runtime:
-        """Where programs run."""
+        """The runtime of programs."""
         raise NotImplementedError
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Set how many subtasks of operators after a shuffle run at a time: Spark's partitions.
+        """Set the number of concurrent subtasks after a shuffle: Spark's partitions.
 
         :func:`pillarbox.rescale`, ``pillarbox rescale`` and :meth:`set_auto_rescale` change the parallelism of a
         stopped query, up to the max parallelism; otherwise a query keeps the parallelism of its first start. An
-        operator may have fewer subtasks, or more (:meth:`DataStream.set_parallelism`).
+        operator may have its own number (:meth:`DataStream.set_parallelism`).
 
         Args:
             parallelism: the number, from 1 to the max parallelism.
@@ -57,7 +57,7 @@ class ProgramSettings:
             The environment.
 
         Raises:
-            ProgramError: it is not a whole number from 1.
+            ProgramError: not a whole number from 1.
 
         Example:
             >>> env.set_parallelism(4).get_parallelism()
@@ -68,10 +68,10 @@ class ProgramSettings:
         return self
 
     def get_parallelism(self) -> int:
-        """Return how many subtasks after a shuffle run at a time.
+        """Return the number of concurrent subtasks after a shuffle.
 
-        Where it was not set it is Spark's ``spark.sql.shuffle.partitions`` if that was set, at most 128; otherwise the
-        number of cores of the cluster, at most 16; 1 without Spark. A checkpoint keeps the one of its first start.
+        The default is Spark's ``spark.sql.shuffle.partitions`` if that is set, at most 128; otherwise the cluster's
+        number of cores, at most 16; 1 without Spark. A checkpoint keeps the number of its first start.
 
         Example:
             >>> env.get_parallelism()
@@ -80,11 +80,11 @@ class ProgramSettings:
         return self._runtime.parallelism if self._parallelism is None else self._parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Set the number of key groups, the shares of all keys: so many subtasks can ever run at a time.
+        """Set the number of key groups, which is the largest possible parallelism.
 
-        A streaming query has a subtask for each key group, in as many partitions of Spark's as the parallelism says.
-        So more of them cost little, but not nothing. A checkpoint keeps the number of its first start; a program that
-        sets none resumes with that number.
+        A streaming query has a subtask per key group, spread over as many Spark partitions as the parallelism. So
+        further key groups are cheap, but not free. A checkpoint keeps the number of its first start, and a program
+        without a setting resumes with it.
 
         Args:
             max_parallelism: the number, from the parallelism to 32768.
@@ -93,7 +93,7 @@ class ProgramSettings:
             The environment.
 
         Raises:
-            ProgramError: it is not such a number.
+            ProgramError: not such a number.
 
         Example:
             >>> env.set_max_parallelism(1024).get_max_parallelism()
@@ -109,8 +109,8 @@ class ProgramSettings:
     def get_max_parallelism(self) -> int:
         """Return the number of key groups.
 
-        Where it was not set it is twice the parallelism, at most 128; or the highest parallelism of an operator, if
-        that is more. A checkpoint keeps the number of its first start.
+        The default is twice the parallelism, at most 128, but at least the highest parallelism of an operator. A
+        checkpoint keeps the number of its first start.
 
         Example:
             >>> env.set_parallelism(4).get_max_parallelism()
@@ -119,20 +119,20 @@ class ProgramSettings:
         return self._max_parallelism or default_max_parallelism(self.get_parallelism())
 
     def measure_mailbox_latency(self, interval: DurationLike = "1 second") -> Self:
-        """Let each task measure how long timers, completed requests and checkpoints wait for their turn.
+        """Measure in each task how long timers, completed requests and checkpoints wait for their turn.
 
-        A task handles one run of records at a time; mails wait in its mailbox meanwhile. While an epoch runs, a
-        probe is put there at an interval, and ``TaskReport.mailbox_latency_ms`` says how long probes waited. Where it
-        is long, functions take long for a run of records. It takes a timer thread in each task.
+        A task processes one run of records at a time while mails wait in its mailbox. During an epoch, a probe joins
+        the mailbox at intervals, and ``TaskReport.mailbox_latency_ms`` reports its waiting time. If that is long,
+        functions take long for a run of records. It needs a timer thread in each task.
 
         Args:
-            interval: how long after a probe had its turn the next one comes; as an int, milliseconds.
+            interval: time from a probe's turn to the next probe; an int is milliseconds.
 
         Returns:
             The environment.
 
         Raises:
-            ProgramError: it is no duration of a millisecond or more.
+            ProgramError: not a duration of at least a millisecond.
 
         Example:
             >>> env.measure_mailbox_latency("500 ms") is env
@@ -142,10 +142,10 @@ class ProgramSettings:
         return self
 
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
-        """Set how programs are run: as streams, or key by key, which takes bounded sources.
+        """Set the execution mode: streaming, or batch, which needs bounded sources.
 
-        In batch mode a task holds the state of one key at a time, ``reduce``, ``sum`` and the like emit the last result
-        of a key alone, all timers of a key fire when its records have come, and there are no watermarks before the end.
+        In batch mode a task holds the state of one key at a time, ``reduce``, ``sum`` and the like emit only a key's
+        last result, a key's timers fire after its last record, and there are no watermarks before the end.
 
         Args:
             execution_mode: ``STREAMING``, the default, ``BATCH``, or ``AUTOMATIC``: ``BATCH`` if all sources are
@@ -155,8 +155,8 @@ class ProgramSettings:
             The environment.
 
         Raises:
-            ProgramError: it is no ``RuntimeExecutionMode``; (when a program is run) it is ``BATCH``, and a source is a
-                streaming DataFrame.
+            ProgramError: not a ``RuntimeExecutionMode``; at the program's start, also ``BATCH`` with a streaming
+                DataFrame.
 
         Example:
             >>> numbers = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection([3, 4, 10, 20])
@@ -169,9 +169,9 @@ class ProgramSettings:
         return self
 
     def disable_operator_chaining(self) -> Self:
-        """Let each operator run in tasks of its own, as ``disable_chaining()`` does for one.
+        """Run each operator in its own tasks, as ``disable_chaining()`` does for one.
 
-        Each is a level of the Spark plan then, after a shuffle: that is for finding out which one is slow.
+        Each is then a level of the Spark plan, after a shuffle. Use it to find a slow operator.
 
         Returns:
             The environment.
@@ -185,7 +185,7 @@ class ProgramSettings:
         return self
 
     def is_chaining_enabled(self) -> bool:
-        """Return whether operators may run in one task: unless ``disable_operator_chaining()`` was called.
+        """Return whether operators may share a task: False after ``disable_operator_chaining()``.
 
         Example:
             >>> env.is_chaining_enabled()
@@ -197,10 +197,10 @@ class ProgramSettings:
         """Emit values without copies, as Flink's ``enableObjectReuse()`` does.
 
         By default, a value that a function emits is copied unless its type is known to be immutable (numbers, text,
-        times, tuples and rows of these, ...), and so is a record that goes to several operators: a function may
-        change its own objects at any time. With object reuse, a function may change neither a value that it has emitted
-        nor a record that it has received. Otherwise records change that were emitted already, and results depend on
-        where micro-batches end. :func:`pillarbox.immutable` does the same for one class.
+        times, tuples and rows of these, ...), and so is a record for several operators: a function may change its own
+        objects at any time. With object reuse, a function must change neither emitted values nor received records:
+        otherwise emitted records change, and results depend on where micro-batches end. :func:`pillarbox.immutable`
+        does the same for one class.
 
         Returns:
             The environment.
@@ -213,13 +213,13 @@ class ProgramSettings:
         return self
 
     def set_auto_rescale(self, enabled: bool = True) -> Self:
-        """Let :func:`pillarbox.start` rescale a checkpoint to the parallelism of the program, where they differ.
+        """Rescale a checkpoint in :func:`pillarbox.start` if its parallelism differs from the program's.
 
-        It does so before the query starts, as :func:`pillarbox.rescale`, and logs it. If the last epoch of the query is
-        not committed, a run of that epoch alone finishes it first. It takes a classic session of Spark 4.2 or newer.
+        Like :func:`pillarbox.rescale`, before the query starts; it is logged. An uncommitted last epoch is finished
+        first, in a run of its own. Needs a classic session of Spark 4.2 or newer.
 
         Args:
-            enabled: False: the query runs with the parallelism that the checkpoint has, as without this call.
+            enabled: False: the query keeps the checkpoint's parallelism, as without this call.
 
         Returns:
             The environment.
@@ -231,23 +231,23 @@ class ProgramSettings:
         return self
 
     def enable_dashboard(self, port: int = DEFAULT_PORT, *, host: str = "127.0.0.1", token: str | None = None) -> Self:
-        """Let :func:`pillarbox.start` open the dashboard of the driver for the query, and log where it is.
+        """Open the driver's dashboard for the query in :func:`pillarbox.start`, and log its address.
 
-        One dashboard shows all queries of a process; see :func:`pillarbox.dashboard`. It needs the extra
+        One dashboard shows all queries of a process; see :func:`pillarbox.dashboard`. Needs the extra
         ``pillarbox[dashboard]``.
 
         Args:
-            port: the port to listen on; 0: any that is free.
-            host: the address to listen on: by default, only this machine can ask.
-            token: what a browser must know, any text; None: nothing on loopback, and a random text elsewhere, which is
-                logged as a part of the address.
+            port: the port to listen on; 0: any free port.
+            host: the address to listen on; by default, only this machine can connect.
+            token: a text that browsers must know; None: no token on loopback, elsewhere a random one, which is logged
+                as a part of the address.
 
         Returns:
             The environment.
 
         Raises:
             ConfigurationError: the token is empty.
-            ProgramError: it is no port.
+            ProgramError: not a port.
 
         Example:
             >>> env = env.enable_dashboard(8082)
@@ -257,11 +257,10 @@ class ProgramSettings:
         return self
 
     def set_time_zone(self, time_zone: str) -> Self:
-        """Set the time zone of dates and naive datetimes where there is no Spark session, which has one.
+        """Set the time zone of dates and naive datetimes for programs without a Spark session.
 
-        With it, a naive datetime is a point in time: as an event time, a watermark or the time of a timer, and in a
-        column. Without it, and without a session, it is refused there. A session's time zone is
-        ``spark.sql.session.timeZone``.
+        A naive datetime is then a point in time: as an event time, a watermark, a timer's time, and in a column.
+        Without a time zone it is refused there. A session's time zone is ``spark.sql.session.timeZone``.
 
         Args:
             time_zone: its name, such as ``"Europe/Berlin"``.
@@ -270,7 +269,7 @@ class ProgramSettings:
             The environment.
 
         Raises:
-            ProgramError: there is no such time zone; (when the program is built) there is a session.
+            ProgramError: no such time zone; when the program is built, also if there is a session.
 
         Example:
             >>> env = env.set_time_zone("Europe/Berlin")
@@ -279,23 +278,22 @@ class ProgramSettings:
         return self
 
     def add_class_alias(self, former: str, cls: type) -> Self:
-        """Let the program read state that was written with a class under its former name.
+        """Read state that was written with a class under its former name.
 
-        It holds for all state: values and keys, of declared types and pickled. The first epoch writes all state of an
-        operator with such values again, under the new name: the call may go once an epoch has been committed;
-        ``pillarbox inspect`` shows the classes that a checkpoint names. It is of use as long as older checkpoints and
-        savepoints may be started from.
+        Applies to all state: values and keys, of declared types and pickled. The first epoch rewrites an operator's
+        state with such values under the new name; once that epoch is committed the call is needed only to start from
+        older checkpoints and savepoints. ``pillarbox inspect`` shows the classes that a checkpoint names.
 
         Args:
             former: the former module and qualified name, as in ``"shop.model:Order"``.
-            cls: the class that stands for it now.
+            cls: the class that replaces it.
 
         Returns:
             The environment.
 
         Raises:
-            ProgramError: ``former`` is no such text, or the name that ``cls`` has; or ``cls`` is no class, or another
-                one than was given for ``former`` before.
+            ProgramError: ``former`` is not such a text, or is the current name of ``cls``; ``cls`` is not a class, or
+                ``former`` already has another class.
 
         Example:
             >>> from fractions import Fraction
@@ -311,7 +309,7 @@ class ProgramSettings:
         if (module, name) == (cls.__module__, cls.__qualname__):
             raise ProgramError(f"add_class_alias({former!r}, ...): that is the name that the class has")
         previous = self._moved.get((module, name), cls)
-        # By name: a notebook's cell that runs again makes another class of the same name.
+        # By name: running a notebook cell again makes another class of the same name.
         if (previous.__module__, previous.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ProgramError(f"add_class_alias({former!r}, ...) was called before, with another class")
         self._moved[module, name] = cls
@@ -327,32 +325,31 @@ class ProgramSettings:
             "savepoint"
         ),
     ) -> Self:
-        """Let the program start with the state of a savepoint, at any parallelism.
+        """Start the program with the state of a savepoint, at any parallelism.
 
-        A streaming query takes it when it starts on a new checkpoint, in an epoch of its own before the first one, and
-        resumes from that checkpoint in later starts, which no longer need the savepoint. Before
-        anything runs, the savepoint is compared with the program. Programs that run in this process take the state
-        each time, and read no positions.
+        A streaming query restores it on a new checkpoint, in an epoch of its own before the first one; later starts
+        resume from that checkpoint and no longer need the savepoint. The savepoint is compared with the program before
+        anything runs. Programs in this process restore the state each time, and read no positions.
 
         Args:
             directory: the savepoint.
-            allow_non_restored_state: whether state of operators, and positions of sources, that the program does not
-                have are left behind.
+            allow_non_restored_state: whether to skip state and source positions that the program has no operator or
+                source for.
             renamed: new uids of operators, and new names of sources, by those in the savepoint.
-            positions: where sources begin. ``"savepoint"``: where the savepoint has them; sources are known by their
-                names, and one that is new begins as in a new query. ``"none"``: all as in a new query. A dict: the
-                positions of some sources by name, as Spark's offset log has them (a dict, or an int; None: as in a new
-                query); the others as with ``"savepoint"``. A list: a position for each source of Spark's, in order.
+            positions: where sources begin. ``"savepoint"``: at the savepoint's positions; sources are matched by name,
+                and a new one begins as in a new query. ``"none"``: all as in a new query. A dict: positions of some
+                sources by name, in the form of Spark's offset log (a dict or an int; None: as in a new query); others
+                as with ``"savepoint"``. A list: a position for each of Spark's sources, in order.
 
         Returns:
             The environment.
 
         Raises:
-            ProgramError: an argument is of another kind; (when the program is built) the program has no operator of
-                a new uid, or is in batch mode; (when it starts on Spark) the query has no checkpoint location, or holds
-                other programs or stateful operators of Spark's.
-            CheckpointMismatchError: (when it starts) the savepoint is missing, damaged, or does not fit the program;
-                the checkpoint was begun otherwise.
+            ProgramError: an argument of another kind; when the program is built, also if it is in batch mode or lacks
+                an operator with a new uid; when it starts on Spark, also if the query has no checkpoint location, or
+                contains other programs or Spark's stateful operators.
+            CheckpointMismatchError: (at the start) the savepoint is missing, damaged, or does not fit the program; or
+                the checkpoint was begun differently.
 
         Example:
             >>> env = env.from_savepoint("/savepoints/2026-05-01", renamed={"count": "count-cards"})

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class AsyncDataStream:
     """Applies an :class:`AsyncFunction` or an :class:`AsyncBatchFunction` to a stream.
 
-    ``DataStream.map_async`` takes plain functions. Of each method, ``timeout`` is how long a request may take, retries
-    included (an int: milliseconds), ``capacity`` the maximum number of requests under way in a partition, and
-    ``output_type`` the columns of the results, for ``to_dataframe()``. The names are PyFlink's; the further options
-    are those of ``map_async``.
+    ``DataStream.map_async`` takes plain functions. In all methods, ``timeout`` is the longest duration of a request,
+    retries included (an int is milliseconds), ``capacity`` the maximum number of concurrent requests in a partition,
+    and ``output_type`` the results' columns, for ``to_dataframe()``. The names are PyFlink's; further options are as in
+    ``map_async``.
     """
 
     @staticmethod
@@ -38,19 +38,19 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Ask about each record; results leave in the order of the records.
+        """Send a request for each record; results keep the records' order.
 
         Args:
             data_stream: the records.
-            async_function: asks about each of them.
-            timeout: for each record, retries included.
-            capacity: of each subtask.
-            output_type: the columns of the results.
+            async_function: sends the requests.
+            timeout: the longest duration of a request, retries included.
+            capacity: the maximum number of concurrent requests in a partition.
+            output_type: the results' columns, for ``to_dataframe()``.
             options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
-                of ``DataStream.map_async``.
+                in ``DataStream.map_async``.
 
         Raises:
-            ProgramError: an argument is of another kind, or an option is invalid.
+            ProgramError: an argument of another kind, or an invalid option.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
@@ -71,19 +71,19 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Ask about each record; results leave as they come, but none crosses a watermark.
+        """Send a request for each record; results leave on arrival, but never cross a watermark.
 
         Args:
             data_stream: the records.
-            async_function: asks about each of them.
-            timeout: for each record, retries included.
-            capacity: of each subtask.
-            output_type: the columns of the results.
+            async_function: sends the requests.
+            timeout: the longest duration of a request, retries included.
+            capacity: the maximum number of concurrent requests in a partition.
+            output_type: the results' columns, for ``to_dataframe()``.
             options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
-                of ``DataStream.map_async``.
+                in ``DataStream.map_async``.
 
         Raises:
-            ProgramError: an argument is of another kind, or an option is invalid.
+            ProgramError: an argument of another kind, or an invalid option.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
@@ -105,20 +105,20 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Ask about each record, again where the strategy says so; results leave in the order of the records.
+        """Send a request for each record, with retries; results keep the records' order.
 
         Args:
             data_stream: the records.
-            async_function: asks about each of them.
-            timeout: for each record, retries included.
-            async_retry_strategy: when to ask again, and how long to wait before.
-            capacity: of each subtask.
-            output_type: the columns of the results.
+            async_function: sends the requests.
+            timeout: the longest duration of a request, retries included.
+            async_retry_strategy: when to retry, and after which pause.
+            capacity: the maximum number of concurrent requests in a partition.
+            output_type: the results' columns, for ``to_dataframe()``.
             options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
-                of ``DataStream.map_async``.
+                in ``DataStream.map_async``.
 
         Raises:
-            ProgramError: an argument is of another kind, or an option is invalid.
+            ProgramError: an argument of another kind, or an invalid option.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
@@ -144,20 +144,20 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[WaitKeywords],
     ) -> DataStream[U]:
-        """Ask about each record, again where the strategy says so; results leave as they come.
+        """Send a request for each record, with retries; results leave on arrival.
 
         Args:
             data_stream: the records.
-            async_function: asks about each of them.
-            timeout: for each record, retries included.
-            async_retry_strategy: when to ask again, and how long to wait before.
-            capacity: of each subtask.
-            output_type: the columns of the results.
+            async_function: sends the requests.
+            timeout: the longest duration of a request, retries included.
+            async_retry_strategy: when to retry, and after which pause.
+            capacity: the maximum number of concurrent requests in a partition.
+            output_type: the results' columns, for ``to_dataframe()``.
             options: ``rate_limit``, ``job_rate_limit``, ``budgets``, ``cache``, ``on_failure`` and ``on_barrier``, as
-                of ``DataStream.map_async``.
+                in ``DataStream.map_async``.
 
         Raises:
-            ProgramError: an argument is of another kind, or an option is invalid.
+            ProgramError: an argument of another kind, or an invalid option.
 
         Example:
             >>> class Length(AsyncFunction[str, int]):
@@ -184,21 +184,22 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[BatchWaitKeywords],
     ) -> DataStream[U]:
-        """Ask about several records at a time; results leave in the order of the records.
+        """Send a request for each batch of records; results keep the records' order.
 
         Args:
             data_stream: the records.
-            async_function: asks about batches of them.
-            timeout: for each batch, retries included.
+            async_function: sends the requests.
+            timeout: the longest duration of a request, retries included.
             batch_size: the maximum number of records of a batch.
-            batch_timeout: how long a smaller batch waits for more; None: until the epoch ends or event time advances.
-            capacity: the maximum number of batches under way in a partition.
-            output_type: the columns of the results.
+            batch_timeout: how long a smaller batch waits for more records; None: until the epoch ends or event time
+                advances.
+            capacity: the maximum number of concurrent batches in a partition.
+            output_type: the results' columns, for ``to_dataframe()``.
             options: ``retry``, ``rate_limit``, ``job_rate_limit``, ``budgets``, ``on_failure`` and ``on_barrier``, as
-                of ``DataStream.map_async``; retries, failures and timeouts are of whole batches.
+                in ``DataStream.map_async``; retries, failures and timeouts apply to whole batches.
 
         Raises:
-            ProgramError: an argument is of another kind, or an option is invalid.
+            ProgramError: an argument of another kind, or an invalid option.
 
         Example:
             >>> class Lengths(AsyncBatchFunction[str, int]):
@@ -224,20 +225,21 @@ class AsyncDataStream:
         output_type: SchemaLike | None = None,
         **options: Unpack[BatchWaitKeywords],
     ) -> DataStream[U]:
-        """Ask about several records at a time; results leave batch by batch as they come, but none crosses a watermark.
+        """Send a request for each batch; results leave batch by batch on arrival, but never cross a watermark.
 
         Args:
             data_stream: the records.
-            async_function: asks about batches of them.
-            timeout: for each batch, retries included.
+            async_function: sends the requests.
+            timeout: the longest duration of a request, retries included.
             batch_size: the maximum number of records of a batch.
-            batch_timeout: how long a smaller batch waits for more; None: until the epoch ends or event time advances.
-            capacity: the maximum number of batches under way in a partition.
-            output_type: the columns of the results.
-            options: as of :meth:`ordered_wait_batch`.
+            batch_timeout: how long a smaller batch waits for more records; None: until the epoch ends or event time
+                advances.
+            capacity: the maximum number of concurrent batches in a partition.
+            output_type: the results' columns, for ``to_dataframe()``.
+            options: as in :meth:`ordered_wait_batch`.
 
         Raises:
-            ProgramError: an argument is of another kind, or an option is invalid.
+            ProgramError: an argument of another kind, or an invalid option.
 
         Example:
             >>> class Lengths(AsyncBatchFunction[str, int]):
@@ -261,31 +263,31 @@ def _ask(
     output_type: SchemaLike | None,
     timeout: DurationLike,
     capacity: int,
-    given: WaitKeywords | BatchWaitKeywords,
+    keywords: WaitKeywords | BatchWaitKeywords,
     **more: Any,
 ) -> DataStream[Any]:
     """Return the stream of the results.
 
     Args:
-        method: the name of the called method; methods with ``batch`` in their names take an ``AsyncBatchFunction``.
-        given: the keywords that it was called with, as far as it has no parameters of these names.
-        more: the parameters that not all methods have.
+        method: the called method's name; methods with ``batch`` in their names take an ``AsyncBatchFunction``.
+        keywords: its keywords.
+        more: parameters that not all methods have.
     """
     batches = "batch" in method
-    wanted: type = AsyncBatchFunction if batches else AsyncFunction
+    expected: type = AsyncBatchFunction if batches else AsyncFunction
     check_takes(stream, DataStream, f"{method}()", "a DataStream")
-    if not isinstance(function, wanted):
+    if not isinstance(function, expected):
         hint = f"for a plain function there is map_async({'..., batch_size=...' if batches else ''}) of the stream"
         if isinstance(function, AsyncBatchFunction):
             hint = f"for an AsyncBatchFunction there is {method}_batch()"
-        raise ProgramError(f"{method}() takes an instance of an {wanted.__name__}, not {shorten(function)}; {hint}")
-    check_parameters(function, wanted, f"{method}()")
+        raise ProgramError(f"{method}() takes an instance of an {expected.__name__}, not {shorten(function)}; {hint}")
+    check_parameters(function, expected, f"{method}()")
     _check_coroutine(function, "async_invoke_batch" if batches else "async_invoke")
-    _check_names(method, given, BatchWaitKeywords if batches else WaitKeywords)
+    _check_names(method, keywords, BatchWaitKeywords if batches else WaitKeywords)
     if batches and more["batch_size"] is None:
         raise ProgramError(f"{method}(): batch_size is a whole number of at least 1, not None")
     ordered = not method.startswith("unordered")
-    options = AsyncOptions(method, capacity, timeout, ordered, **more, **given)
+    options = AsyncOptions(method, capacity, timeout, ordered, **more, **keywords)
     return stream._apply_async(function, options, output_type)
 
 
@@ -305,11 +307,11 @@ def _check_coroutine(function: Any, method: str) -> None:
         raise ProgramError(f"{type(function).__name__}.{method}() has to be an async def")
 
 
-def _check_names(method: str, given: Mapping[str, Any], known: type) -> None:
-    for name in given:
-        if name not in known.__annotations__:
+def _check_names(method: str, keywords: Mapping[str, Any], allowed: type) -> None:
+    for name in keywords:
+        if name not in allowed.__annotations__:
             retries = f"; for retries there is {method}_with_retry(...)" if name == "retry" else ""
             raise TypeError(
                 f"{method}() got an unexpected keyword argument {name!r}; its options are"
-                f" {', '.join(known.__annotations__)}{retries}"
+                f" {', '.join(allowed.__annotations__)}{retries}"
             )

@@ -210,37 +210,38 @@ class DataStream(Stream[T1], Generic[T1]):
         on_failure: OnFailure = "fail",
         on_barrier: OnBarrier = "drain",
     ) -> DataStream[Any]:
-        """Turn each record into one other by asking a service: many requests are under way at a time.
+        """Map each record to one result of a service, with many requests at a time.
 
         Args:
             func: ``async def f(record)``; or a plain function, which runs in a thread pool; or an object with such a
                 ``__call__``, which may derive from :class:`Function`: its ``open`` and ``close`` (``async def`` or
-                plain) run in the event loop's thread, once for as long as the task lives in its worker, and may take
-                ten minutes and half a minute. Whatever it raises is a failure of its record. Requests have context
-                variables of their own, but share asyncio tasks: ``asyncio.current_task()`` does not tell them apart.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
-            capacity: the maximum number of requests under way in a partition.
-            timeout: how long a request may take, retries included (an int: milliseconds); None: without limit.
-            ordered: whether results leave in the order of the records; otherwise they leave as they come, but none
-                crosses a watermark.
-            retry: a strategy, or the number of further attempts: then after 100 ms, 200 ms, 400 ms, ... (at most 10 s),
-                whatever was raised.
-            batch_size: ``func`` gets a list of up to this many records, and returns a list with one result for each.
-            batch_timeout: how long a smaller batch waits for more; by default until the epoch or event time moves on.
-            rate_limit: the maximum number of requests per second of a partition.
+                plain) run in the event loop's thread, once in the task's life, for at most ten minutes and half a
+                minute. Its exceptions are failures of the record. Requests have their own context variables but share
+                asyncio tasks: ``asyncio.current_task()`` does not identify them.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+            capacity: the maximum number of concurrent requests in a partition.
+            timeout: the longest duration of a request, retries included (an int is milliseconds); None: no limit.
+            ordered: whether results keep the records' order; otherwise they leave on arrival, but never cross a
+                watermark.
+            retry: a strategy, or the number of retries: after 100 ms, 200 ms, 400 ms, ... (at most 10 s), for any
+                exception.
+            batch_size: ``func`` gets a list of up to this many records, and returns a list with one result per record.
+            batch_timeout: how long a smaller batch waits for more records; by default until the epoch ends or event
+                time advances.
+            rate_limit: the maximum number of requests per second in a partition.
             job_rate_limit: the maximum number of requests per second of all subtasks together: a :class:`Budget` of
                 this operator alone.
-            budgets: what requests need before they begin; operators and queries share them by name.
-            cache: keeps results, by a key of the record.
+            budgets: the budgets that requests are charged to; operators and queries share them by name.
+            cache: caches results, by a key of the record.
             on_failure: the fate of a record whose last attempt failed: ``"fail"`` fails the task, ``"drop"`` drops it
-                (the task's metrics count it), the tag of a side output sends an :class:`AsyncFailure` there, and
-                ``fallback(f)`` emits what ``f(record, error)`` returns.
-            on_barrier: where an epoch ends, ``"drain"`` waits for its requests; ``"carry"`` takes those under way into
-                the next (after a ``key_by`` only): they are part of the state, and are asked about again only
-                where the task is created again. Their timeout counts from their first attempt.
+                (the task's metrics count it), a side output's tag sends an :class:`AsyncFailure` there, and
+                ``fallback(f)`` emits the result of ``f(record, error)``.
+            on_barrier: at an epoch's end, ``"drain"`` waits for its requests; ``"carry"`` carries them over to the next
+                (only after a ``key_by``): they are part of the state, and repeated only if the task is created again.
+                Their timeout counts from their first attempt.
 
         Raises:
-            ProgramError: ``func`` is no such function, or an option is invalid.
+            ProgramError: ``func`` is not such a function, or an invalid option.
 
         Example:
             >>> async def score(card):

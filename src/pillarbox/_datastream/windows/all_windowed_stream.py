@@ -1,4 +1,4 @@
-"""A stream without key that is divided into windows, as a user transforms it. Names and meaning are PyFlink's."""
+"""Windows over a non-keyed stream. Names and meaning are PyFlink's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox._types.type_information import TypeInformation
 
 
 class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut]):
-    """A whole stream of records of type ``T1``, divided into windows: all of it goes through one subtask.
+    """Windows over a whole stream of type ``T1``, in one subtask.
 
     Made by ``DataStream.window_all`` and ``count_window_all``.
     """
@@ -34,7 +34,7 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
         | None = None,
         output_type: SchemaLike | None = None,
     ) -> DataStream[Any]:
-        """Fold the records of each window as they come: see :meth:`WindowedStream.reduce`.
+        """Reduce the records of each window on arrival: see :meth:`WindowedStream.reduce`.
 
         Example:
             >>> env.from_collection([1, 2, 3, 4]).count_window_all(2).reduce(max).execute_and_collect()
@@ -62,10 +62,10 @@ class AllWindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, WindowOut
         output_type: Any = None,
         **aggregates: Any,
     ) -> DataStream[Any]:
-        """Aggregate the records of each window as they come: see :meth:`WindowedStream.aggregate`.
+        """Aggregate the records of each window on arrival: see :meth:`WindowedStream.aggregate`.
 
-        The results of aggregates of columns are rows of ``window_start``, ``window_end``, and the aggregates. Each
-        partition is aggregated before the shuffle, so the one subtask merges a few partial results.
+        Aggregates of columns return rows of ``window_start``, ``window_end`` and the aggregates. Each partition is
+        aggregated before the shuffle, so the one subtask merges a few partial results.
 
         Example:
             >>> class Total(AggregateFunction):

@@ -1,4 +1,4 @@
-"""Aggregates of columns on a windowed stream: the checks, and the two operators that they become."""
+"""Columnar window aggregates: their checks, and their two operators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python
 
 
 def _misfit(windows: WindowsOfOneStream[Any, Any]) -> str | None:
-    """Return why there are no aggregates of columns in windows of this kind, with these options; None: there are."""
+    """Return why windows of this kind, with these options, have no aggregates of columns, or None."""
     assigner = windows._assigner
     if type(assigner) is not EventTimeSessionWindows and (panes_of(assigner) is None or not assigner.is_event_time()):
         return f"are for tumbling, sliding, cumulating and session windows of event time, not for {assigner!r}"
@@ -49,11 +49,11 @@ def _misfit(windows: WindowsOfOneStream[Any, Any]) -> str | None:
 
 
 def aggregate_columns(windows: WindowsOfOneStream[Any, Any], aggregates: Mapping[str, Any]) -> DataStream[Any]:
-    """Return the results of aggregates of columns.
+    """Aggregate columns by window.
 
     Raises:
-        ProgramError: the windows are of another kind, or have other options; an aggregate is none, or a column is
-            missing or of the wrong type; the keys are no columns, or the columns are not known.
+        ProgramError: unsuitable windows or options; not an aggregate of columns; a column is missing or has the wrong
+            type; the keys are not columns, or the columns are unknown.
     """
     misfit = _misfit(windows)
     if misfit is not None:

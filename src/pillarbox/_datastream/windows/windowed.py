@@ -1,6 +1,6 @@
-"""What all windows of streams have in common: their options, the operator that they become, and folds by one field.
+"""The common part of windows: options, choice of operator, and aggregation of one field.
 
-Their names, ``sum`` and so on, come from Flink's Java API, as PyFlink has none.
+The names ``sum``, ``min`` and so on come from Flink's Java API; PyFlink has none.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
 
 
 class Windowed(Generic[T1, WindowOut]):
-    """The common part of all windows of streams: their options, and the operator that they become."""
+    """The common part of windows: options and choice of operator."""
 
-    # Whether the stream has keys of its own.
+    # Whether the stream is keyed by the user.
     _of_keys = True
-    # The streams that have a share in the windows, besides the first.
+    # Further streams whose records enter the windows.
     _more_inputs: Sequence[Transformation] = ()
 
     def __init__(self, stream: Any, assigner: WindowAssigner) -> None:
@@ -82,15 +82,15 @@ class Windowed(Generic[T1, WindowOut]):
             raise missing(self, name)
 
     def trigger(self, trigger: Trigger) -> Self:
-        """Set when the function of a window is called, instead of the assigner's default.
+        """Set the windows' trigger, instead of the assigner's default.
 
-        Of two streams, the elements that a trigger sees are (0 or 1, record).
+        With two streams, the trigger's elements are pairs (0 or 1, record).
 
         Args:
-            trigger: one of pillarbox's triggers, or the program's own.
+            trigger: a built-in trigger, or the program's own.
 
         Raises:
-            ProgramError: it is no ``Trigger``; windows merge, and it cannot.
+            ProgramError: not a ``Trigger``; or windows merge, and the trigger cannot.
 
         Example:
             >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
@@ -106,13 +106,13 @@ class Windowed(Generic[T1, WindowOut]):
         return self
 
     def allowed_lateness(self, lateness: DurationLike) -> Self:
-        """Keep windows for a while after their end: each record that comes then fires them once more.
+        """Keep windows for a while after their end: each late record then fires them again.
 
         Args:
-            lateness: how long event time may be past the end of a window; as an int, milliseconds. 0 by default.
+            lateness: how far event time may be past a window's end; an int is milliseconds. 0 by default.
 
         Raises:
-            ProgramError: it is no duration, or the windows are not of event time.
+            ProgramError: not a duration, or not event-time windows.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
@@ -131,12 +131,12 @@ class Windowed(Generic[T1, WindowOut]):
         return self
 
     def side_output_errors(self, tag: OutputTag[Any]) -> Self:
-        """Emit a dead letter where a function raises, and continue: ``on_error`` of other operators.
+        """Emit a dead letter for each exception of a function, and continue: ``on_error`` of other operators.
 
-        The letter of a function that folds elements, or assigns windows, has the record, which is then in no window.
-        The letter of a window function has what the window keeps: all of its elements, or an accumulator in a tuple. A
-        window continues as if nothing had been emitted. A window of two streams keeps the records of both, each
-        as (0 or 1, record). These windows keep their state as general ones do, whatever the assigner.
+        If a function that aggregates elements or assigns windows raises, the dead letter has the record, which then is
+        in no window. If a window function raises, the letter has the window's contents: all its elements, or its
+        accumulator in a tuple, and the window continues as if it had emitted nothing. With two streams, records are
+        pairs (0 or 1, record). These windows use the general operator, whatever the assigner.
 
         Args:
             tag: the side output for :class:`DeadLetter` records: ``get_side_output(tag)`` of the resulting stream.
@@ -157,17 +157,16 @@ class Windowed(Generic[T1, WindowOut]):
         return self
 
     def evictor(self, evictor: Evictor) -> Self:
-        """Take elements out of a window before or after its function is called.
+        """Remove elements from a window before or after its function is called.
 
-        The window then keeps all of its elements with their timestamps, also where ``reduce`` or ``aggregate`` folds
-        them: an element costs its size, and each firing folds all of them again. Of two streams, elements are (0 or 1,
-        record).
+        The window then keeps all elements with their timestamps, even with ``reduce`` or ``aggregate``: each firing
+        aggregates all of them again. With two streams, elements are pairs (0 or 1, record).
 
         Args:
-            evictor: one of pillarbox's evictors, or the program's own.
+            evictor: a built-in evictor, or the program's own.
 
         Raises:
-            ProgramError: it is no ``Evictor``.
+            ProgramError: not an ``Evictor``.
 
         Example:
             >>> numbers = env.from_collection(range(6)).key_by(lambda n: "all").window(GlobalWindows.create())
@@ -214,7 +213,7 @@ class Windowed(Generic[T1, WindowOut]):
         )
 
     def _make(self, program: WindowProgram) -> Callable[[OperatorContext], StreamOperator]:
-        """Return what makes the operator."""
+        """Return the operator's factory function."""
         operator = _operator_for(program) if self._error_tag is None else WindowOperator
         return partial(operator, keying=self._stream._keying, program=program)
 
@@ -229,11 +228,11 @@ class Windowed(Generic[T1, WindowOut]):
 class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
     """The windows of one stream."""
 
-    # The window functions that the stream takes: the functions of apply(), and of process().
+    # The classes of window functions for apply() and process().
     _kinds: tuple[type, type]
 
     def side_output_late_data(self, output_tag: OutputTag[Any]) -> Self:
-        """Emit records that come too late for all of their windows to a side output; else they are dropped and counted.
+        """Emit records that are late for all their windows to a side output, instead of dropping and counting them.
 
         Args:
             output_tag: the side output: ``get_side_output(output_tag)`` of the resulting stream.
@@ -255,14 +254,14 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream[T1]:
-        """Add up a field of the records of each window; the other fields come from its first record, as in Flink.
+        """Sum a field of each window's records; other fields come from the window's first record, as in Flink.
 
         Args:
-            position_to_sum: the field to add up: a position, in tuples and rows, or a name, in rows, dictionaries and
-                objects. Position 0 of a number is the number itself.
+            position_to_sum: the field: a position, in tuples and rows, or a name, in rows, dictionaries and objects.
+                Position 0 of a number is the number itself.
 
         Raises:
-            ProgramError: it is neither a position nor a name, or there is no such column.
+            ProgramError: neither a position nor a name, or the column does not exist.
 
         Example:
             >>> amounts = env.from_collection([("a", 3), ("b", 5), ("a", 4)]).key_by(lambda pair: pair[0])
@@ -272,15 +271,15 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("sum", position_to_sum)
 
     def min(self, position_to_min: int | str = 0) -> DataStream[T1]:
-        """Keep the minimum of a field of the records of each window, in the window's first record.
+        """Return each window's first record with the minimum of a field.
 
         :meth:`min_by` keeps the whole record.
 
         Args:
-            position_to_min: the field whose minimum is kept: see :meth:`sum`.
+            position_to_min: the field: see :meth:`sum`.
 
         Raises:
-            ProgramError: it is neither a position nor a name, or there is no such column.
+            ProgramError: neither a position nor a name, or the column does not exist.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -290,15 +289,15 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("min", position_to_min)
 
     def max(self, position_to_max: int | str = 0) -> DataStream[T1]:
-        """Keep the maximum of a field of the records of each window, in the window's first record.
+        """Return each window's first record with the maximum of a field.
 
         :meth:`max_by` keeps the whole record.
 
         Args:
-            position_to_max: the field whose maximum is kept: see :meth:`sum`.
+            position_to_max: the field: see :meth:`sum`.
 
         Raises:
-            ProgramError: it is neither a position nor a name, or there is no such column.
+            ProgramError: neither a position nor a name, or the column does not exist.
 
         Example:
             >>> env.from_collection([3, 8, 5, 7]).count_window_all(2).max().execute_and_collect()
@@ -307,13 +306,13 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("max", position_to_max)
 
     def min_by(self, position_to_min_by: int | str = 0) -> DataStream[T1]:
-        """Keep the record of each window with the smallest field; of records with equal fields the earliest.
+        """Return each window's record with the smallest field; of equal ones the earliest.
 
         Args:
-            position_to_min_by: the field that is compared: see :meth:`sum`.
+            position_to_min_by: the field: see :meth:`sum`.
 
         Raises:
-            ProgramError: it is neither a position nor a name, or there is no such column.
+            ProgramError: neither a position nor a name, or the column does not exist.
 
         Example:
             >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
@@ -323,13 +322,13 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         return self._fold_field("min_by", position_to_min_by)
 
     def max_by(self, position_to_max_by: int | str = 0) -> DataStream[T1]:
-        """Keep the record of each window with the largest field; of records with equal fields the earliest.
+        """Return each window's record with the largest field; of equal ones the earliest.
 
         Args:
-            position_to_max_by: the field that is compared: see :meth:`sum`.
+            position_to_max_by: the field: see :meth:`sum`.
 
         Raises:
-            ProgramError: it is neither a position nor a name, or there is no such column.
+            ProgramError: neither a position nor a name, or the column does not exist.
 
         Example:
             >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}])
@@ -370,7 +369,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
             hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "an AggregateFunction"
             raise ProgramError(f"aggregate() got {shorten(func)}: pass {hint}")
         check_parameters(func, AggregateFunction, "aggregate()")
-        merges = isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None  # which keeps elements
+        merges = isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None  # it keeps elements
         if merges and type(func).merge is AggregateFunction.merge:
             raise ProgramError(
                 f"{self._assigner!r} makes windows that merge, and {type(func).__name__} cannot merge accumulators:"
@@ -393,7 +392,7 @@ class WindowsOfOneStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
 
 
 def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
-    """Return the operator that does a program's windows with the least work."""
+    """Return the cheapest operator for a program's windows."""
     assigner, contents = program.assigner, program.contents
     if not isinstance(assigner, TimedAssigner) or not isinstance(contents, FoldedContents):
         return WindowOperator
@@ -406,13 +405,13 @@ def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
         return WindowOperator
     if isinstance(assigner, Sessions) and is_built_in(assigner):
         return SessionWindowOperator
-    # A window that is made of panes has nothing of its own, so also no state of the window function's.
+    # A window made of panes has no state of its own, so a window function cannot have one either.
     if isinstance(panes, EvenPanes) and not program.clears and not mentions(program.function, "window_state"):
         return PaneWindowOperator
     return WindowOperator
 
 
 def _given(window_function: Any, accumulator_type: Any, output_type: Any) -> dict[str, Any]:
-    """Return what is given for parameters of the other form, which may as well be names of results."""
+    """Return the given parameters of the other form, which may be names of results instead."""
     arguments = {"window_function": window_function, "accumulator_type": accumulator_type, "output_type": output_type}
     return {name: value for name, value in arguments.items() if value is not None}

@@ -1,4 +1,4 @@
-"""A keyed stream that is divided into windows, as a user transforms it. Names and meaning are PyFlink's."""
+"""Windows over a keyed stream. Names and meaning are PyFlink's."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pillarbox._types.type_information import TypeInformation
 
 
 class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
-    """A keyed stream of records of type ``T1``, divided into windows.
+    """Windows over a keyed stream of type ``T1``.
 
-    Made by ``KeyedStream.window`` and ``count_window``. Records are added to their windows as they come; a window's
-    trigger says when its function is called, by default at the window's end.
+    Made by ``KeyedStream.window`` and ``count_window``. Records enter their windows on arrival; the trigger decides
+    when a window's function is called, by default at the window's end.
     """
 
     _kinds = WindowFunction, ProcessWindowFunction
@@ -34,19 +34,19 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         | None = None,
         output_type: SchemaLike | None = None,
     ) -> DataStream[Any]:
-        """Fold the records of each window as they come: a window keeps one record.
+        """Reduce the records of each window on arrival: a window keeps one record.
 
-        Where windows overlap or merge, results so far are folded as well, so it must not matter how calls are grouped:
-        ``f(f(a, b), c)`` is ``f(a, f(b, c))``.
+        For windows that overlap or merge, partial results are combined as well, so the function must be associative:
+        ``f(f(a, b), c)`` equals ``f(a, f(b, c))``.
 
         Args:
             reduce_function: ``f(result_so_far, record)``, or a ``ReduceFunction``.
             window_function: gets the one result, with key and window; by default the result is emitted.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
-                By default, without a window function, the type that the records are declared to have, if it is one.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
+                By default, without a window function, the records' declared type, if any.
 
         Raises:
-            ProgramError: a function is of another kind.
+            ProgramError: a function of another kind.
 
         Example:
             >>> words = env.from_collection(["to", "be", "to", "go"]).key_by(len).count_window(2)
@@ -75,29 +75,29 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         output_type: Any = None,
         **aggregates: Any,
     ) -> DataStream[Any]:
-        """Aggregate the records of each window as they come: with a function, or by named aggregates of columns.
+        """Aggregate the records of each window on arrival, with a function or by named aggregates of columns.
 
-        A function adds each record to an accumulator, of which a window keeps one. If it has ``merge``, a record is
-        added once also where windows overlap, and accumulators are merged when a window fires.
+        A function adds each record to the window's accumulator. If it has ``merge``, it adds a record only once to
+        overlapping windows, and accumulators are merged when a window fires.
 
-        Aggregates of columns, such as ``total=sum_("amount")``, are computed by Arrow, for whole runs of rows: before
-        the shuffle, and after it, where a window keeps columns. The results are rows of the key columns,
-        ``window_start``, ``window_end``, and the aggregates. The key has to be named columns, and the columns known:
-        the columns of a DataFrame, or declared by the previous function. They are fastest on rows that no Python
-        function has touched. They take windows of event time without trigger, evictor or side output for late rows;
-        with ``allowed_lateness``, late rows of a run fire the windows of their keys once.
+        Aggregates of columns, such as ``total=sum_("amount")``, are computed by Arrow for whole runs of rows, before
+        and after the shuffle; a window keeps columns. The results are rows of the key columns, ``window_start``,
+        ``window_end`` and the aggregates. The key must be named columns, and the columns known: from a DataFrame,
+        or declared by the previous function. They are fastest on rows that no Python function has touched. They need
+        event-time windows without trigger, evictor or side output for late rows; with ``allowed_lateness``, a run's
+        late rows fire their keys' windows once.
 
         Args:
-            aggregate_function: makes accumulators, adds records, and returns results.
+            aggregate_function: makes accumulators, adds records and returns results.
             window_function: gets the one result, with key and window; by default the result is emitted.
-            accumulator_type: the type of accumulators: one of ``Types``, or a class. If the type of the key is declared
-                as well, the state is plain data (docs/security.md), and an accumulator of another type is refused.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            accumulator_type: the accumulators' type: from ``Types``, or a class. If the key's type is declared as well,
+                the state is plain data (docs/security.md), and an accumulator of another type is refused.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
             aggregates: aggregates of columns, by the names of their results.
 
         Raises:
-            ProgramError: a function is of another kind; windows merge, and ``aggregate_function`` has no ``merge``; a
-                column is missing, or of a type that its aggregate does not take; windows are of another kind.
+            ProgramError: a function of another kind; windows merge and ``aggregate_function`` has no ``merge``; a
+                column is missing, or its aggregate does not accept its type; unsuitable windows.
 
         Example:
             >>> class Mean(AggregateFunction):
@@ -130,10 +130,10 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
 
         Args:
             window_function: gets key, window and records.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
 
         Raises:
-            ProgramError: ``window_function`` is no ``WindowFunction``.
+            ProgramError: not a ``WindowFunction``.
 
         Example:
             >>> class Join(WindowFunction):
@@ -150,14 +150,14 @@ class WindowedStream(WindowsOfOneStream[T1, WindowOut], Generic[T1, KeyOut, Wind
         process_window_function: ProcessWindowFunction[T1, U, KeyOut, WindowOut],
         output_type: SchemaLike | None = None,
     ) -> DataStream[U | SideOutput]:
-        """Call a function with all records of each window, with state, clocks and side outputs at hand.
+        """Call a function with all records of each window; it has state, clocks and side outputs.
 
         Args:
             process_window_function: gets key, context and records.
-            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+            output_type: the results' columns, for ``to_dataframe()``; a type from ``Types`` also converts the results.
 
         Raises:
-            ProgramError: ``process_window_function`` is no ``ProcessWindowFunction``.
+            ProgramError: not a ``ProcessWindowFunction``.
 
         Example:
             >>> class Span(ProcessWindowFunction):

@@ -1,4 +1,4 @@
-"""Records gathered into batches, each of which is one request."""
+"""Batches of records, each one request."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pillarbox._time.clock import ProcessingTimeService, ScheduledTimer
 
 
 class Batches:
-    """The batch that is being formed. Only the mailbox thread may touch it.
+    """The open batch. Mailbox thread only.
 
     Args:
         size: the most records of a batch.
-        timeout: milliseconds after which a smaller batch goes; None: when it is flushed.
+        timeout: milliseconds until a smaller batch is sent; None: only a flush sends it.
         clock: for the timeout.
-        put: called with each new batch, which will fill up: its place in the queue is that of its first record.
-        send: called with each batch that is complete.
-        is_due: called when the timeout of the batch has come.
+        put: called with each new, still growing batch; its place in the queue is its first record's.
+        send: called with each complete batch.
+        is_due: called at a batch's timeout.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Batches:
         self._timer: ScheduledTimer | None = None
 
     def add(self, value: object, timestamp: int | None) -> None:
-        """Put a record into the batch."""
+        """Add a record to the batch."""
         if self._forming is None:
             self._timestamps = []
             self._forming = Request([], self._timestamps)
@@ -60,7 +60,7 @@ class Batches:
             self._send(batch)
 
     def clear(self) -> None:
-        """Forget the batch."""
+        """Discard the batch."""
         self._forming = None
         if self._timer is not None:
             self._timer.cancel()

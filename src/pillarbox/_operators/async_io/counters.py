@@ -1,4 +1,4 @@
-"""The counters of an async operator in an epoch, for the task's metrics."""
+"""An async operator's counters in an epoch, for the task's metrics."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from pillarbox._operators.async_io.api.request import Request
 from pillarbox._operators.budgets.gate import RATE_LIMITED
 
-# Latency percentiles cover the last requests of an epoch, up to this number.
+# Latency percentiles cover an epoch's last requests, up to this number.
 _SAMPLES = 4096
 
 
 class Counters:
-    """The figures of one epoch. Only the mailbox thread may touch them.
+    """The figures of one epoch. Mailbox thread only.
 
     Attributes:
-        completed: records that got results.
-        failed: records whose request failed for good.
-        timed_out: records whose request took too long.
-        cache_hits: records that needed no request of their own.
+        completed: records with results.
+        failed: records whose last attempt failed.
+        timed_out: records whose request timed out.
+        cache_hits: records without a request of their own.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Counters:
         self._seconds: deque[float] = deque(maxlen=_SAMPLES)
 
     def taken(self, requests: Sequence[Request]) -> None:
-        """Count the attempts of requests that the service is done with."""
+        """Count the attempts of completed requests."""
         for request in requests:
             attempts = request.attempts
             self._attempts += attempts
@@ -48,7 +48,7 @@ class Counters:
 
         Args:
             drops: whether failed records are dropped.
-            rate_limited: seconds in which the next request waited for a rate limit; None: there is none.
+            rate_limited: seconds in which the next request waited for a rate limit; None without one.
         """
         p50, p95, p99 = np.percentile(self._seconds, (50, 95, 99)) * 1e6 if self._seconds else (0, 0, 0)
         return {

@@ -1,4 +1,4 @@
-"""When requests have been under way for too long (A5)."""
+"""Timeouts of requests (A5)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pillarbox.mailbox import MailboxExecutor
 
 
 class Deadlines:
-    """One timer, for the earliest deadline. Only the mailbox thread may touch it.
+    """One timer, for the earliest deadline. Mailbox thread only.
 
-    A request's deadline is its timeout after it was asked first: one that waits for its turn has none yet. How long ago
-    that was is measured by the clock that nobody sets; the wall clock tells it where another process asked.
+    A request's deadline is its timeout after its first attempt; a queued request has none yet. Relative time measures
+    it, because the wall clock may be set; a first attempt in another process is known by wall-clock time.
 
     Args:
-        timeout: milliseconds; None: requests have no deadline.
+        timeout: milliseconds; None: no deadlines.
         clock: processing time.
-        executor: runs ``expire`` for requests that are overdue already.
+        executor: runs ``expire`` for requests that are already overdue.
         expire: called when a request may be overdue.
     """
 
@@ -32,31 +32,31 @@ class Deadlines:
         self._timer: ScheduledTimer | None = None
 
     def watch(self) -> None:
-        """Make sure that requests which begin from now on are given up in time."""
+        """Set the timer for requests that begin from now on."""
         if self._timer is None and self._timeout is not None:
             self._set(self._timeout)
 
     def cancel(self) -> None:
-        """Watch nothing any more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def is_past(self, started: int) -> bool:
-        """Return whether a request that was asked first at ``started`` (relative time) is overdue."""
+        """Return whether a request with its first attempt at ``started`` (relative time) is overdue."""
         return self._timeout is not None and started + self._timeout <= self._clock.relative_time_millis()
 
     def to_wall_clock(self, started: int) -> int:
-        """Return a moment of this process as epoch milliseconds, for a snapshot."""
+        """Convert relative time to epoch milliseconds, for a snapshot."""
         return self._clock.current_processing_time() - (self._clock.relative_time_millis() - started)
 
     def from_wall_clock(self, started: int) -> int:
-        """Return a moment of a snapshot as one of this process; one that is still to come, by this clock, is now."""
+        """Convert epoch milliseconds of a snapshot to relative time, at most now."""
         ago = max(0, self._clock.current_processing_time() - started)
         return self._clock.relative_time_millis() - ago
 
     def overdue(self, elements: Iterable[Request | Event]) -> list[Request]:
-        """Return the requests that are overdue, and watch the others."""
+        """Return the overdue requests, and set the timer for the others."""
         if self._timeout is None:
             return []
         now = self._clock.relative_time_millis()
@@ -75,7 +75,7 @@ class Deadlines:
         return overdue
 
     def look(self) -> None:
-        """Look for overdue requests in a mail of its own, and watch the others."""
+        """Expire overdue requests in a mail of its own."""
         if self._timeout is not None:
             self._executor.execute(self._expire, "look for overdue requests")
 

@@ -1,6 +1,6 @@
-"""The requests of an open async operator: how they come in, what becomes of them, and how results leave.
+"""The requests of an open async operator, from input to output.
 
-Everything here belongs to the mailbox thread, but for ``_notify``.
+Mailbox thread only, except ``_notify``.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class InFlight:
     """The requests of an async operator, from its opening to its closing.
 
     Args:
-        context: of the operator.
+        context: the operator's.
         function: the user's function or object.
-        tasks: before the first shuffle, the number of tasks that run at the same time.
-        emit_event: hands on a watermark or a change between idle and active.
+        tasks: before the first shuffle, the number of concurrent tasks.
+        emit_event: emits a watermark or a status change.
 
     Raises:
         OperatorError: the function could not be opened.
@@ -65,7 +65,7 @@ class InFlight:
         self._emit_event = emit_event
         clock = context.processing_time_service
         self._queue: OrderedQueue | UnorderedQueue = OrderedQueue() if options.ordered else UnorderedQueue()
-        # How many requests the queue takes: those under way, and as many more so that none of them waits for a record.
+        # The queue's limit: the pending requests, and as many more so that none of them waits for a record.
         self._most = 2 * options.capacity
         self._batches: Batches | None = None
         if options.batch_size is not None:
@@ -83,8 +83,8 @@ class InFlight:
         self._deadlines = Deadlines(options.timeout_millis, clock, context.mailbox_executor, self._expire)
         self._counters = Counters()
         self._results = Results(context, function, options)
-        # Requests of a snapshot whose time had run out before they could be asked here. It begins again, and the epoch
-        # waits for them: so there is an end, also where processes die again and again.
+        # Requests of a snapshot that timed out before they could be asked here. Their timeout begins again, and the
+        # epoch waits for them: otherwise they might never end if processes die again and again.
         self._last_chances: set[Request] = set()
         try:
             self.host: FunctionHost = FunctionHost(function, options, context, tasks=tasks, notify=self._notify)
@@ -95,7 +95,7 @@ class InFlight:
         self._turns = self.host.turns
 
     def close(self) -> None:
-        """Abandon the requests under way, and close the function."""
+        """Abandon pending requests, and close the function."""
         self._deadlines.cancel()
         if self._batches is not None:
             self._batches.clear()
@@ -112,13 +112,13 @@ class InFlight:
         return len(self._queue)
 
     def is_empty(self) -> bool:
-        """Return whether everything has left."""
+        """Return whether all requests and events have left."""
         return self._queue.is_empty()
 
-    # -- what goes in --
+    # -- input --
 
     def process_records(self, records: Records) -> None:
-        """Ask about a run, as fast as there is room."""
+        """Request a run's records, as fast as there is room."""
         values, stamps = records.values, records.timestamps
         keys = None if self._cache is None else self._cache.keys_of(records)
         size = self._options.batch_size or 1
@@ -151,7 +151,7 @@ class InFlight:
             submit(request)
 
     def _admit_by_key(self, values: Sequence[Any], stamps: Iterable[int | None], keys: Sequence[Any]) -> None:
-        """Ask only about keys whose result is not at hand, and not on its way."""
+        """Request only keys whose result is neither cached nor pending."""
         for value, stamp, key in zip(values, stamps, keys):
             request = Request([value], None if stamp is None else [stamp])
             self._queue.put(request)
@@ -159,10 +159,10 @@ class InFlight:
 
     def _look_up(self, request: Request, key: Any) -> None:
         assert self._cache is not None
-        kept = self._cache.results_of(key, request.values[0])
-        if kept is not None:
+        cached = self._cache.results_of(key, request.values[0])
+        if cached is not None:
             self._counters.cache_hits += 1
-            self._settle(request, kept)
+            self._settle(request, cached)
         elif self._cache.join(request, key):
             self._submit(request)
         else:
@@ -172,7 +172,7 @@ class InFlight:
         self._workers.submit(request)
 
     def put_event(self, event: Event) -> None:
-        """Put a watermark, or a change between idle and active, in its place between the results."""
+        """Add a watermark or status change, in order with the results."""
         self.flush_batch()
         if self._queue.is_empty():
             self._emit_event(event)
@@ -180,7 +180,7 @@ class InFlight:
             self._queue.put_event(event)
 
     def flush_batch(self) -> None:
-        """Send the batch that is being formed."""
+        """Send the open batch."""
         if self._batches is not None:
             self._batches.flush()
         self._workers.start()
@@ -188,14 +188,14 @@ class InFlight:
     # -- completed requests --
 
     def _notify(self) -> None:
-        """Tell the mailbox thread that there is something to take. Runs in the loop's thread."""
+        """Notify the mailbox thread of completed requests. Loop thread."""
         try:
             self._context.mailbox_executor.execute(self.take_completed, "completed requests of %s", self._name)
         except RejectedExecutionError:
-            pass  # the task is at its end
+            pass  # the task is ending
 
     def take_completed(self) -> None:
-        """Take the completed requests, and emit the results that may leave."""
+        """Take completed requests, and emit results that may leave."""
         self._take_completed()
         self.emit()
 
@@ -206,32 +206,32 @@ class InFlight:
             if request.state is not _PENDING:
                 continue
             if request.error is not None:
-                for one in self._with_followers(request):
-                    self._fail(one, request.error)
+                for settled in self._with_followers(request):
+                    self._fail(settled, request.error)
             elif request.key is NO_KEY:
                 self._settle(request, self._results.of(request))
             else:
                 assert self._cache is not None
                 results = self._results.of(request)
-                for one in self._with_followers(request, results):
-                    self._settle(one, self._cache.copies(results))
+                for settled in self._with_followers(request, results):
+                    self._settle(settled, self._cache.copies(results))
 
     def _with_followers(self, request: Request, results: Sequence[Any] | None = None) -> Iterator[Request]:
-        """Yield a request that is done, and those that follow it: they share its outcome.
+        """Yield a completed request and its followers, which share its outcome.
 
         Args:
-            results: its results, to be kept; None: its outcome holds for each record alone.
+            results: its results, to be cached; None: the outcome is for these records only.
         """
         followers: Sequence[Request] = ()
         if request.key is not NO_KEY:
             assert self._cache is not None
             followers = self._cache.conclude(request, results)
-        for one in (request, *followers):
-            one.attempts = request.attempts
-            yield one
+        for settled in (request, *followers):
+            settled.attempts = request.attempts
+            yield settled
 
     def _fail(self, request: Request, error: BaseException) -> None:
-        """Deal with a request that failed for good (A6).
+        """Conclude a request whose last attempt failed (A6).
 
         Raises:
             ProgramError: its result cannot be copied, which is not the request's fault.
@@ -257,7 +257,7 @@ class InFlight:
             self._conclude(request, (), error)
 
     def _settle(self, request: Request, results: Sequence[Any]) -> None:
-        """Emit results instead of a request."""
+        """Conclude a request with results."""
         if self._combining is not None:
             results = [self._combining.combine(value, result) for value, result in zip(request.values, results)]
         self._conclude(request, results, None)
@@ -274,12 +274,12 @@ class InFlight:
             self._last_chances.discard(request)
         self._queue.complete(request)
 
-    # -- what goes out --
+    # -- output --
 
     def emit(self) -> None:
-        """Hand on what may leave, as runs."""
+        """Emit everything that may leave, as runs."""
         values: list[Any] = []
-        # None as long as no record has one.
+        # None until a record has one.
         stamps: list[int | None] | None = None
 
         def flush() -> None:
@@ -314,13 +314,13 @@ class InFlight:
     # -- waiting --
 
     def _await_room(self) -> None:
-        """Let the mailbox work until a request leaves (A4)."""
+        """Run mails until a request leaves (A4)."""
         self.emit()
         if len(self._queue) >= self._most:
             self._wait()
 
     def drain(self) -> None:
-        """Let the mailbox work until all requests have left (A10)."""
+        """Run mails until all requests have left (A10)."""
         self.flush_batch()
         self.emit()
         while not self._queue.is_empty():
@@ -333,14 +333,14 @@ class InFlight:
     # -- timeouts (A5) --
 
     def _expire(self) -> None:
-        """Abandon requests that have been under way for too long."""
-        # A request that is completed already has not timed out, even if its mail is behind this one.
+        """Abandon overdue requests."""
+        # A completed request has not timed out, even if its mail comes after this one.
         self._take_completed()
         for request in self._deadlines.overdue(self._queue.elements()):
             if request.attempts:
                 self._give_up(request)
             else:
-                # Another process asked about it, here it has not had its turn.
+                # Asked in another process; queued in this one.
                 request.started = self._context.processing_time_service.relative_time_millis()
                 self._last_chances.add(request)
         self.emit()
@@ -361,10 +361,10 @@ class InFlight:
     # -- checkpoints (A7) --
 
     def prepare_snapshot(self) -> None:
-        """Wait for the epoch's requests, or let them be carried on.
+        """Wait for the epoch's requests, or carry them over.
 
-        Where the task may be created again in another process for each epoch, a request would be asked about again and
-        again, and might never be answered: so there the epoch waits.
+        If each epoch may create the task again in another process, requests would be repeated and perhaps never
+        answered: the epoch then waits.
         """
         if self._options.carries and self._context.shared.stay:
             self.flush_batch()
@@ -376,7 +376,7 @@ class InFlight:
         self._count()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
-        """Return the records that have not left yet, in order, without results; and when they were asked about."""
+        """Return the records that have not left, in order, without results, with the times of their first attempts."""
         state: list[tuple[Any, ...]] = []
         for element in self._queue.elements():
             if isinstance(element, Watermark):
@@ -390,7 +390,7 @@ class InFlight:
         return state
 
     def restore(self, state: Sequence[tuple[Any, ...]]) -> None:
-        """Ask about the records that had not left."""
+        """Request the records of a snapshot."""
         for what, *content in state:
             if what == "watermark":
                 self.put_event(Watermark(content[0]))
@@ -403,12 +403,12 @@ class InFlight:
             self._deadlines.look()
 
     def _take_back(self, values: list[Any], stamps: list[int | None] | None, started: int | None) -> None:
-        """Take a request of a snapshot back into the queue."""
+        """Put a request of a snapshot back into the queue."""
         if started is not None:
             started = self._deadlines.from_wall_clock(started)
         size = self._options.batch_size or 1
         for start in range(0, len(values), size):
-            # A batch of a program with larger batches, or any, comes back in parts.
+            # A batch from a program with larger batches is split.
             request = Request(values[start : start + size], None if stamps is None else stamps[start : start + size])
             if started is not None and self._deadlines.is_past(started):
                 self._last_chances.add(request)
@@ -422,7 +422,7 @@ class InFlight:
                 self._look_up(request, key)
 
     def _count(self) -> None:
-        """Put the epoch's figures into the task's metrics."""
+        """Add the epoch's figures to the task's metrics."""
         figures = self._counters.report(
             drops=self._options.on_failure == "drop",
             in_flight=len(self._queue),

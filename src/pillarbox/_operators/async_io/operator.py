@@ -1,4 +1,4 @@
-"""Asks a service about records, many at a time, and emits the answers (A1 to A10).
+"""Sends requests for records to a service, many at a time, and emits the results (A1 to A10).
 
 The mailbox does the work: completions arrive as mails, many in one; a full queue yields to the mailbox, so that
 completions, timers and checkpoints continue; timeouts are processing-time timers; results leave in the mailbox thread.
@@ -19,12 +19,12 @@ from pillarbox._operators.functions.basic import has_close
 
 
 class AsyncWaitOperator(StreamOperator):
-    """Runs an :class:`AsyncFunction`, or a function that returns one result for each record.
+    """Runs an :class:`AsyncFunction`, or a function that returns one result per record.
 
     Args:
-        function: an :class:`AsyncFunction`; or a callable, ``async def`` or plain (then it runs in a thread pool).
-            It may be a :class:`Function` with ``open`` and ``close``, which run in the event loop's thread.
-        slots: the number of tasks that run at a time where the parallelism is Spark's: before the first shuffle.
+        function: an :class:`AsyncFunction`; or a callable, ``async def`` or plain (which runs in a thread pool). As a
+            :class:`Function` it may have ``open`` and ``close``, which run in the event loop's thread.
+        slots: before the first shuffle, where Spark sets the parallelism: the number of concurrent tasks.
     """
 
     def __init__(self, context: OperatorContext, function: Any, options: AsyncOptions, *, slots: int = 1) -> None:
@@ -36,14 +36,13 @@ class AsyncWaitOperator(StreamOperator):
 
     @staticmethod
     def factory(function: Any, options: AsyncOptions, *, slots: int = 1) -> OperatorFactory:
-        """Return what makes such an operator."""
         make = partial(AsyncWaitOperator, function=function, options=options, slots=slots)
         budgets = tuple(budget.limits for budget in options.shared_budgets)
         return OperatorFactory(make, wakes_up=True, stateful=options.carries, budgets=budgets)
 
     @property
     def in_flight(self) -> InFlight:
-        """The requests, while the operator is open."""
+        """The requests of the open operator."""
         assert self._opened is not None, f"operator {self.name!r} is not open"
         return self._opened
 
@@ -58,7 +57,7 @@ class AsyncWaitOperator(StreamOperator):
         )
 
     def close(self) -> None:
-        """Abandon the requests under way, close the user's function, and end the event loop."""
+        """Abandon pending requests, close the user's function, and end the event loop."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
@@ -69,15 +68,15 @@ class AsyncWaitOperator(StreamOperator):
         return has_close(self.function)
 
     def process_records(self, records: Records) -> None:
-        """Ask about a run, as fast as there is room."""
+        """Request a run's records, as fast as there is room."""
         self.in_flight.process_records(records)
 
     def process_watermark(self, timestamp: int) -> None:
-        """Put a watermark in its place between the results."""
+        """Add a watermark, in order with the results."""
         self.in_flight.put_event(Watermark(timestamp))
 
     def process_status(self, idle: bool) -> None:
-        """Put a change between idle and active in its place between the results."""
+        """Add a status change, in order with the results."""
         self.in_flight.put_event(WatermarkStatus(idle))
 
     def _emit_event(self, event: Event) -> None:
@@ -87,22 +86,22 @@ class AsyncWaitOperator(StreamOperator):
             super().process_status(event.idle)
 
     def end_input(self) -> None:
-        """Wait for everything under way, while timeouts still count: bounded input has ended."""
+        """Wait for all pending requests, with timeouts: bounded input has ended."""
         self.in_flight.drain()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Wait for the epoch's requests, or let them be carried on."""
+        """Wait for the epoch's requests, or carry them over."""
         self.in_flight.prepare_snapshot()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return the requests that have not left yet, or None."""
+        """Return the requests that have not left, or None."""
         return self.in_flight.snapshot() if self.options.carries and not self.in_flight.is_empty() else None
 
     def restore_state(self, state: Any) -> None:
-        """Resume the requests that had not left."""
+        """Resume the requests of a snapshot."""
         self.in_flight.restore(state or ())
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether there are requests that have not left yet."""
+        """Whether requests have not left."""
         return self._opened is not None and not self._opened.is_empty()

@@ -1,7 +1,6 @@
-"""The queue of an async operator: requests and the watermarks between them, and the order in which they may leave.
+"""The queue of an async operator: requests, the watermarks between them, and the order in which they leave.
 
-Source of the behaviour: Flink's ``OrderedStreamElementQueue`` and ``UnorderedStreamElementQueue``. Only the mailbox
-thread may touch a queue.
+Source of the behaviour: Flink's ``OrderedStreamElementQueue`` and ``UnorderedStreamElementQueue``. Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ _PENDING = RequestState.PENDING
 
 
 class OrderedQueue:
-    """Requests and events that have not left yet: first in, first out (A1)."""
+    """Requests and events that have not left: first in, first out (A1)."""
 
     def __init__(self) -> None:
         self._elements: deque[Request | Event] = deque()
         self._requests = 0
 
     def __len__(self) -> int:
-        """Return the number of requests."""
         return self._requests
 
     def is_empty(self) -> bool:
@@ -30,7 +28,6 @@ class OrderedQueue:
         return not self._elements
 
     def put(self, request: Request) -> None:
-        """Take in a request."""
         self._elements.append(request)
         self._requests += 1
 
@@ -39,10 +36,10 @@ class OrderedQueue:
         self._elements.append(event)
 
     def complete(self, request: Request) -> None:
-        """Note that a request of this queue is settled: here the request itself tells."""
+        """Mark a request of this queue as settled; here its own state is enough."""
 
     def take_ready(self) -> Iterator[Request | Event]:
-        """Take out what may leave now."""
+        """Remove and return the elements that may leave."""
         elements = self._elements
         while elements:
             first = elements[0]
@@ -54,12 +51,12 @@ class OrderedQueue:
             yield first
 
     def elements(self) -> Iterator[Request | Event]:
-        """Return everything that is in it, in an order in which it might have come."""
+        """Return all elements, in a possible order of arrival."""
         return iter(self._elements)
 
 
 class Segment:
-    """The requests between two events: those at work, and those completed that wait for an event before them."""
+    """The requests between two events: pending ones, and completed ones that wait for an event before them."""
 
     __slots__ = ("completed", "event", "pending")
 
@@ -67,7 +64,7 @@ class Segment:
         # A dictionary as an ordered set.
         self.pending: dict[Request, None] = {}
         self.completed: list[Request] = []
-        # The event that ends it; None as long as it takes requests.
+        # The event at its end, or None while it still takes requests.
         self.event: Event | None = None
 
 

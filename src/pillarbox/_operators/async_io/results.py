@@ -1,6 +1,6 @@
-"""The results of requests: what the user's functions returned, as records to emit, or an error that says what is wrong.
+"""Checks the results of the user's functions and returns the records to emit.
 
-Everything here belongs to the mailbox thread.
+Mailbox thread only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pillarbox._operators.frame.operator import OperatorContext
 
 
 class Results:
-    """Looks at what an operator's function returns.
+    """Checks the results of an operator's function.
 
     Args:
         function: the user's function or object.
@@ -30,7 +30,7 @@ class Results:
         self._copied = context.copier.copied
 
     def of(self, request: Request) -> Sequence[Any]:
-        """Return the results of a request that was completed.
+        """Return a completed request's results.
 
         Raises:
             OperatorError: the function returned something else.
@@ -44,10 +44,10 @@ class Results:
         return self._checked("async_invoke", request.values[0], result)
 
     def of_timeout(self, request: Request) -> Sequence[Any]:
-        """Return the results of a request that took too long.
+        """Return the results of a request that timed out.
 
         Raises:
-            TimeoutError: there are none.
+            TimeoutError: the function defines none.
             OperatorError: the function returned something else.
         """
         function, values = self._function, request.values
@@ -58,7 +58,7 @@ class Results:
         raise TimeoutError(f"no answer within {self._options.timeout_millis} ms")
 
     def of_fallback(self, request: Request, fallback: AsyncFallback, error: BaseException) -> list[Any]:
-        """Return the output instead of the records of a request that failed.
+        """Return a failed request's results from its fallback.
 
         Raises:
             OperatorError: the fallback raised, or returned something else.
@@ -72,8 +72,8 @@ class Results:
                     f"operator {self._context.name!r}: the fallback failed at the record {shorten_record(value)}, which"
                     f" had failed with {describe(error)}"
                 )
-                place = {"operator": self._context.name, "subtask": self._context.subtask, "record": value}
-                raise_from_user_code(failed, where, **place)
+                details = {"operator": self._context.name, "subtask": self._context.subtask, "record": value}
+                raise_from_user_code(failed, where, **details)
             if isinstance(self._function, AsyncFunction):
                 results += self._checked("fallback", value, result)
             else:
@@ -81,8 +81,8 @@ class Results:
         return results
 
     def _one_each(self, asked: str, values: Sequence[Any], result: Any) -> Sequence[Any]:
-        """Return what was returned for a batch, if it is one result for each record."""
-        # An array or a column will do as well as a list.
+        """Return a batch's results, if there is one per record."""
+        # An array or a column is as good as a list.
         countable = isinstance(result, Sized) and not isinstance(result, (str, bytes, Mapping, Set))
         if not countable or len(result) != len(values):
             what = f"{len(result)} results" if countable else shorten(result)
@@ -94,7 +94,7 @@ class Results:
         return list(result)
 
     def _checked(self, method: str, value: Any, results: Any) -> Sequence[Any]:
-        """Return the result of a method of an ``AsyncFunction`` for a record, if it is a list of records to emit."""
+        """Return the result of an ``AsyncFunction`` method for a record, if it is a list of records."""
         if isinstance(results, list):
             return results
         if isinstance(results, tuple):

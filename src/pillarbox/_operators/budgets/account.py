@@ -1,4 +1,4 @@
-"""The arithmetic of one budget. Each time is an argument: seconds by a clock that never goes back."""
+"""The arithmetic of one budget. Each time is an argument: seconds of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import NamedTuple
 
 from pillarbox._operators.budgets.budget import Limits
 
-#: A request may begin in this time (seconds) after its slot, not later. So in any time T, at most
-#: rate * (T + LATE) + 1 requests begin, whoever is late.
+#: A request may begin up to this time (seconds) after its slot. So in any time T, at most rate * (T + LATE) + 1
+#: requests begin, however late each process is.
 LATE = 0.04
-#: Slots are booked at most this long (seconds) before their time.
+#: Slots are booked at most this long (seconds) ahead.
 AHEAD = 0.1
-# A booking that has to wait waits until there are slots for this time (seconds): fewer messages.
+# A booking without slots waits until there are slots for this time (seconds), to save messages.
 _QUANTUM = 0.01
-# After a stop, requests begin at half the rate for this time (seconds).
+# After a stop, the rate is halved for this time (seconds).
 _HALF = 1.0
-# A ceiling is charged in parts of this size, each of which is written to a file before it is spent.
+# A ceiling is charged in parts of this size, each written to a file before it is spent.
 _PART = 0.01
-# Times are sums of fractions.
+# Tolerance for sums of fractions.
 _NEARLY = 1e-9
-# How long a service that sent 429 without Retry-After is left alone (seconds).
+# Pause after a 429 without Retry-After (seconds).
 STOP = 1.0
 
 
 class Slots(NamedTuple):
-    """Slots of a booking.
+    """The slots of a booking.
 
     Attributes:
-        times: when each request may begin, at the earliest.
-        probes: whether it is the one request that an open breaker lets through.
+        times: the earliest start of each request.
+        probes: whether the slot is for an open breaker's probe.
     """
 
     times: list[float]
@@ -39,11 +39,11 @@ class Slots(NamedTuple):
 
 
 class Later(NamedTuple):
-    """No slot can be booked yet.
+    """No slot is available yet.
 
     Attributes:
-        at: when to try again.
-        why: for people, if the breaker is open or the ceiling is reached.
+        at: time of the next attempt.
+        why: the reason, if the breaker is open or the ceiling is reached.
     """
 
     at: float
@@ -54,8 +54,8 @@ class Refused(NamedTuple):
     """No request may begin, and the budget does not hold requests.
 
     Attributes:
-        why: for people.
-        is_open: whether the breaker is open; else the ceiling is reached.
+        why: the reason.
+        is_open: whether the breaker is open; otherwise the ceiling is reached.
     """
 
     why: str
@@ -66,11 +66,11 @@ class Report(NamedTuple):
     """The outcome of requests.
 
     Attributes:
-        units: what they cost beyond their estimates.
-        outcomes: of each request that has ended, in order, whether it succeeded.
+        units: their cost beyond their estimates.
+        outcomes: whether each completed request succeeded, in order.
         probe: whether a breaker's probe succeeded, or None.
-        stop: seconds that the service wants to be left alone, or None.
-        unused: slots that were not used, by their times.
+        stop: seconds of a pause that the service asked for, or None.
+        unused: the times of unused slots.
     """
 
     units: float = 0.0
@@ -82,12 +82,12 @@ class Report(NamedTuple):
 
 @dataclass
 class Period:
-    """What a ceiling has been charged with.
+    """A ceiling's charge in its current period.
 
     Attributes:
-        began: when the first request of the period began (epoch ms); -1 before the first one.
-        spent: units of the period; requests under way count with their estimates.
-        clock: the latest time that was ever seen (epoch ms): time never goes back.
+        began: the first request of the period (epoch ms); -1 before it.
+        spent: units of the period; running requests count with their estimates.
+        clock: the latest wall-clock time seen (epoch ms), which never decreases.
     """
 
     began: int = -1
@@ -95,10 +95,10 @@ class Period:
     clock: int = 0
 
     def merge(self, other: Period, length: int) -> None:
-        """Take over what another checkpoint says: the more that was spent, in the later period."""
+        """Merge another checkpoint's charge: the higher one of the later period."""
         self.clock = max(self.clock, other.clock)
         began = max(self.began, other.began)
-        live = [each.spent for each in (self, other) if each.began + length > began]
+        live = [period.spent for period in (self, other) if period.began + length > began]
         self.began, self.spent = began, max(live, default=0.0)
 
 
@@ -107,22 +107,22 @@ class Account:
 
     Args:
         now: the time of the first slot.
-        written: whether a ceiling is spent only as far as :attr:`allowance` says; else there is no file to write.
+        written: whether a ceiling may be spent only up to :attr:`allowance`; False without a file.
     """
 
     def __init__(self, limits: Limits, now: float, *, written: bool = False) -> None:
         self.limits = limits
         self.period = Period()
-        #: Units of the period that may be spent: the file says that they are.
+        #: Units of the period that the file allows to spend.
         self.allowance: float = 0.0 if written else float("inf")
         self._next = now
-        # When the units are out of debt.
+        # End of the debt of units.
         self._solvent = now
         self._stopped = now
         self._half = now
         of = limits.breaker[1] if limits.breaker else 1
         self._outcomes: deque[bool] = deque(maxlen=of)
-        # When an open breaker lets a request through; None: it is closed.
+        # Time of an open breaker's next probe; None: closed.
         self._open: float | None = None
 
     @property
@@ -131,10 +131,10 @@ class Account:
         return self._open is not None
 
     def book(self, estimates: Sequence[float], now: float, wall: int) -> Slots | Later | Refused:
-        """Book slots for requests, in order: for all of them, or for the first ones.
+        """Book slots for requests, in order: for all, or for the first ones.
 
         Args:
-            estimates: the units of each request, of at least one.
+            estimates: each request's units; at least one.
             wall: the wall clock (epoch ms).
         """
         if now < self._stopped:
@@ -159,14 +159,14 @@ class Account:
         self.period.spent += sum(estimates[: len(times)])
         if self._open is None:
             return Slots(times)
-        # A probe whose process dies is followed by another one.
+        # If the probe's process dies, another probe follows.
         self._open = now + self._pause
         return Slots(times, probes=True)
 
     def _times(self, estimates: Sequence[float], now: float) -> list[float] | Later:
         rate, units = self.limits.requests, self.limits.units
         if now < self._half:
-            rate, units = (None if each is None else each / 2 for each in (rate, units))
+            rate, units = (None if limit is None else limit / 2 for limit in (rate, units))
         slot, solvent = max(self._next, now), max(self._solvent, now)
         times: list[float] = []
         for estimate in estimates:
@@ -204,7 +204,7 @@ class Account:
         return count
 
     def next_allowance(self, estimate: float) -> float | None:
-        """Return the units of the period that a file has to say next, or None while the last ones suffice."""
+        """Return the units that the file must allow next, or None while its last allowance suffices."""
         ceiling = self.limits.ceiling
         if ceiling is None or self.allowance >= max(ceiling, self.period.spent):
             return None
@@ -216,13 +216,13 @@ class Account:
     # -- outcomes --
 
     def settle(self, report: Report, now: float) -> bool:
-        """Take note of outcomes; return whether slots that are booked and not used are void."""
+        """Settle outcomes; return whether booked and unused slots are void."""
         self.period.spent = max(0.0, self.period.spent + report.units)
         if self.limits.units is not None:
             self._solvent = max(self._solvent, now) + report.units / self.limits.units
         if self.limits.requests is not None:
             for at in sorted(report.unused, reverse=True):
-                # Only the last slot: those that were booked after it keep their distance.
+                # Only the last slot: slots booked after it keep their distance.
                 if self._next <= at + 1 / self.limits.requests + _NEARLY:
                     self._next = at
         if report.stop is not None:

@@ -1,4 +1,4 @@
-"""A budget as a user writes it: how many requests may begin, what they cost, and when they stop."""
+"""A user's budget: the rate of requests, their cost, and when they stop."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class CircuitBreaker:
     succeeds the breaker closes, otherwise it stays open for another ``pause``.
 
     Attributes:
-        failures: failed requests that open it. Answers that say when to try again (429, ``Retry-After``) do not count.
-        of: the number of last requests that are looked at.
-        pause: how long it stays open (an int: milliseconds).
+        failures: failed requests that open it. Answers with a retry time (429, ``Retry-After``) do not count.
+        of: the number of last requests considered.
+        pause: how long it stays open (an int is milliseconds).
 
     Raises:
-        ProgramError: (when made) one of them is invalid.
+        ProgramError: (when made) an invalid attribute.
     """
 
     failures: int = 5
@@ -47,12 +47,12 @@ class Limits(NamedTuple):
     """The plain values of a budget, which processes exchange.
 
     Attributes:
-        name: the budget's, or "" for the ``job_rate_limit`` of one operator.
+        name: the budget's, or "" for an operator's ``job_rate_limit``.
         requests: per second, or None.
         units: per second, or None.
         ceiling: units per period, or None.
         period: of the ceiling (ms).
-        holds: whether requests wait at a ceiling or an open breaker; else they fail.
+        holds: whether requests wait at a ceiling or an open breaker; otherwise they fail.
         breaker: failures, of, pause (ms); or None.
     """
 
@@ -65,35 +65,35 @@ class Limits(NamedTuple):
     breaker: tuple[int, int, int] | None = None
 
     def of_operator(self, uid: str) -> Limits:
-        """Return the same limits under a name of the operator's own, if they have no name."""
+        """Return the limits under a name of the operator's own, if they have no name."""
         return self if self.name else self._replace(name=f"\0{uid}")
 
     def shared_by(self, tasks: int) -> Limits:
-        """Return the equal share of one of several tasks that run at the same time."""
+        """Return an equal share for one of several concurrent tasks."""
         requests, units = (None if rate is None else rate / tasks for rate in (self.requests, self.units))
         return self._replace(requests=requests, units=units)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits how many requests begin and what they cost, for all operators and queries of a driver that name it.
+    """Limits the rate and cost of requests, for all operators and queries of a driver that use its name.
 
     Args:
-        name: operators with budgets of one name share it. The same name with other values is an error.
-        requests: how many requests may begin: ``"100 per second"``, ``"5000 per hour"``, or a number per second.
-        units: how many units they may cost, such as ``"90000 per minute"``. The units are the user's: tokens, cents.
-        unit_cost: returns the units of a request from its result (in the batch form, a list). By default a request
-            costs its estimate.
+        name: operators share the budget of a name. The same name with other values is an error.
+        requests: the rate of requests: ``"100 per second"``, ``"5000 per hour"``, or a number per second.
+        units: the rate of their cost, such as ``"90000 per minute"``. The unit is the user's: tokens, cents.
+        unit_cost: returns a request's units from its result (in the batch form, a list). By default a request costs its
+            estimate.
         estimate: the units that a request reserves before it begins: a number, or a function of the record (in the
-            batch form, the list of records). A request that fails costs its estimate.
-        ceiling: the units of a period, as in ``(5_000_000, "1 day")`` or ``("5 USD", "1 day")``. A period begins with
-            the first request after the end of the period before.
+            batch form, of the list of records). A failed request costs its estimate.
+        ceiling: the units of a period, such as ``(5_000_000, "1 day")`` or ``("5 USD", "1 day")``. A period begins with
+            the first request after the previous period.
         when_exceeded: at the ceiling, and while the breaker is open, requests wait (``"hold"``), or fail with a
             :class:`BudgetExceededError` or :class:`CircuitOpenError` (``"fail"``), which ``on_failure`` handles.
         breaker: stops requests when most of them fail.
 
     Raises:
-        ProgramError: (when made) one of them is invalid.
+        ProgramError: (when made) an invalid argument.
 
     Example:
         >>> model = Budget("model", requests="100 per second", units="90000 per minute", estimate=50)
@@ -146,18 +146,18 @@ class Budget:
         )
 
     def estimate_of(self, argument: Any) -> float:
-        """Return the units that a request reserves.
+        """Return a request's estimate in units.
 
         Raises:
-            ProgramError: ``estimate`` returned something else.
+            ProgramError: ``estimate`` did not return a number of units.
         """
         return self._amount("estimate", self.estimate, argument) if callable(self.estimate) else self.estimate
 
     def cost_of(self, result: Any, estimate: float) -> float:
-        """Return the units that a request has cost.
+        """Return a request's cost in units.
 
         Raises:
-            ProgramError: ``unit_cost`` returned something else.
+            ProgramError: ``unit_cost`` did not return a number of units.
         """
         return estimate if self.unit_cost is None else self._amount("unit_cost", self.unit_cost, result)
 

@@ -1,4 +1,4 @@
-"""The ledger in the driver, as the event loops of executors see it."""
+"""The driver's ledger, as executors' event loops see it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pillarbox._operators.budgets.budget import Limits
 from pillarbox._operators.budgets.ledger import Ledger, LedgerEnd, Slot
 from pillarbox._operators.budgets.wire import Connection, ForgedError
 
-# Reports wait for others, or for a booking, for this time (seconds).
+# A report waits this long (seconds) for others, or for a booking.
 _GATHER = 0.02
-# After so many seconds in which the driver cannot be reached, the task fails.
+# Seconds without a connection to the driver until the task fails.
 _UNREACHABLE = 60.0
 _CONNECT = 10.0
 _PAUSES = (0.05, 0.2, 0.5, 1.0)
-# By this part at most, the clocks of two machines go at different speeds.
+# The largest relative difference in speed of two machines' clocks.
 _DRIFT = 2e-4
 
 _log = logging.getLogger("pillarbox")
@@ -32,11 +32,11 @@ _log = logging.getLogger("pillarbox")
 
 @dataclass(frozen=True)
 class DriverLedger(Ledger):
-    """Where the driver's ledger listens. It is part of the pickled program, and of nothing else.
+    """The address of the driver's ledger, which only the pickled program contains.
 
     Attributes:
         host: the driver's host.
-        port: where the ledger listens.
+        port: the ledger's port.
         token: signs all messages.
     """
 
@@ -45,18 +45,18 @@ class DriverLedger(Ledger):
     token: bytes = field(repr=False)
 
     def open(self) -> LedgerEnd:
-        """Return the end of an event loop."""
+        """Return an event loop's end."""
         return _DriverLedgerEnd(self)
 
 
 class _Offset:
-    """Bounds of the difference between the driver's clock and this one, from the times of messages."""
+    """Bounds of the difference between the driver's clock and this one, from message times."""
 
     def __init__(self) -> None:
         self.low, self.high, self._at = float("-inf"), float("inf"), 0.0
 
     def update(self, sent: float, driver: float, received: float) -> None:
-        """Take a time of the driver's that lies between two times of this process."""
+        """Add a time of the driver's that is between two times of this process."""
         drift = (received - self._at) * _DRIFT
         low, high = max(self.low - drift, driver - received), min(self.high + drift, driver - sent)
         if low > high:  # one of the machines was suspended
@@ -65,7 +65,7 @@ class _Offset:
 
 
 class _DriverLedgerEnd(LedgerEnd):
-    """The end of an event loop. It connects when it is first needed, and again when the connection is lost."""
+    """An event loop's end. It connects on first use, and again after a lost connection."""
 
     def __init__(self, ledger: DriverLedger) -> None:
         self._ledger = ledger
@@ -82,7 +82,7 @@ class _DriverLedgerEnd(LedgerEnd):
         self._closed = False
 
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots; wait as long as the driver has none, or pauses."""
+        """Book slots; wait while the driver has none, or pauses."""
         while True:
             connection = await self._connected()
             number, sent = next(self._numbers), self.now()
@@ -100,13 +100,13 @@ class _DriverLedgerEnd(LedgerEnd):
                 return Refused(*content)
             times, probes = content
             low, high = self._offset.low, self._offset.high
-            return [Slot(at - low, at + LATE - high, each, probes, at) for at, each in zip(times, estimates)]
+            return [Slot(at - low, at + LATE - high, estimate, probes, at) for at, estimate in zip(times, estimates)]
 
     def report(self, limits: Limits, report: Report) -> None:
-        """Report the outcome of requests, with those of others soon."""
+        """Report the outcome of requests, gathered with others."""
         earlier = self._reports.get(limits, Report())
         probe = earlier.probe if report.probe is None else report.probe
-        stops = [each.stop for each in (earlier, report) if each.stop is not None]
+        stops = [source.stop for source in (earlier, report) if source.stop is not None]
         self._reports[limits] = Report(
             earlier.units + report.units,
             earlier.outcomes + report.outcomes,
@@ -129,18 +129,17 @@ class _DriverLedgerEnd(LedgerEnd):
             self._reports.clear()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
         await asyncio.sleep(seconds)
 
     def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called when slots that are not used are void."""
+        """Call ``callback`` when unused slots become void."""
         self._voids[limits.name] = callback
 
     async def _connected(self) -> Connection:
-        """Return a connection with the driver.
+        """Return a connection to the driver.
 
         Raises:
-            OperatorError: the driver has not been reached for a minute.
+            OperatorError: the driver was unreachable for a minute.
         """
         async with self._connecting:
             deadline, pauses = self.now() + _UNREACHABLE, iter(_PAUSES)

@@ -1,4 +1,4 @@
-"""The slots of one budget that an event loop has booked and not used."""
+"""An event loop's booked and unused slots of one budget."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pillarbox._operators.budgets.account import Refused, Report
 from pillarbox._operators.budgets.budget import Budget, Limits
 from pillarbox._operators.budgets.ledger import NEARLY, LedgerEnd, Slot
 
-#: The name of the counter of milliseconds in which the next request waited for its turn.
+#: The counter of milliseconds in which the next request waited for its turn.
 RATE_LIMITED = "rate_limited_ms"
 
-# At most so many slots are booked at a time.
+# The most slots booked at a time.
 _MOST = 500
 
 
 class Gate:
-    """Lets requests begin in the slots of a budget. Only the loop's thread uses it.
+    """Admits requests in a budget's slots. Loop thread only.
 
     Args:
         limits: the budget's, as the ledger knows them.
         end: the loop's end of the ledger.
 
     Attributes:
-        granted: requests that have begun.
-        refused: requests that were not allowed to begin.
-        spent: units of requests that have ended.
-        stops: how often the service wanted to be left alone.
-        probes: requests that an open breaker let through.
-        lost: slots that came too late.
+        granted: admitted requests.
+        refused: refused requests.
+        spent: units of completed requests.
+        stops: pauses that the service asked for.
+        probes: probes of an open breaker.
+        lost: slots that were too late.
     """
 
     def __init__(self, budget: Budget, limits: Limits, end: LedgerEnd) -> None:
@@ -41,7 +41,7 @@ class Gate:
         self._end = end
         self._slots: deque[Slot] = deque()
         self._booking: asyncio.Task[None] | None = None
-        # Set when a booking is answered: by slots, or by what follows.
+        # Set when a booking is answered: by slots, or by `_outcome`.
         self._answered = asyncio.Event()
         self._outcome: Refused | Exception | None = None
         self.granted = self.refused = self.stops = self.probes = self.lost = 0
@@ -49,10 +49,10 @@ class Gate:
         end.on_void(limits, self._slots.clear)
 
     async def wait(self, waiting: Callable[[], Sequence[float]]) -> None:
-        """Wait until the first request that waits may begin.
+        """Wait until the first waiting request may begin.
 
         Args:
-            waiting: returns the estimates of the requests that wait, in order, of at least one.
+            waiting: returns the waiting requests' estimates, in order; at least one.
 
         Raises:
             BudgetExceededError: the ceiling is reached, and the budget does not hold requests.
@@ -77,7 +77,7 @@ class Gate:
         """Return whether the next request may begin now."""
         slots, now = self._slots, self._end.now()
         while slots and (slots[0].end < now or slots[0].estimate != estimate):
-            # It came too late, or is the slot of a request that was cancelled.
+            # Too late, or a cancelled request's slot.
             self.lost += 1
             slot = slots.popleft()
             self._report(Report(-slot.estimate, unused=(slot.at,)))
@@ -91,12 +91,12 @@ class Gate:
         return slot
 
     def book_ahead(self, waiting: Callable[[], Sequence[float]]) -> None:
-        """Book slots until half of the requests that wait have one, before the last slots are used."""
+        """Book slots for half of the waiting requests, before the last slots are used."""
         self._start(waiting, ahead=True)
 
     def _start(self, waiting: Callable[[], Sequence[float]], *, ahead: bool) -> None:
         if (self._booking is None or self._booking.done()) and self._is_short(waiting):
-            # It belongs to no request, and so continues when the request that needed it is cancelled.
+            # Its own task, so it survives the cancellation of the request that needed it.
             loop = asyncio.get_running_loop()
             self._booking = Context().run(loop.create_task, self._book(waiting, ahead))
 
@@ -104,7 +104,7 @@ class Gate:
         return len(waiting()) > 2 * len(self._slots)
 
     async def _book(self, waiting: Callable[[], Sequence[float]], ahead: bool) -> None:
-        # It asks again at once: whoever asks late would get what others have left.
+        # It books again at once: later, other loops would have taken the slots.
         while self._is_short(waiting) and self._outcome is None:
             try:
                 booking: list[Slot] | Refused | Exception = await self._end.book(
@@ -121,10 +121,10 @@ class Gate:
                 return
 
     def end(self, slot: Slot, cost: float, *, succeeded: bool, stop: float | None = None) -> None:
-        """Report a request that has ended.
+        """Report a completed request.
 
         Args:
-            stop: seconds that the service wants to be left alone, or None.
+            stop: seconds of a pause that the service asked for, or None.
         """
         self.spent += cost
         counts = self._limits.breaker is not None and not slot.probes and stop is None
@@ -137,7 +137,7 @@ class Gate:
             self._report(Report(units, outcomes, succeeded if slot.probes else None, stop))
 
     def close(self) -> None:
-        """Give all slots back."""
+        """Return all slots."""
         if self._booking is not None:
             self._booking.cancel()
         self._void()

@@ -1,4 +1,4 @@
-"""Ledgers: where the accounts of budgets are kept, as operators and their event loops see them."""
+"""Ledgers, which keep the accounts of budgets."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pillarbox._operators.budgets.budget import Limits
 from pillarbox._time.clock import ProcessingTimeService
 from pillarbox._time.system_clock import system_clock_ms
 
-#: A time that is so near (seconds) has come: times are sums of fractions.
+#: A time this near (seconds) is now: times are sums of fractions.
 NEARLY = 1e-6
 
 
 class Slot(NamedTuple):
-    """The time in which a request may begin, by the clock of the event loop's end.
+    """The time in which a request may begin, by the event loop's clock.
 
     Attributes:
-        begin: not earlier (seconds).
-        end: not later.
-        estimate: the units that it reserves.
-        probes: whether it is the request that an open breaker lets through.
-        at: its time by the clock of the ledger.
+        begin: the earliest start (seconds).
+        end: the latest start.
+        estimate: the reserved units.
+        probes: whether it is for an open breaker's probe.
+        at: its time by the ledger's clock.
     """
 
     begin: float
@@ -39,14 +39,14 @@ class Slot(NamedTuple):
 
 
 class LedgerEnd(ABC):
-    """An event loop's end of a ledger. Only the loop's thread uses it."""
+    """An event loop's end of a ledger. Loop thread only."""
 
-    #: Seconds by the clock of slots.
+    #: Seconds of the slots' clock.
     now: Callable[[], float]
 
     @abstractmethod
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots for requests, in order: for all of them, or for the first ones. Waits until there is one."""
+        """Book slots for requests, in order: for all, or for the first ones. Waits for the first slot."""
 
     @abstractmethod
     def report(self, limits: Limits, report: Report) -> None:
@@ -54,28 +54,28 @@ class LedgerEnd(ABC):
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None:
-        """Wait, by the clock of slots."""
+        """Wait, by the slots' clock."""
 
     def on_void(self, limits: Limits, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called when slots that are not used are void."""
+        """Call ``callback`` when unused slots become void."""
 
     def close(self) -> None:
         """Release everything."""
 
 
 class Ledger(ABC):
-    """Where accounts are kept."""
+    """Keeps accounts."""
 
     @abstractmethod
     def open(self) -> LedgerEnd:
-        """Return the end of an event loop."""
+        """Return an event loop's end."""
 
 
 class LocalLedger(Ledger, LedgerEnd):
     """Accounts in this process. Any thread may use it.
 
     Args:
-        clock: a clock that stands still until it is set, or None: the machine's.
+        clock: a manual clock; None: the machine's.
     """
 
     def __init__(self, clock: ProcessingTimeService | None = None) -> None:
@@ -85,18 +85,17 @@ class LocalLedger(Ledger, LedgerEnd):
         self.now = time.monotonic if clock is None else lambda: clock.relative_time_millis() / 1000
 
     def open(self) -> LedgerEnd:
-        """Return the end of an event loop."""
         return self
 
     def account(self, limits: Limits) -> Account:
-        """Return the account of a budget."""
+        """Return a budget's account."""
         account = self._accounts.get(limits)
         if account is None:
             account = self._accounts[limits] = Account(limits, self.now())
         return account
 
     async def book(self, limits: Limits, estimates: Sequence[float]) -> list[Slot] | Refused:
-        """Book slots, as soon as there are some."""
+        """Book slots, as soon as there are any."""
         while True:
             with self._lock:
                 wall = system_clock_ms() if self._clock is None else self._clock.current_processing_time()
@@ -108,7 +107,6 @@ class LocalLedger(Ledger, LedgerEnd):
             await self.sleep(booking.at - self.now())
 
     def report(self, limits: Limits, report: Report) -> None:
-        """Report the outcome of requests."""
         with self._lock:
             self.account(limits).settle(report, self.now())
 
@@ -138,12 +136,12 @@ class LocalLedger(Ledger, LedgerEnd):
 
 @dataclass(frozen=True)
 class BudgetScope:
-    """Where a task's budgets are kept.
+    """The ledger of a task's budgets.
 
     Attributes:
-        ledger: keeps them for all tasks of the query; None: each task has an equal share of the limits.
-        partitions: how many tasks of a vertex after a shuffle run at a time, at most.
-        clock: a clock that stands still until it is set, or None.
+        ledger: shared by all tasks of the query; None: each task has an equal share of the limits.
+        partitions: the most concurrent tasks of a vertex after a shuffle.
+        clock: a manual clock, or None.
     """
 
     ledger: Ledger | None = None

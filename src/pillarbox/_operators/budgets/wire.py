@@ -1,8 +1,8 @@
-"""Signed messages between the event loops of executors and the driver's ledger.
+"""Signed messages between executors' event loops and the driver's ledger.
 
-Both ends know a token, which the driver ships in the pickled program. Each sends a nonce first; the key of a connection
-is derived from the token and both nonces. Each message is JSON with a MAC over its number, its direction and its text,
-so nobody else asks, answers, or repeats a message.
+Both ends know a token, which the driver ships in the pickled program. Each first sends a nonce; a connection's key is
+derived from the token and both nonces. Each message is JSON with a MAC over its number, direction and text, so no other
+process can ask, answer, or replay a message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ForgedError(Exception):
 
 
 def token_id(token: bytes) -> bytes:
-    """Return what names a token on the wire, and does not tell it."""
+    """Return a token's name on the wire, which does not reveal it."""
     return hashlib.sha256(b"pillarbox budgets" + token).digest()[:16]
 
 
@@ -47,10 +47,10 @@ class Connection:
 
     @staticmethod
     async def to_driver(host: str, port: int, token: bytes) -> Connection:
-        """Connect with the driver.
+        """Connect to the driver.
 
         Raises:
-            OSError: it cannot be reached.
+            OSError: it is unreachable.
             EOFError: it does not know the token.
         """
         reader, writer = await asyncio.open_connection(host, port)
@@ -63,11 +63,11 @@ class Connection:
     async def to_executor(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token_of: Callable[[bytes], bytes | None]
     ) -> tuple[Connection, bytes]:
-        """Accept an executor; return the connection, and its token.
+        """Accept an executor; return the connection and its token.
 
         Raises:
-            ForgedError: it names a token that is not known.
-            EOFError: it has gone.
+            ForgedError: unknown token.
+            EOFError: the executor has disconnected.
         """
         named, other = await reader.readexactly(16), await reader.readexactly(_NONCE)
         token = token_of(named)
@@ -78,7 +78,6 @@ class Connection:
         return Connection(reader, writer, hmac.digest(token, other + nonce, "sha256"), is_driver=True), token
 
     def send(self, *message: Any) -> None:
-        """Send a message."""
         body = json.dumps(message).encode()
         if not self._writer.is_closing():
             self._writer.write(_LENGTH.pack(len(body)) + self._mac(self._is_driver, body) + body)
@@ -87,7 +86,7 @@ class Connection:
         """Return the next message.
 
         Raises:
-            EOFError: the other end has gone.
+            EOFError: the other end has disconnected.
             OSError: the connection is lost.
             ForgedError: the other end does not know the token.
         """
@@ -106,5 +105,4 @@ class Connection:
         return hmac.digest(self._keys[from_driver], _NUMBER.pack(number) + body, "sha256")[:_MAC]
 
     def close(self) -> None:
-        """Close this end."""
         self._writer.close()

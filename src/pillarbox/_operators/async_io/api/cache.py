@@ -1,4 +1,4 @@
-"""Results by key, and one request for all the records that ask about the same key at a time."""
+"""Cached results by key, and one request for concurrent records of a key."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ from pillarbox._time.duration import DurationLike, positive_millis, to_millis
 
 @dataclass(frozen=True)
 class AsyncCache:
-    """Keep results, and ask once for several records with the same key.
+    """Caches results, and sends one request for several records with the same key.
 
-    The subtasks of one partition have a cache together, for as long as they live.
-
-    Each record gets a copy of the result, unless that cannot change.
+    Shared by a partition's subtasks, and kept as long as they live. Each record gets a copy of the result, unless that
+    is immutable.
 
     Attributes:
-        max_size: the maximum number of results; the least recently used one goes first.
-        ttl: how long a result is valid (an int: milliseconds); None: as long as there is room.
-        key: a function that returns the key of a record, or names of columns; None: the record itself is the key. Keys
-            of different types are different keys: ``1``, ``True`` and ``1.0`` are asked about separately.
+        max_size: the maximum number of results; the least recently used one is dropped first.
+        ttl: how long a result is valid (an int is milliseconds); None: without limit.
+        key: a function that returns a record's key, or column names; None: the record itself is the key. Keys of
+            different types are different keys: ``1``, ``True`` and ``1.0`` are requested separately.
 
     Raises:
-        ProgramError: (when made) one of them is invalid.
+        ProgramError: (when made) an invalid attribute.
 
     Example:
         >>> async def price(article):
@@ -63,10 +62,10 @@ class AsyncCache:
 
 
 class KeptResults:
-    """The results that the subtasks of an operator share in a process, by key.
+    """An operator's results by key, shared by its subtasks in a process.
 
     Args:
-        clock: returns relative time (ms), by which results age.
+        clock: returns relative time (ms), for the age of results.
     """
 
     def __init__(self, settings: AsyncCache, clock: Callable[[], int]) -> None:
@@ -78,18 +77,17 @@ class KeptResults:
         )
 
     def close(self) -> None:
-        """Forget them."""
         self.by_key.clear()
 
 
 class ResultCache:
-    """The cache, as one task uses it. Only the mailbox thread may touch it.
+    """One task's view of the cache. Mailbox thread only.
 
-    The first request for a key *leads*; those that come while it is under way *follow* it, and share its outcome.
+    The first request for a key *leads*; requests during it *follow* it, and share its outcome.
 
     Args:
         settings: the user's options.
-        context: of the operator.
+        context: the operator's.
     """
 
     def __init__(self, settings: AsyncCache, context: OperatorContext) -> None:
@@ -102,41 +100,41 @@ class ResultCache:
         self._leaders: dict[Any, Request] = {}
 
     def close(self) -> None:
-        """Let the results go, unless other subtasks use them."""
+        """Release the results, which other subtasks may still use."""
         self._lease.release()
 
     def keys_of(self, records: Records) -> list[Any]:
-        """Return the key of each record, with its type."""
+        """Return each record's key, with its type."""
         return list(map(_with_type, self._plain_keys_of(records)))
 
     def _plain_keys_of(self, records: Records) -> list[Any]:
         return records.values if self._keying is None else self._keying.keys_of(records)
 
     def results_of(self, key: Any, value: Any) -> list[Any] | None:
-        """Return copies of the results that are kept for the key of a record, or None.
+        """Return copies of the cached results for a record's key, or None.
 
         Args:
-            key: one of those that :meth:`keys_of` returned.
+            key: a key from :meth:`keys_of`.
 
         Raises:
             OperatorError: the key cannot be hashed.
         """
         try:
-            kept = self._results.get(key)
+            results = self._results.get(key)
         except TypeError as error:
             (plain,) = self._plain_keys_of(Records([value]))
             raise OperatorError(
                 f"operator {self._operator!r}: the record {shorten(value)} has the cache key {shorten(plain)}, which"
                 " cannot be hashed: give AsyncCache a key"
             ) from error
-        return None if kept is None else self.copies(kept)
+        return None if results is None else self.copies(results)
 
     def copies(self, results: Sequence[Any]) -> list[Any]:
-        """Return copies of kept results, which must not change."""
+        """Return copies of cached results, which must not change."""
         return list(map(self._copied, results))
 
     def join(self, request: Request, key: Any) -> bool:
-        """Let a request lead, or follow the leading request for its key; return whether it leads: then it is asked."""
+        """Make a request lead, or follow the leader of its key; return whether it leads and must be sent."""
         leader = self._leaders.setdefault(key, request)
         if leader is request:
             request.key = key
@@ -147,7 +145,7 @@ class ResultCache:
         return False
 
     def conclude(self, leader: Request, results: Sequence[Any] | None) -> Sequence[Request]:
-        """Keep the results of a leader, if it has any, and return those that followed it."""
+        """Cache a leader's results, if any, and return its followers."""
         del self._leaders[leader.key]
         if results is not None:
             self._results[leader.key] = results
@@ -164,7 +162,7 @@ def _with_type(key: Any) -> tuple[Any, ...]:
     if isinstance(key, frozenset):
         return kind, frozenset(map(_with_type, key))
     if isinstance(key, (float, complex, Decimal, datetime.datetime, datetime.time, np.floating)):
-        # By its text: -0.0 and 0.0, Decimal("1.0") and Decimal("1.00"), and times in two zones are equal; a NaN is not.
+        # By text: -0.0 and 0.0, Decimal("1.0") and Decimal("1.00"), and times in two zones are equal; NaN never is.
         return kind, repr(key)
     params = getattr(kind, "__dataclass_params__", None)
     if params is not None and params.eq:

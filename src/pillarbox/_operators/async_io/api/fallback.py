@@ -1,4 +1,4 @@
-"""The output for a record whose requests failed for good."""
+"""Results for records whose last attempt failed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pillarbox._operators.functions.basic import check_call, check_plain
 
 @dataclass(frozen=True)
 class AsyncFallback:
-    """A function that returns the results of records whose last attempt failed: made by :func:`fallback`.
+    """A function that returns the results of failed records; made by :func:`fallback`.
 
     Attributes:
         function: ``f(record, error)``.
 
     Raises:
-        ProgramError: (when made) it is no function, one that nobody would wait for, or one of other parameters.
+        ProgramError: (when made) not a function, an ``async def``, or the wrong parameters.
     """
 
     function: Callable[[Any, BaseException], Any]
@@ -31,16 +31,15 @@ class AsyncFallback:
 
 
 def fallback(function: Callable[[Any, BaseException], Any]) -> AsyncFallback:
-    """Return what ``on_failure`` takes for results of records whose last attempt failed, or that took too long.
+    """Return an ``on_failure`` that computes results for records that failed or timed out.
 
     Args:
-        function: ``f(record, error)`` is called in the mailbox thread, and must not wait. It returns what the asking
-            function would have returned for the record: of ``map_async`` a result, of an ``AsyncFunction`` a list of
-            them; of batches one result for each of their records, for which it is called one by one. If it raises, the
-            task fails.
+        function: ``f(record, error)`` is called in the mailbox thread, and must not wait. It returns the result of the
+            requesting function for the record: for ``map_async`` one result, for an ``AsyncFunction`` a list. For
+            batches it is called for each record. If it raises, the task fails.
 
     Raises:
-        ProgramError: it is no function, or is an ``async def``.
+        ProgramError: not a function, or an ``async def``.
 
     Example:
         >>> async def score(card):

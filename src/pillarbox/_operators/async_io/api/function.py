@@ -1,4 +1,4 @@
-"""The functions that ask a service. Names and meaning are PyFlink's, where it has them."""
+"""Functions that send requests. Names and meaning are PyFlink's, where it has them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pillarbox._unpickle import make
 
 
 class AsyncFunction(Function, ABC, Generic[In, Out]):
-    """Asks a service about each record, many at a time; ``AsyncDataStream`` applies it.
+    """Sends a request for each record, many at a time; applied by ``AsyncDataStream``.
 
-    ``open`` and ``close`` may be ``async def``. They run in the event loop's thread, once for as long as the task lives
-    in its worker: a client that ``open`` makes serves all epochs.
+    ``open`` and ``close`` may be ``async def``. They run in the event loop's thread, once in the task's life: a client
+    that ``open`` makes serves all epochs.
 
     Example:
         >>> class Score(AsyncFunction[str, tuple[str, int]]):
@@ -29,10 +29,10 @@ class AsyncFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     async def async_invoke(self, value: In, /) -> list[Out]:
-        """Ask about a record; return a list of the records to emit. Runs in the event loop's thread."""
+        """Send a request for a record; return a list of results. Runs in the event loop's thread."""
 
     def timeout(self, value: In, /) -> list[Out]:
-        """Return a list of the records to emit for a record whose request took too long. Runs in the mailbox thread.
+        """Return a list of results for a record whose request timed out. Runs in the mailbox thread.
 
         Raises:
             TimeoutError: by default.
@@ -41,9 +41,9 @@ class AsyncFunction(Function, ABC, Generic[In, Out]):
 
 
 class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
-    """Asks a service about several records at a time; ``AsyncDataStream.ordered_wait_batch`` applies it.
+    """Sends a request for several records; applied by ``AsyncDataStream.ordered_wait_batch``.
 
-    ``open`` and ``close`` work as in an :class:`AsyncFunction`.
+    ``open`` and ``close`` are as in :class:`AsyncFunction`.
 
     Example:
         >>> class Score(AsyncBatchFunction[str, tuple[str, int]]):
@@ -57,13 +57,13 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
 
     @abstractmethod
     async def async_invoke_batch(self, values: list[In], /) -> list[Out]:
-        """Ask about records; return a list with one result for each, in their order.
+        """Send a request for records; return a list with one result per record, in order.
 
         Runs in the event loop's thread.
         """
 
     def timeout_batch(self, values: list[In], /) -> list[Out]:
-        """Return one result for each record of a batch whose request took too long. Runs in the mailbox thread.
+        """Return one result for each record of a batch whose request timed out. Runs in the mailbox thread.
 
         Raises:
             TimeoutError: by default.
@@ -72,20 +72,20 @@ class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
 
 
 class CombiningFunction(Function, ABC):
-    """A function whose results are kept and shared as they are, and leave together with their records.
+    """A function whose results are cached and shared unchanged, and combined with their records on output.
 
     Attributes:
-        takes_failures: whether records that failed for good leave as well, as ``combine_failure`` returns them.
+        takes_failures: whether failed records are emitted as well, by ``combine_failure``.
     """
 
     takes_failures = False
 
     @abstractmethod
     def combine(self, value: Any, result: Any) -> Any:
-        """Return the record to emit for a record, from its result. Runs in the mailbox thread."""
+        """Return the record to emit for a record and its result. Runs in the mailbox thread."""
 
     def combine_failure(self, value: Any, error: BaseException, attempts: int) -> Any:
-        """Return the record to emit for a record that failed for good. Runs in the mailbox thread."""
+        """Return the record to emit for a failed record. Runs in the mailbox thread."""
         raise NotImplementedError
 
 
@@ -96,9 +96,9 @@ class _Failure(NamedTuple):
 
 
 class AsyncFailure(_Failure):
-    """A record whose requests failed for good, as a side output for failures gets it.
+    """A record whose last attempt failed, in a side output.
 
-    ``on_failure=OutputTag(...)`` asks for it.
+    ``on_failure=OutputTag(...)`` emits it.
 
     Attributes:
         value: the record.
@@ -122,7 +122,7 @@ class AsyncFailure(_Failure):
     def as_text(self) -> tuple[str, str, int]:
         """Return the failure as columns of text, for ``failures.map(AsyncFailure.as_text, AsyncFailure.COLUMNS)``.
 
-        The value is what ``repr()`` says of it, in at most 10 000 characters.
+        The value is its ``repr()``, in at most 10,000 characters.
 
         Example:
             >>> AsyncFailure({"id": 3}, "TimeoutError", 2).as_text()

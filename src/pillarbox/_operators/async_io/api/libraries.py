@@ -1,4 +1,4 @@
-"""Libraries that one option of async I/O needs: workers that run no such requests can do without them."""
+"""Libraries for single options of async I/O; only workers with such requests need them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pillarbox._errors import ConfigurationError
 
 
 def import_library(name: str, option: str) -> Any:
-    """Import the library that an option needs.
+    """Import an option's library.
 
     Raises:
         ConfigurationError: it is not installed here.

@@ -1,4 +1,4 @@
-"""How an async operator asks: the options of ``map_async`` and its kin, checked while the program is being built."""
+"""The options of ``map_async`` and the like, checked when the program is built."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ OnBarrier = Literal["drain", "carry"]
 
 
 class _JobRate(Budget):
-    """The ``job_rate_limit`` of one operator, which no other operator shares."""
+    """The ``job_rate_limit`` of one operator; no other operator shares it."""
 
     @property
     def limits(self) -> Limits:
-        """The plain values, without a name."""
+        """The limits, without a name."""
         return super().limits._replace(name="")
 
 
 class WaitKeywords(TypedDict, total=False):
-    """The options that the methods of ``AsyncDataStream`` take besides PyFlink's, for type checkers."""
+    """Options of ``AsyncDataStream`` methods that PyFlink does not have, for type checkers."""
 
     rate_limit: float | None
     job_rate_limit: float | None
@@ -40,7 +40,7 @@ class WaitKeywords(TypedDict, total=False):
 
 
 class AsyncKeywords(WaitKeywords, total=False):
-    """The options that ``map_async`` takes whatever its function, for type checkers."""
+    """Options of ``map_async`` for any function, for type checkers."""
 
     capacity: int
     timeout: DurationLike | None
@@ -50,7 +50,7 @@ class AsyncKeywords(WaitKeywords, total=False):
 
 
 class BatchWaitKeywords(TypedDict, total=False):
-    """The same of its methods for batches."""
+    """Options of the batch methods of ``AsyncDataStream``, for type checkers."""
 
     retry: AsyncRetryStrategy | int | None
     rate_limit: float | None
@@ -66,23 +66,24 @@ class AsyncOptions:
 
     Attributes:
         method: the method that the user called, for error messages.
-        capacity: the maximum number of requests under way in a partition, whose subtasks share it. In each of them, the
-            same number may wait for their turn, or for those before them.
-        timeout: how long a request may take from its first attempt on, retries included; None: without limit.
-        ordered: whether results leave in the order of the records; else as they come, but none across a watermark.
-        retry: when to ask again, or how often; None: never.
-        batch_size: the maximum number of records that the function gets at a time, as a list; None: one, as it is.
-        batch_timeout: how long a smaller batch waits for more; None: until the epoch ends or event time advances.
-        rate_limit: the maximum number of requests per second of a partition.
-        job_rate_limit: the maximum number of requests per second of all subtasks together.
-        budgets: what requests need before they begin.
-        cache: keeps results, by a key of the record.
-        on_failure: the fate of a record whose last attempt failed: fail the task, drop it, send an
-            ``AsyncFailure`` to a side output, or emit what a function returns for it.
-        on_barrier: whether the epoch waits for its requests, or they go into the state, and on.
+        capacity: the maximum number of concurrent requests in a partition, shared by its subtasks. Each subtask may
+            queue as many more.
+        timeout: the longest duration of a request from its first attempt, retries included; None: no limit.
+        ordered: whether results leave in the records' order; otherwise on arrival, but never across a watermark.
+        retry: a strategy, a number of further attempts, or None.
+        batch_size: the maximum number of records in the function's list; None: it gets single records.
+        batch_timeout: how long a smaller batch waits for more records; None: until the epoch ends or event time
+            advances.
+        rate_limit: the maximum number of requests per second in a partition.
+        job_rate_limit: the maximum number of requests per second in all subtasks together.
+        budgets: the budgets that requests are charged to.
+        cache: caches results, by a key of the record.
+        on_failure: the fate of a record whose last attempt failed: fail the task, drop it, send an ``AsyncFailure`` to
+            a side output, or emit a fallback's result.
+        on_barrier: whether the epoch waits for its requests, or carries them over as state.
 
     Raises:
-        ProgramError: (when made) an option is invalid.
+        ProgramError: (when made) an invalid option.
     """
 
     method: str
@@ -116,7 +117,9 @@ class AsyncOptions:
                 self._refuse(name, "requests per second, a number above 0")
             if math.isinf(rate):
                 self._refuse(name, "requests per second, a finite number, or None for no limit")
-        if not isinstance(self.budgets, (list, tuple)) or not all(isinstance(each, Budget) for each in self.budgets):
+        if not isinstance(self.budgets, (list, tuple)) or not all(
+            isinstance(budget, Budget) for budget in self.budgets
+        ):
             self._refuse("budgets", "a list of Budget")
         if len({budget.name for budget in self.budgets}) < len(self.budgets):
             self._refuse("budgets", "a list of budgets with different names")
@@ -128,7 +131,7 @@ class AsyncOptions:
             self._refuse("on_failure", '"fail", "drop", an OutputTag or fallback(f)')
         if self.on_barrier not in ("drain", "carry"):
             self._refuse("on_barrier", '"drain" or "carry"')
-        # Made here for their errors.
+        # For their errors.
         _ = self.timeout_millis, self.batch_timeout_millis, self.retry_strategy
 
     @property
@@ -143,17 +146,17 @@ class AsyncOptions:
 
     @property
     def retry_strategy(self) -> AsyncRetryStrategy | None:
-        """When to ask again."""
+        """The retry strategy."""
         return retry_strategy(self.retry)
 
     @property
     def carries(self) -> bool:
-        """Whether requests are taken from one epoch into the next."""
+        """Whether requests are carried over to the next epoch."""
         return self.on_barrier == "carry"
 
     @property
     def own_budget(self) -> Budget | None:
-        """The budget of a partition."""
+        """The partition's budget."""
         return None if self.rate_limit is None else Budget("rate_limit", requests=self.rate_limit)
 
     @property
@@ -164,11 +167,11 @@ class AsyncOptions:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether requests wait for their turn."""
+        """Whether requests need a turn."""
         return self.rate_limit is not None or bool(self.shared_budgets)
 
     def _millis(self, name: str, duration: DurationLike | None) -> int | None:
         return None if duration is None else positive_millis(duration, f"{self.method}(): {name}")
 
-    def _refuse(self, name: str, wanted: str) -> None:
-        raise ProgramError(f"{self.method}(): {name} is {wanted}, not {shorten(getattr(self, name))}")
+    def _refuse(self, name: str, expected: str) -> None:
+        raise ProgramError(f"{self.method}(): {name} is {expected}, not {shorten(getattr(self, name))}")

@@ -1,4 +1,4 @@
-"""One request, and what may stand between requests."""
+"""A request, and the events between requests."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ if TYPE_CHECKING:
     from pillarbox._operators.async_io.queue import Segment
 
 Event = Watermark | WatermarkStatus
-"""A watermark or a change between idle and active: no request may cross it."""
+"""A watermark or status change: no request may cross it."""
 
 
 NO_KEY = object()
-"""The key of a request whose result is not kept: None may be a key."""
+"""The key of a request without a cached result: None may be a key."""
 
 
 class RequestState(Enum):
-    """The state of a request, as the mailbox thread knows it."""
+    """The state of a request in the mailbox thread."""
 
     PENDING = "pending"
-    """It waits for its turn or is under way, or its result has not been taken yet."""
+    """Queued, running, or its result is not taken yet."""
     SETTLED = "settled"
-    """The records that leave in its place are known; any later outcome is ignored."""
+    """Its output is known; any later outcome is ignored."""
 
 
 class Request:
-    """One call of a service, for one element or a batch of them.
+    """One call of a service, for one element or a batch.
 
     The mailbox thread makes it and gets it back; in between it belongs to the event loop's thread.
 
     Attributes:
         values: the elements.
-        timestamps: their event times (epoch ms, or None), or None when none has one.
-        key: what its result is kept under, or ``NO_KEY``.
+        timestamps: their event times (epoch ms, or None), or None if no element has one.
+        key: the cache key of its result, or ``NO_KEY``.
         followers: requests for the same key, which get the same result, or None.
-        state: as the mailbox thread knows it.
-        outputs: what leaves in its place, once it is settled: of a batch one for each element, or none at all.
-        failure: the error that it failed with for good, or None.
-        segment: where an unordered queue holds it.
-        started: when it was asked first (relative time, ms), here or in a process that had it before; None until then.
-            This and what follows is written by the loop's thread.
-        attempts: the number of attempts begun here.
-        seconds: how long the service took.
+        state: its state in the mailbox thread.
+        outputs: the records to emit, once settled: one per element of a batch, or none.
+        failure: the error of its last attempt, or None.
+        segment: its segment in an unordered queue.
+        started: time of its first attempt (relative time, ms), here or in an earlier process; None before. This and all
+            later attributes are written by the loop's thread.
+        attempts: the number of attempts in this process.
+        seconds: duration of the service's answer.
         result: the function's result.
-        error: the error that the function raised.
-        running: the asyncio task that is at it.
+        error: the function's exception.
+        running: its asyncio task.
         given_up: whether that task was cancelled.
     """
 
@@ -88,7 +88,7 @@ class Request:
         self.given_up: bool = False
 
     def output_timestamps(self) -> Sequence[int | None]:
-        """Return one timestamp for each output: the timestamp of its element, for all results of the element."""
+        """Return one timestamp per output: its element's."""
         count = len(self.outputs)
         if self.timestamps is None:
             return [None] * count

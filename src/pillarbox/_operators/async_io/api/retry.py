@@ -1,4 +1,4 @@
-"""Retry strategies: when to ask a service again, and how long to wait before. Names and meaning are PyFlink's."""
+"""Retry strategies: when to repeat a request, and after which pause. Names and meaning are PyFlink's."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ def any_exception(error: Exception) -> bool:
 
 
 class AsyncRetryPredicate(ABC, Generic[In]):
-    """Says which outcomes are worth another attempt."""
+    """Decides which outcomes to retry."""
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate | None:
-        """Return a predicate on a result that says whether to ask again, or None to never do so."""
+        """Return a predicate of results to retry, or None."""
 
     @abstractmethod
     def exception_predicate(self) -> Callable[[Exception], bool] | None:
-        """Return a predicate on an exception that says whether to ask again, or None to never do so."""
+        """Return a predicate of exceptions to retry, or None."""
 
 
 class AsyncRetryStrategy(ABC, Generic[In]):
-    """Says whether and when to ask again. One object serves all requests, so it keeps no state of any of them."""
+    """Decides whether and when to retry. One object serves all requests, so it must not keep state."""
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Return whether there may be another attempt after this many."""
+        """Return whether another attempt is allowed after this many."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
         """Return the pause after this number of attempts, in milliseconds.
 
-        It is longer where the error says so: by its attribute ``retry_after`` (seconds), or by the header
-        ``Retry-After`` of the answer, as errors of HTTP clients have it.
+        An error may ask for a longer one: by its attribute ``retry_after`` (seconds), or by the answer's header
+        ``Retry-After``, as in errors of HTTP clients.
         """
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """Return the predicate for outcomes that are worth another attempt."""
+        """Return the predicate for outcomes to retry."""
 
     @staticmethod
     def no_restart() -> AsyncRetryStrategy:
-        """Ask once."""
+        """Never retry."""
         return _Backoff(0, 1, 1, 1.0, None, None)
 
     @staticmethod
@@ -66,13 +66,13 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = any_exception,
     ) -> AsyncRetryStrategy:
-        """Wait for the same time before each further attempt.
+        """Wait for the same time before each retry.
 
         Args:
             max_attempts: the maximum number of *further* attempts, as in Flink.
             backoff_time_millis: the pause: milliseconds, or any other duration.
-            result_predicate: returns whether to ask again after a result; None: never.
-            exception_predicate: returns whether to ask again after an exception; or types of exceptions; None: never.
+            result_predicate: returns whether to retry after a result; None: never.
+            exception_predicate: returns whether to retry after an exception; or exception types; None: never.
         """
         pause = positive_millis(backoff_time_millis, "a retry strategy's backoff_time_millis")
         check_count(max_attempts, "a retry strategy's max_attempts", "a whole number of at least 1")
@@ -87,15 +87,15 @@ class AsyncRetryStrategy(ABC, Generic[In]):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = any_exception,
     ) -> AsyncRetryStrategy:
-        """Wait longer before each further attempt.
+        """Wait longer before each retry.
 
         Args:
             max_attempts: the maximum number of *further* attempts, as in Flink.
             initial_delay: the first pause: milliseconds, or any other duration.
             max_retry_delay: the longest pause.
             multiplier: the factor from each pause to the next.
-            result_predicate: returns whether to ask again after a result; None: never.
-            exception_predicate: returns whether to ask again after an exception; or types of exceptions; None: never.
+            result_predicate: returns whether to retry after a result; None: never.
+            exception_predicate: returns whether to retry after an exception; or exception types; None: never.
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
             raise ProgramError(f"a retry strategy's multiplier is a number above 0, not {shorten(multiplier)}")
@@ -163,7 +163,7 @@ class _OfTypes:
 
 
 def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy | None:
-    """Return the strategy that a user means: a number stands for further attempts, at growing intervals.
+    """Return the strategy of a ``retry`` option: a number stands for further attempts at growing intervals.
 
     Raises:
         ProgramError: it is neither.
@@ -179,31 +179,31 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
 
 
 def retry_after_millis(error: BaseException) -> int:
-    """Return how long a service asks to wait (ms): by ``retry_after`` of an error, or by a header of its answer.
+    """Return the pause that a service asks for (ms): an error's ``retry_after``, or a header of its answer.
 
-    The answer's headers are the error's own (aiohttp, urllib), or those of its ``response`` (httpx, requests).
+    The headers are the error's own (aiohttp, urllib), or its ``response``'s (httpx, requests).
     """
-    said = getattr(error, "retry_after", None)
+    delay = getattr(error, "retry_after", None)
     for holder in (error, getattr(error, "response", None)):
-        # (urllib's headers are an email's, which are no Mapping.)
+        # urllib's headers are an email message's, not a Mapping.
         find = getattr(getattr(holder, "headers", None), "get", None)
-        if said is None and callable(find):
-            said = find("Retry-After", find("retry-after"))
+        if delay is None and callable(find):
+            delay = find("Retry-After", find("retry-after"))
     try:
-        return _waits(said)
+        return _waits(delay)
     except (OverflowError, TypeError, ValueError):
         return 0
 
 
-def _waits(said: Any) -> int:
-    if said is None or isinstance(said, bool):
+def _waits(delay: Any) -> int:
+    if delay is None or isinstance(delay, bool):
         return 0
-    if isinstance(said, timedelta):
-        return max(0, int(said.total_seconds() * 1000))
+    if isinstance(delay, timedelta):
+        return max(0, int(delay.total_seconds() * 1000))
     try:
-        seconds = float(said)
-    except ValueError:  # a date, the other form of the header
-        seconds = parsedate_to_datetime(said).timestamp() - time.time()
+        seconds = float(delay)
+    except ValueError:  # a date, the header's other form
+        seconds = parsedate_to_datetime(delay).timestamp() - time.time()
     return max(0, math.ceil(seconds * 1000))
 
 

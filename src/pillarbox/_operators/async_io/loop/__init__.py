@@ -1,5 +1,5 @@
-"""Where requests run: an event loop or threads next to the mailbox thread, a bounded number at a time.
+"""Runs requests in an event loop or threads next to the mailbox thread, a bounded number at a time.
 
-Imports `api`, `frame` and `functions`; the mailbox thread is reached by mails only. Start with `workers.py`, then
-`host.py`. Weak spot: a function that blocks the event loop holds up all requests of its operator.
+Imports `api`, `frame` and `functions`; reaches the mailbox thread only by mails. Start with `workers.py`, then
+`host.py`. Weak spot: a function that blocks the event loop delays all requests of its operator.
 """

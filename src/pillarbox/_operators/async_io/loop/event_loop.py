@@ -1,4 +1,4 @@
-"""An asyncio event loop in a thread of its own, next to the mailbox thread."""
+"""An asyncio event loop in its own thread, next to the mailbox thread."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from weakref import WeakSet
 
 from pillarbox._operators.async_io.loop.threads import DaemonThreads
 
-# How long the thread may take to end (seconds): coroutines that do not heed their cancellation must not hold up a task.
+# The longest end of the thread (seconds): coroutines that ignore cancellation must not delay a task.
 GRACE = 5.0
 
-# How often the loop looks whether it was blocked, and for how long it may be (seconds).
+# Interval of checks for a blocked loop, and the longest tolerated block (seconds).
 _BEAT = 1.0
 
 
-# Whose coroutines these are: the asyncio tasks that they begin are theirs, too.
+# The set of the owner's asyncio tasks, including tasks started by them.
 _tasks_of_owner: ContextVar[WeakSet[asyncio.Task[Any]] | None] = ContextVar("pillarbox_tasks", default=None)
 
 
 def context_of(tasks: WeakSet[asyncio.Task[Any]]) -> Context:
-    """Return a context in which asyncio tasks are noted in a set: those that begin in it, and by these, and so on."""
+    """Return a context whose asyncio tasks, and the tasks that those start, are added to a set."""
     context = copy_context()
     context.run(_tasks_of_owner.set, tasks)
     return context
 
 
 class CallFailed(Exception):
-    """The function that was called raised.
+    """The called function raised.
 
     Attributes:
-        error: the error that it raised: it need not be an ``Exception``.
+        error: its error, not necessarily an ``Exception``.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -45,12 +45,11 @@ class CallFailed(Exception):
 
 
 class EventLoopThread:
-    """Runs coroutines for the mailbox thread. uvloop's loop where it is installed, else asyncio's.
+    """Runs coroutines for the mailbox thread, on uvloop if it is installed, otherwise on asyncio's loop.
 
     Args:
-        name: of the thread.
-        blocked: called once, in the loop's thread, when something has blocked the loop for more than a second; gets
-            the seconds.
+        name: the thread's name.
+        blocked: called once, in the loop's thread, with the seconds, after a block of more than a second.
 
     Attributes:
         loop: the loop; other threads may only use its ``call_soon_threadsafe``.
@@ -87,10 +86,10 @@ class EventLoopThread:
         self.loop.run_until_complete(run())
 
     def _run_guarded(self, run: Callable[..., Any], *args: Any) -> None:
-        """Run the loop. An error of a callback or task does not end it: the code that awaits the task gets it."""
+        """Run the loop. An error of a callback or task does not end it: the awaiting code gets it."""
         try:
             run(*args)
-        except BaseException as error:  # SystemExit and KeyboardInterrupt come through
+        except BaseException as error:  # SystemExit and KeyboardInterrupt get here
             self.loop.call_exception_handler({"message": "raised in an event loop of map_async", "exception": error})
 
     def _beat(self, due: float | None) -> None:
@@ -101,7 +100,7 @@ class EventLoopThread:
             self.loop.call_later(_BEAT, self._beat, now + _BEAT)
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Call a function in the loop's thread, wait for it, and for the coroutine if it returns one.
+        """Call a function in the loop's thread and return its result, awaited if it is a coroutine.
 
         Raises:
             CallFailed: it raised.
@@ -126,13 +125,13 @@ class EventLoopThread:
         return result
 
     def close(self) -> None:
-        """Cancel what runs, and end the thread."""
+        """Cancel running tasks, and end the thread."""
         self._closing = True
         if self._thread.is_alive():
             try:
                 self.loop.call_soon_threadsafe(self.loop.stop)
             except RuntimeError:
-                return  # the loop has just been closed
+                return  # the loop is already closed
             self._thread.join(2 * GRACE)
 
 
@@ -155,10 +154,10 @@ async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Keep those tasks that heed no cancellation for as long as the process lives, its end included.
+    """Keep tasks that ignore cancellation until the process has ended.
 
-    As garbage, such a coroutine would be told to end by an exception, in whatever thread the garbage is collected. If
-    it catches all exceptions and waits again, it would do so for ever there: nothing waits without a running loop.
+    Garbage collection would raise an exception in such a coroutine, in any thread. A coroutine that catches it and
+    awaits again would do so forever there: without a running loop nothing waits.
     """
     for task in tasks:
         if not task.done():

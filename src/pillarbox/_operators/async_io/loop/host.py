@@ -1,4 +1,4 @@
-"""The user's function next to the mailbox thread: in an event loop or in threads, for one operator."""
+"""Runs an operator's user function next to the mailbox thread, in an event loop or in threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pillarbox._state.state_descriptor import StateDescriptor
 
 _log = logging.getLogger("pillarbox")
 
-# How long open() and close() of a function may take (seconds).
+# The longest open() and close() of a function (seconds).
 _OPENING = 600.0
 _CLOSING = 30.0
 
@@ -53,7 +53,7 @@ def is_coroutine_function(function: Any) -> bool:
 
 
 def is_generator_function(function: Any) -> bool:
-    """Return whether ``function`` returns a generator, of either kind."""
+    """Return whether ``function`` returns a generator of either kind."""
     while isinstance(function, functools.partial):
         function = function.func
     return any(
@@ -63,20 +63,20 @@ def is_generator_function(function: Any) -> bool:
 
 
 class FunctionHost:
-    """Keeps a function open: makes its event loop and threads, opens it, and at the end closes all of it.
+    """Makes a function's event loop and threads, opens the function, and closes all of it at the end.
 
     The mailbox thread makes and closes it.
 
     Args:
         function: the user's function or object.
-        context: of the operator.
-        tasks: before the first shuffle, the number of tasks that run at the same time.
-        notify: called in the loop's thread when completed requests are to be taken.
+        context: the operator's.
+        tasks: before the first shuffle, the number of concurrent tasks.
+        notify: called in the loop's thread when there are completed requests.
 
     Attributes:
         thread: the event loop.
-        turns: the order in which attempts begin under rate limits and budgets, or None.
-        workers: the requests under way.
+        turns: orders attempts by rate limits and budgets, or None.
+        workers: the running requests.
 
     Raises:
         OperatorError: ``open`` raised, or took too long.
@@ -99,9 +99,9 @@ class FunctionHost:
         self._lease: Lease[_Loop] = context.shared.lease(("async", context.uid), lambda: _Loop(context, options, tasks))
         self.thread: EventLoopThread = self._lease.resource.thread
         self.turns: Turns | None = self._lease.resource.turns
-        # The asyncio tasks of the function: the loop may also run tasks of other subtasks.
+        # The function's asyncio tasks: the loop may also run other subtasks' tasks.
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
-        mine = context_of(self._tasks)
+        context_of_tasks = context_of(self._tasks)
         call: Callable[[Any], Any] = function
         if isinstance(function, AsyncFunction):
             call = function.async_invoke
@@ -112,7 +112,7 @@ class FunctionHost:
             self._pool = DaemonThreads(most, f"pillarbox-pool {self._name}")
             call = self._plain = _PlainCalls(call, self._pool, context.copier.copied)
         try:
-            self.workers: RequestWorkers = mine.run(
+            self.workers: RequestWorkers = context_of_tasks.run(
                 RequestWorkers,
                 self._name,
                 self.thread,
@@ -127,13 +127,13 @@ class FunctionHost:
                 cancellable=self._plain is None,
             )
             if isinstance(function, Function):
-                mine.run(self._call_user, "open()", _OPENING, function.open, _AsyncRuntimeContext(context))
+                context_of_tasks.run(self._call_user, "open()", _OPENING, function.open, _AsyncRuntimeContext(context))
         except BaseException:
             self._end()
             raise
 
     def close(self) -> None:
-        """Abandon the requests under way, close the user's function, and end the event loop.
+        """Abandon running requests, close the user's function, and end the event loop.
 
         Raises:
             OperatorError: ``close`` raised, or took too long; or something blocks the event loop.
@@ -179,19 +179,19 @@ class FunctionHost:
         raise error from (None if error is cause else cause)
 
     async def _end_tasks(self) -> None:
-        """End what the function has begun in the loop, in which other subtasks may have more to do."""
+        """End the function's tasks in the loop, which other subtasks may still use."""
         tasks = list(self._tasks)
         await cancelled(tasks)
         hold_for_good(tasks)
 
 
 class _Loop:
-    """The event loop of an operator, which its subtasks share that live in one process.
+    """An operator's event loop, shared by its subtasks in a process.
 
     Attributes:
         thread: the loop.
         places: for their requests.
-        turns: the order in which their attempts begin, or None.
+        turns: orders their attempts, or None.
     """
 
     def __init__(self, context: OperatorContext, options: AsyncOptions, tasks: int) -> None:
@@ -219,12 +219,12 @@ class _Loop:
 
 
 class _PlainCalls:
-    """A plain function that can be awaited: it runs in a thread. Its result may be awaitable in turn.
+    """Makes a plain function awaitable: it runs in a thread. Its result may be awaitable, too.
 
     A thread cannot be cancelled: a call is awaited until its thread returns.
 
     Args:
-        copied: copies a result, in that thread: other calls may change it before the loop takes it.
+        copied: copies a result in that thread, before other calls can change it.
     """
 
     def __init__(self, function: Callable[[Any], Any], pool: DaemonThreads, copied: Callable[[Any], Any]) -> None:
@@ -232,7 +232,7 @@ class _PlainCalls:
         self._copied = copied
         self._pool = pool
         self._context = copy_context()
-        # Set by the mailbox thread: calls are not waited for any more.
+        # Set by the mailbox thread: do not await calls any longer.
         self.closing = False
 
     async def __call__(self, value: Any) -> Any:
@@ -249,7 +249,7 @@ class _PlainCalls:
         return self._copied(await result) if inspect.isawaitable(result) else result
 
     def _outcome(self, context: Context, value: Any) -> tuple[Any, BaseException | None]:
-        """Call the function, in a thread. A future would not take each error, and a loop would end with some."""
+        """Call the function in a thread. A future does not accept every error, and some would end the loop."""
         try:
             result = context.run(self._function, value)
             return result if inspect.isawaitable(result) else self._copied(result), None
@@ -266,7 +266,7 @@ def _as_it_is(result: Any) -> Any:
 
 
 class _AsyncRuntimeContext(RuntimeContext):
-    """The task, as a function next to the mailbox thread sees it."""
+    """The task, as a function outside the mailbox thread sees it."""
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         raise ProgramError(

@@ -1,4 +1,4 @@
-"""Threads for plain functions, which do not hold up the end of the process."""
+"""Daemon threads for plain functions, which do not delay the end of the process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """A pool whose threads are daemons: Python waits for those of ``ThreadPoolExecutor`` when it ends.
+    """A pool of daemon threads: Python waits for the threads of ``ThreadPoolExecutor`` when it ends.
 
-    It is one by name only, as asyncio wants a ``ThreadPoolExecutor`` for its default executor. Each call gets a thread
-    that is idle, or a new one, up to ``max_workers``; further calls wait. Any thread may use it.
+    A subclass only because asyncio's default executor must be one. Each call gets an idle thread, or a new one, up to
+    ``max_workers``; further calls wait. Any thread may use it.
     """
 
     def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
@@ -25,7 +25,7 @@ class DaemonThreads(ThreadPoolExecutor):
         self._name = thread_name_prefix
         self._lock = threading.Lock()
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
-        # Threads, less the calls that they have or will have: below zero, calls wait.
+        # Threads minus assigned calls: below zero, calls wait.
         self._free = 0
         self._started = 0
         self._closed = False
@@ -50,7 +50,7 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """Let the threads end when they are idle. It never waits for them."""
+        """End the threads when they are idle. Never waits for them."""
         with self._lock:
             self._closed = True
             for _ in range(self._started):

@@ -1,4 +1,4 @@
-"""The order in which the requests of an event loop begin under rate limits and budgets."""
+"""Orders the requests of an event loop by rate limits and budgets."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pillarbox._operators.budgets.account import LATE, STOP
 from pillarbox._operators.budgets.gate import Gate
 from pillarbox._operators.budgets.ledger import BudgetScope, LedgerEnd, LocalLedger, Slot
 
-# A gate looks at the estimates of so many waiting requests.
+# A gate looks at the estimates of this many waiting requests.
 _LINE = 500
 
 
 class Turns:
-    """The order in which the requests of an event loop begin: each waits until all its budgets let it begin.
+    """Orders the requests of an event loop: each waits until all its budgets admit it.
 
-    Subtasks that share a loop share it. Only the loop's thread uses it.
+    Subtasks that share a loop share it. Loop thread only.
 
     Args:
-        uid: of the operator.
+        uid: the operator's.
         parallelism: the number of subtasks; 0 before the first shuffle.
-        slots: how many tasks run at a time before the first shuffle.
+        slots: before the first shuffle, the number of concurrent tasks.
 
     Attributes:
         waited: seconds in which the next request could not begin.
@@ -46,10 +46,10 @@ class Turns:
             for budget in shared:
                 limits = budget.limits.of_operator(uid)
                 self._gates.append(Gate(budget, limits if scope.ledger else limits.shared_by(max(1, tasks)), end))
-        # The gate that requests have waited for.
+        # The slowest gate of the last requests.
         self._first = 0
         self._lock = asyncio.Lock()
-        # The estimates of the requests that wait, by request, in order: a number for each gate.
+        # The estimates of the waiting requests, in order: a number per gate.
         self._line: dict[object, list[float]] = {}
         self.waited = 0.0
         self._told = 0.0
@@ -71,7 +71,7 @@ class Turns:
         estimates = self._line[request] = [gate.budget.estimate_of(argument) for gate in self._gates]
         try:
             async with self._lock:
-                # While it waits for one gate, its slot of another one may pass.
+                # While it waits for one gate, its slot at another may expire.
                 while not all(map(Gate.is_open, self._gates, estimates)):
                     await self._wait()
                 slots = [gate.take() for gate in self._gates]
@@ -82,7 +82,7 @@ class Turns:
         return slots
 
     async def _wait(self) -> None:
-        """Wait for each gate, the slowest first: no request may miss its slot."""
+        """Wait for each gate, the slowest first, so that no slot expires."""
         began = time.monotonic()
         try:
             for index in sorted(range(len(self._gates)), key=lambda index: index != self._first):
@@ -100,13 +100,13 @@ class Turns:
         """Report a result.
 
         Raises:
-            ProgramError: ``unit_cost`` of a budget returned no number.
+            ProgramError: a budget's ``unit_cost`` did not return a number.
         """
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, gate.budget.cost_of(result, slot.estimate), succeeded=True)
 
     def failed(self, slots: Sequence[Slot], error: BaseException) -> None:
-        """Report an error: it costs what was estimated, and 429 or ``Retry-After`` stops the budgets."""
+        """Report an error: it costs its estimate, and 429 or ``Retry-After`` stops the budgets."""
         stop = retry_after_millis(error) / 1000 or (STOP if _is_429(error) else None)
         for gate, slot in zip(self._gates, slots):
             gate.end(slot, slot.estimate, succeeded=False, stop=stop)
@@ -117,7 +117,7 @@ class Turns:
         return waited
 
     def take_counts(self) -> dict[str, int]:
-        """Return the figures of budgets since the last call. Any thread."""
+        """Return the budgets' figures since the last call. Any thread."""
         counts = {}
         for gate in self._gates:
             for what in ("granted", "spent", "refused", "stops", "probes", "lost"):
@@ -127,7 +127,7 @@ class Turns:
         return counts
 
     def close(self) -> None:
-        """Release everything: no request will begin."""
+        """Release everything: no further request begins."""
         for gate in self._gates:
             gate.close()
         for end in self._ends:
@@ -135,6 +135,6 @@ class Turns:
 
 
 def _is_429(error: BaseException) -> bool:
-    """Return whether an error of an HTTP client is of the status 429: aiohttp's, httpx's, requests' or urllib's."""
+    """Return whether an HTTP client's error has the status 429: aiohttp, httpx, requests or urllib."""
     holders = (error, getattr(error, "response", None))
     return any(getattr(holder, name, None) == 429 for holder in holders for name in ("status", "status_code", "code"))

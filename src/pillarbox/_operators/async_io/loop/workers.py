@@ -1,8 +1,8 @@
-"""Requests under way: a bounded number at a time, on an event loop next to the mailbox thread.
+"""Workers for requests: a bounded number at a time, on an event loop next to the mailbox thread.
 
-The mailbox thread submits requests and takes completed ones; all between happens in the loop's thread (A8). A fixed
-number of workers, which are asyncio tasks, take requests from the head of a queue: so the next request starts in the
-very step in which one before it ends, and no request costs a task of its own.
+The mailbox thread submits requests and takes completed ones; everything else happens in the loop's thread (A8). A fixed
+number of workers, asyncio tasks, take requests from a queue: the next request begins in the very step in which another
+ends, and needs no task of its own.
 """
 
 from __future__ import annotations
@@ -22,39 +22,38 @@ from pillarbox._operators.async_io.api.retry import AsyncRetryStrategy, retry_af
 from pillarbox._operators.async_io.loop.event_loop import GRACE, EventLoopThread, cancelled
 from pillarbox._operators.async_io.loop.turns import Turns
 
-# Completed requests wait up to this long (seconds) for others before the mailbox thread is woken up for them, as long
-# as more requests than _PLENTY are queued: waking it up costs more than a request, and takes the interpreter from the
-# loop.
+# Completed requests wait up to this long (seconds) for others before they wake the mailbox thread, while more requests
+# than _PLENTY are queued: waking it costs more than a request, and takes the interpreter from the loop.
 _PATIENCE = 0.002
 _PLENTY = 16
 
-# How long a coroutine may take (seconds) to heed its cancellation, before another worker gets its place.
+# Seconds for a cancelled coroutine to end, before another worker gets its place.
 _HEED = 1.0
 
-# How long (seconds) all may be stuck before the operator gives up.
+# Seconds with all places stuck, before the operator gives up.
 _PARALYSED = 30.0
 
-# How long (seconds) the loop's thread may take at the end besides what it waits for.
+# Seconds for the loop's thread to answer at the end, without its waiting.
 _HEARS = 5.0
 
 
 def most_stuck(capacity: int) -> int:
-    """Return how many calls that do not end may be replaced by others at a time."""
+    """Return how many endless calls may be replaced at a time."""
     return max(capacity, 32)
 
 
 class Places:
-    """Places for requests under way, which the subtasks of an operator share in a process. Of the loop's thread.
+    """Places for running requests, shared by an operator's subtasks in a process. Loop thread only.
 
-    A subtask that finds no free place waits in line, and the first in line gets the next place. A subtask that has no
-    place may always take one: otherwise, a subtask whose calls hang could stop another one, whose epoch has to end
-    before the first can time out.
+    A subtask without a free place waits in line, and the first in line gets the next place. A subtask without any place
+    may always take one: otherwise a subtask with hanging calls could stop another, whose epoch must end before those
+    time out.
 
     Args:
-        most: the most requests under way, but for that.
+        most: the most running requests, except for that rule.
 
     Attributes:
-        line: those who wait.
+        line: waiting subtasks.
     """
 
     def __init__(self, most: int) -> None:
@@ -63,7 +62,7 @@ class Places:
         self.line: dict[RequestWorkers, None] = {}
 
     def has_room(self, owner: RequestWorkers) -> bool:
-        """Return whether the workers of a subtask may have one more place."""
+        """Return whether a subtask's workers may take another place."""
         return self._taken < self.most or not owner.places_taken
 
     def take(self, owner: RequestWorkers) -> bool:
@@ -76,7 +75,7 @@ class Places:
         return True
 
     def give(self) -> None:
-        """Give a place back; whoever waits for one gets it."""
+        """Return a place, for the next in line."""
         self._taken -= 1
         while self.line and self._taken < self.most:
             first = next(iter(self.line))
@@ -84,11 +83,11 @@ class Places:
             first.start_workers()
 
     def are_wanted(self, owner: RequestWorkers) -> bool:
-        """Return whether others wait for a place that this one has."""
+        """Return whether others wait for this subtask's place."""
         return next(iter(self.line), owner) is not owner
 
     def leave(self, owner: RequestWorkers) -> None:
-        """Wait no longer."""
+        """Leave the line."""
         self.line.pop(owner, None)
 
 
@@ -96,15 +95,15 @@ class RequestWorkers:
     """The workers of one operator.
 
     Args:
-        operator: the operator's name, for people.
+        operator: the operator's name.
         thread: the event loop.
-        function: asks about one element, or where ``batched`` about a list of them.
-        places: for requests under way.
-        retry: when to ask again.
-        turns: the order in which attempts begin under rate limits and budgets, or None.
+        function: requests one element, or with ``batched`` a list of them.
+        places: for running requests.
+        retry: the retry strategy.
+        turns: orders attempts by rate limits and budgets, or None.
         clock: returns relative time (ms); called in the loop's thread.
-        notify: called in the loop's thread when completed requests are to be taken; not again until they were.
-        copied: returns a copy of a result, before anything else runs in the loop: its function may change it later.
+        notify: called in the loop's thread when there are completed requests; not again before they are taken.
+        copied: copies a result before anything else runs in the loop, as its function may change it later.
         cancellable: whether calls can be cancelled; calls of plain functions cannot.
     """
 
@@ -138,59 +137,59 @@ class RequestWorkers:
         self._plenty = max(_PLENTY, places.most // 2)
         # Appended to by the mailbox thread, taken from by the workers.
         self._waiting: deque[Request] = deque()
-        # The other way round.
+        # Appended to by the workers, taken from by the mailbox thread.
         self._completed: deque[Request] = deque()
         # Set by the loop's thread before it notifies, reset by the mailbox thread before it takes.
         self._notified = False
         self._closing = False
-        # Written by the loop's thread only, as what follows. Whether places are no concern of its workers any more.
+        # From here on, written by the loop's thread only. Whether its workers have returned all places.
         self._has_left = False
-        # Workers that have a place:
+        # Workers with a place.
         self._active: set[asyncio.Task[None]] = set()
-        # Those that have lost theirs, as they did not heed their cancellation, with what they are at; and those that
-        # should lose it, but too many have already.
+        # Workers that ignored their cancellation and lost their places, with their requests; and workers that should
+        # lose theirs, although too many have already.
         self._stuck: dict[asyncio.Task[None], Request] = {}
         self._paralysed: dict[asyncio.Task[None], Request] = {}
         self._giving_up: asyncio.TimerHandle | None = None
         self._most_active = 0
         self._later: asyncio.TimerHandle | None = None
         self._failure: OperatorError | None = None
-        # Each worker runs in a copy of this. One whose request has changed it makes way for a new one: context
-        # variables do not leak from request to request.
+        # Each worker runs in a copy of this. A worker whose request has changed it is replaced by a new one, so that
+        # context variables do not leak from request to request.
         self._context = copy_context()
-        # Python's decimals keep theirs in one; it is made at the first use.
+        # Python's decimals keep their context in it, made at the first use.
         self._context.run(getcontext)
 
-    # -- the mailbox thread's side --
+    # -- mailbox thread --
 
     def submit(self, request: Request) -> None:
-        """Queue a request; :meth:`start` sees to it that it is begun."""
+        """Queue a request; :meth:`start` begins it."""
         self._waiting.append(request)
 
     def start(self) -> None:
         """Begin queued requests, as far as there is room."""
-        # Workers that are active take it by themselves. One that is about to stop has said so before it looks at the
-        # queue for the last time: so it sees what was queued before this line, or this line sees that it stops.
+        # Active workers take them by themselves. A worker that is about to stop leaves `_active` before its last look
+        # at the queue: either it sees what was queued before this line, or this line sees that it stops.
         if self._waiting and len(self._active) < self._places.most:
             self._loop.call_soon_threadsafe(self.start_workers)
 
     def take_completed(self) -> list[Request]:
-        """Return the requests that were completed.
+        """Return the completed requests.
 
         Raises:
-            OperatorError: none will be completed any more, as all calls are stuck.
+            OperatorError: all calls are stuck, so none will complete.
         """
         if self._failure is not None:
             raise self._failure
         self._notified = False
         completed = self._completed
-        taken = []
+        requests = []
         while completed:
-            taken.append(completed.popleft())
-        return taken
+            requests.append(completed.popleft())
+        return requests
 
     def take_most_active(self) -> int:
-        """Return the most requests that were under way at a time since this was asked last."""
+        """Return the maximum number of concurrent requests since the last call."""
         active = len(self._active)
         most, self._most_active = max(self._most_active, active), active
         return most
@@ -200,7 +199,7 @@ class RequestWorkers:
         self._loop.call_soon_threadsafe(self._cancel, request)
 
     def close(self) -> None:
-        """Abandon all requests, and wait some seconds until they have ended.
+        """Abandon all requests, and wait some seconds for their end.
 
         Raises:
             concurrent.futures.TimeoutError: the call did not even reach the loop's thread.
@@ -209,7 +208,7 @@ class RequestWorkers:
         self._waiting.clear()
         self._thread.call(self._end_workers, timeout=GRACE + _HEARS)
 
-    # -- the loop's side --
+    # -- loop thread --
 
     def start_workers(self) -> None:
         """Begin queued requests, as far as there are places."""
@@ -221,7 +220,7 @@ class RequestWorkers:
         self._most_active = max(self._most_active, len(self._active))
 
     async def _work(self) -> None:
-        """Take request after request, as long as there are any."""
+        """Process requests until the queue is empty."""
         worker = asyncio.current_task()
         assert worker is not None
         waiting, active, stuck = self._waiting, self._active, self._stuck
@@ -242,7 +241,7 @@ class RequestWorkers:
                     continue
                 request.running = worker
                 try:
-                    if simple:  # as in _ask(): a coroutine less for each request
+                    if simple:  # as in _ask(), with a coroutine less per request
                         request.attempts = 1
                         if request.started is None:
                             request.started = clock()
@@ -252,7 +251,7 @@ class RequestWorkers:
                     else:
                         await self._ask(request)
                 except BaseException as error:
-                    # Whatever a function raises, SystemExit for one, is an error with its record: here it ends nothing.
+                    # Any exception of a function, even SystemExit, is its record's error and ends nothing here.
                     if self._closing:
                         return
                     request.error = error
@@ -268,12 +267,12 @@ class RequestWorkers:
                 if line and places.are_wanted(self):
                     return
                 if _differs(clean):
-                    return  # and the next begins with a clean context
+                    return  # the next one begins with a clean context
         finally:
             self._leave(worker)
 
     def _leave(self, worker: asyncio.Task[None]) -> None:
-        """Hand a worker's place to another one, if there is something to do."""
+        """Pass a worker's place on, if there is work."""
         self._active.discard(worker)
         if self._stuck.pop(worker, None) is None:
             self._give_place()
@@ -286,7 +285,7 @@ class RequestWorkers:
 
     @property
     def places_taken(self) -> int:
-        """How many places its workers have. Of the loop's thread."""
+        """Number of its workers' places. Loop thread."""
         return len(self._active)
 
     def _give_place(self) -> None:
@@ -294,7 +293,7 @@ class RequestWorkers:
             self._places.give()
 
     async def _ask(self, request: Request) -> None:
-        """Ask, and ask again where the strategy says so, at no more than the limited rate."""
+        """Send a request, with retries and turns."""
         argument = request.values if self._batched else request.values[0]
         began = None
         while True:
@@ -335,10 +334,10 @@ class RequestWorkers:
         return of_results is not None and of_results(request.result)
 
     def _announce(self, at_once: bool) -> None:
-        """Tell the mailbox thread of completed requests: at once, or with those that complete a little later."""
+        """Notify the mailbox thread of completed requests: at once, or together with the next ones."""
         if at_once:
             self._notified = True
-            # After all that is ready in this step of the loop: one mail for all of it.
+            # After everything that is ready in this step of the loop: one mail for all of it.
             self._loop.call_soon(self._notify)
         elif self._later is None:
             self._later = self._loop.call_later(_PATIENCE, self._notify_of_all)
@@ -365,7 +364,7 @@ class RequestWorkers:
             self._replace(worker, request)
 
     def _replace(self, worker: asyncio.Task[None], request: Request) -> None:
-        """Hand the place of a worker that is still busy with an abandoned request to another one."""
+        """Pass on the place of a worker that is still busy with an abandoned request."""
         if request.running is not worker or self._closing:
             return
         if len(self._stuck) < most_stuck(self._places.most):
@@ -376,13 +375,13 @@ class RequestWorkers:
             return
         self._paralysed[worker] = request
         if self._is_paralysed():
-            # The time counts from now on, also where all were busy once before.
+            # Measure from now on, even if all were busy once before.
             if self._giving_up is not None:
                 self._giving_up.cancel()
             self._giving_up = self._loop.call_later(_PARALYSED, self._give_up)
 
     def _is_paralysed(self) -> bool:
-        """Whether no request can begin until a call returns that should have long ago."""
+        """Whether no request can begin before an overdue call returns."""
         return len(self._paralysed) == self.places_taken and not self._places.has_room(self)
 
     def _give_up(self) -> None:
@@ -401,7 +400,7 @@ class RequestWorkers:
         await cancelled({*self._active, *self._stuck})
         self._has_left = True
         self._places.leave(self)
-        for _ in range(self.places_taken):  # of calls that heed no cancellation
+        for _ in range(self.places_taken):  # for calls that ignore cancellation
             self._places.give()
 
 

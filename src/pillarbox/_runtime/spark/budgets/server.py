@@ -1,4 +1,4 @@
-"""The ledger in the driver, which executors reach over TCP."""
+"""The driver's ledger, which executors reach over TCP."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger("pillarbox")
-# How long a process may take to say which token it knows (seconds).
+# Seconds for a process to name its token.
 _HELLO = 10.0
-# After so many seconds without a request, a checkpoint says exactly what was spent.
+# Seconds without requests until a checkpoint gets the exact charge.
 _IDLE = 2.0
 
 #: The setting for the port of the driver's ledger.
 PORT = "spark.pillarbox.budgets.port"
-#: Writes what the ceiling of a budget was charged with, in a thread of its own; returns whether its query still runs.
+#: Writes the charge of a budget's ceiling, in its own thread; returns whether its query still runs.
 Write = Callable[[str, Period], bool]
 
 
@@ -47,10 +47,10 @@ class _Booking:
 
 
 class _SharedAccount:
-    """An account with the bookings that wait for its slots, first come, first served. Of the server's thread."""
+    """An account and the bookings that wait for its slots, first come, first served. Server thread only."""
 
     def __init__(self, limits: Limits, server: BudgetServer) -> None:
-        # An earlier server may have booked slots up to then.
+        # An earlier server may have booked slots until then.
         self.account = Account(limits, time.monotonic() + AHEAD + LATE)
         self.users: set[Connection] = set()
         self.writes: list[Write] = []
@@ -68,19 +68,19 @@ class _SharedAccount:
         self.serve()
 
     def leave(self, connection: Connection) -> None:
-        """Drop the bookings of a connection that is lost."""
+        """Drop the bookings of a lost connection."""
         self.users.discard(connection)
-        self._waiting = deque(each for each in self._waiting if each.connection is not connection)
+        self._waiting = deque(booking for booking in self._waiting if booking.connection is not connection)
 
     def settle(self, report: Report) -> None:
-        """Take note of outcomes."""
+        """Settle outcomes."""
         if self.account.settle(report, time.monotonic()):
             for connection in self.users:
                 connection.send("void", self.account.limits.name)
         self.serve()
 
     def serve(self) -> None:
-        """Answer the bookings that wait, as far as there are slots."""
+        """Answer waiting bookings, as far as there are slots."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -103,7 +103,7 @@ class _SharedAccount:
             self._idle = asyncio.get_running_loop().call_later(_IDLE, self._give_back, self.account.period.spent)
 
     def _give_back(self, spent: float) -> None:
-        """Write what was spent, instead of what may be, if nothing was spent for a while."""
+        """Write the exact charge instead of the allowance, after a pause without requests."""
         self._idle = None
         account = self.account
         if account.period.spent != spent or self._is_writing or self._waiting:
@@ -113,7 +113,7 @@ class _SharedAccount:
             self._write_period(spent)
 
     def _write(self, estimate: float) -> None:
-        """Have the next part of a ceiling written, before it may be spent."""
+        """Write the next part of a ceiling, before it may be spent."""
         account = self.account
         allowance = account.next_allowance(estimate)
         if allowance is not None and not self._is_writing:
@@ -148,7 +148,7 @@ class _SharedAccount:
         asyncio.get_running_loop().run_in_executor(self._server.writer, write_all).add_done_callback(written)
 
     def replaced(self, limits: Limits) -> _SharedAccount:
-        """Return an account with other limits that has spent as much."""
+        """Return an account with other limits and the same charge."""
         other = _SharedAccount(limits, self._server)
         other.account.period, other.writes = self.account.period, self.writes
         other.account.allowance = self.account.allowance
@@ -156,17 +156,17 @@ class _SharedAccount:
 
 
 class BudgetServer:
-    """Keeps the accounts of a driver's budgets, in a thread of its own.
+    """Keeps the accounts of a driver's budgets, in its own thread.
 
     Args:
-        host: where executors reach it.
-        address: where it listens, and ``port``; 0: any port.
+        host: its host, as executors see it.
+        address: the address it listens on, with ``port``; 0: any port.
     """
 
     def __init__(self, host: str, address: str, port: int = 0) -> None:
         self.host = host
         self.writer: ThreadPoolExecutor = ThreadPoolExecutor(1, "pillarbox budgets")
-        # Of the server's thread, as is all that follows.
+        # Server thread only, as all that follows.
         self._shared: dict[str, _SharedAccount] = {}
         self._accounts: dict[bytes, dict[str, _SharedAccount]] = {}
         self._tokens: dict[bytes, bytes] = {}
@@ -188,10 +188,10 @@ class BudgetServer:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     def register(self, program: str, budgets: Iterable[Limits]) -> DriverLedger:
-        """Open the accounts of a program; return where its tasks reach them.
+        """Open the accounts of a program; return their address for its tasks.
 
         Raises:
-            ProgramError: tasks use a budget of one of these names, with other values.
+            ProgramError: tasks use a budget of one of these names with other values.
         """
         token = secrets.token_bytes(32)
         self._call(lambda: self._register(program, token, list(budgets)))
@@ -207,12 +207,14 @@ class BudgetServer:
                     check_equal(shared.account.limits, limits)
                 # No task uses it: a notebook's cell was changed and run again.
                 other = shared.replaced(limits)
-                for known in self._accounts.values():
-                    known.update({name: other for name, each in known.items() if each is shared})
+                for accounts_by_name in self._accounts.values():
+                    accounts_by_name.update(
+                        {name: other for name, account in accounts_by_name.items() if account is shared}
+                    )
                 shared = other
             shared = shared or _SharedAccount(limits, self)
             accounts[limits.name] = shared
-        self._shared.update({name: each for name, each in accounts.items() if not name.startswith("\0")})
+        self._shared.update({name: account for name, account in accounts.items() if not name.startswith("\0")})
         self._accounts[token], self._tokens[token_id(token)] = accounts, token
         self._tokens_of_programs[program] = token
 
@@ -221,13 +223,13 @@ class BudgetServer:
 
         def names() -> list[str]:
             accounts = self._accounts.get(self._tokens_of_programs.get(program, b""), {})
-            return [name for name, each in accounts.items() if each.account.limits.ceiling is not None]
+            return [name for name, shared in accounts.items() if shared.account.limits.ceiling is not None]
 
-        found: list[str] = self._call(names)
-        return found
+        ceiling_names: list[str] = self._call(names)
+        return ceiling_names
 
     def resume(self, name: str, charges: Iterable[Period], write: Write) -> None:
-        """Charge a ceiling with what a checkpoint says, and have it written there from now on."""
+        """Charge a ceiling with a checkpoint's charges, and write it there from now on."""
 
         def resume() -> None:
             shared = self._shared[name]
@@ -260,7 +262,7 @@ class BudgetServer:
                     units, outcomes, probe, stop, unused = content[1]
                     shared.settle(Report(units, tuple(outcomes), probe, stop, tuple(unused)))
         except (OSError, EOFError, ForgedError, asyncio.TimeoutError):
-            pass  # the process has ended, or is none of ours
+            pass  # the process has ended, or is not an executor
         except Exception:
             _log.exception("the ledger of budgets drops a connection")
         finally:
@@ -275,7 +277,7 @@ _opening = threading.Lock()
 
 
 def server_of(spark: SparkSession) -> BudgetServer:
-    """Return the ledger of this driver; it is opened for the first program that has a budget."""
+    """Return this driver's ledger; the first program with a budget opens it."""
     settings = session_of(spark).settings()
     host = settings.get("spark.driver.host", "127.0.0.1")
     with _opening:
@@ -292,17 +294,17 @@ def server_of(spark: SparkSession) -> BudgetServer:
 
 
 def ceilings_of(programs: Iterable[str]) -> dict[str, BudgetServer]:
-    """Return the ledgers of the budgets with a ceiling that programs have, by the names of the budgets."""
+    """Return the ledgers of programs' budgets with a ceiling, by budget name."""
     opened = list(_servers.values())
     return {name: server for program in programs for server in opened for name in server.ceilings(program)}
 
 
 def ledger_for(spark: SparkSession, program: Program) -> DriverLedger | None:
-    """Return where the tasks of a program reach its budgets; None: it has none, or they have static shares.
+    """Return the address of a program's budgets for its tasks; None without budgets, or with static shares.
 
     Raises:
-        ConfigurationError: a budget needs the driver, which tasks of a Spark Connect session do not reach.
-        ProgramError: tasks of another program use a budget of the same name, with other values.
+        ConfigurationError: a budget needs the driver, which tasks of a Spark Connect session cannot reach.
+        ProgramError: tasks of another program use a budget of the same name with other values.
     """
     budgets = budgets_of(program.vertices)
     if not budgets:

@@ -1,7 +1,7 @@
-"""The charges of ceilings: files in the checkpoints of the queries that use them.
+"""The charges of ceilings: files in the checkpoints of their queries.
 
-Each checkpoint has the charge of the whole budget, whichever queries spent it. A start takes the highest charge that it
-finds. A charge is written before it is spent, in a new file, after which the file before it is removed.
+Each checkpoint has the charge of the whole budget, whichever query spent it. A start takes the highest charge that it
+finds. A charge is written before it is spent, in a new file, and the previous file is then removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pillarbox._runtime.spark.checkpoint.checkpoint import Checkpoint
 
-#: The folder of a savepoint that has the charges.
+#: A savepoint's folder of charges.
 IN_SAVEPOINT = "budgets"
 
 
@@ -34,15 +34,15 @@ class SpentFiles:
     def __init__(self, folder: HadoopFolder) -> None:
         self._folder = folder
         self._query: Any = None
-        # The files of each budget that a new one replaces.
+        # Each budget's files, which a new one replaces.
         self._files: defaultdict[str, list[str]] = defaultdict(list)
 
     def belongs_to(self, query: Any) -> None:
-        """Write as long as a query runs."""
+        """Write while this query runs."""
         self._query = query
 
     def read(self) -> list[tuple[str, Period]]:
-        """Return the charges, by budget; of some budgets there may be several."""
+        """Return the charges by budget; a budget may have several."""
         charges = []
         for name, line in self._folder.lines():
             charges += charges_of(line)
@@ -57,8 +57,8 @@ class SpentFiles:
         name = f"{uuid.uuid4().hex}.json"
         self._folder.add(name, f"{json.dumps({'budget': budget, **asdict(period)})}\n")
         earlier, self._files[budget] = self._files[budget], [name]
-        for each in earlier:
-            self._folder.remove(each)
+        for file_name in earlier:
+            self._folder.remove(file_name)
         return True
 
 
@@ -81,7 +81,7 @@ def charges_of(text: str) -> list[tuple[str, Period]]:
 
 
 def charges_in(spark: SparkSession, checkpoint: str) -> str:
-    """Return the charges in a checkpoint as text, for a savepoint."""
+    """Return a checkpoint's charges as text, for a savepoint."""
     return "".join(f"{line}\n" for _, line in session_of(spark).folder(_folder(checkpoint)).lines())
 
 
@@ -90,7 +90,7 @@ def _folder(checkpoint: object) -> str:
 
 
 def resume_ceilings(spark: SparkSession, programs: Iterable[str], checkpoint: Checkpoint | None) -> SpentFiles | None:
-    """Charge the ceilings of a query that starts with what its checkpoint says; return its files, if there are any.
+    """Charge the ceilings of a starting query with its checkpoint's charges; return its files, or None.
 
     Args:
         programs: the ids of the query's programs.
