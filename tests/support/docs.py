@@ -60,6 +60,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import pillarbox
 from pillarbox import *
 """
+# Programs for Spark's own classes, whose types PySpark declares for pandas only, and does not export.
+SPARK_PROGRAMS = """\
+# mypy: disable-error-code="attr-defined"
+# pyright: reportPrivateImportUsage=false, reportIncompatibleMethodOverride=false
+# pyright: reportArgumentType=false, reportOptionalSubscript=false
+"""
 TAKEN = {
     "At": "type[TimestampAssigner]",
     "Report": "type[ProcessFunction]",
@@ -69,6 +75,7 @@ TAKEN = {
     "alarms_of": "Callable[[DataStream[Any]], DataStream[Any]]",
     "alerts": "DataStream[Any]",
     "build": "Callable[..., DataStream[Any]]",
+    "df": "DataFrame",
     "env": "StreamExecutionEnvironment",
     "events": "DataStream[Any]",
     "history": "DataFrame",
@@ -171,7 +178,8 @@ if __name__ == "__main__":
     for suffix, preamble, pages in (("", PREAMBLE, programs()), ("_fragments", FRAGMENTS_PREAMBLE, fragments())):
         for path, sources in pages.items():
             name = path.removesuffix(".md").replace("/", "_").lower() + suffix
-            (folder / f"{name}.py").write_text("\n".join([preamble, *sources]))
+            text = "\n".join([preamble, *sources])
+            (folder / f"{name}.py").write_text(SPARK_PROGRAMS * ("StatefulProcessor" in text) + text)
     written = {name: source for step in STEPS for name, source in modules(step).items()}
     own = re.compile(rf"^from ({'|'.join(written)}) import", re.MULTILINE)
     for name, source in written.items():

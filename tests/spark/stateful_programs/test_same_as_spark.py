@@ -127,6 +127,6 @@ def test_a_program_does_the_same(session: SparkSession, tmp_path: Path, kind: st
     for number in sorted({*found["Spark"], *found["pillarbox"]}):
         spark, ours = (found[name].get(number, {}) for name in ("Spark", "pillarbox"))
         for key in sorted({*spark, *ours}):
-            program = [row for batch in rows for row in batch if row["k"] == key]
-            assert ours.get(key) == spark.get(key), f"micro-batch {number}, {kind}, seed {seed}: {program}"
+            input_rows = [row for batch in rows for row in batch if row["k"] == key]
+            assert ours.get(key) == spark.get(key), f"micro-batch {number}, {kind}, seed {seed}: {input_rows}"
     assert sum(map(len, found["Spark"].values())) >= PROGRAMS
