@@ -128,7 +128,7 @@ chaos-homes: setup ## Homes without Spark under FAULTS=200 of their processes dr
 	  $(if $(MOST),--most $(MOST)) $(ARGS)
 
 .PHONY: lint
-lint: setup ## Check style, formatting, and the English of docs, docstrings and comments
+lint: setup ## Check style and formatting, and count odd phrases in docs, docstrings and comments
 	@$(BIN)/ruff check $(CODE) docs scripts
 	@$(BIN)/ruff format --check $(CODE) docs scripts
 	@$(BIN)/python -m scripts.english

@@ -1,110 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find phrases in documentation, docstrings and comments at which a native reader of English stops.
+"""Count phrases and names that stop a native reader of English. No folder may have more of them than before.
 
-``python -m scripts.english`` checks the files of this repository, and ``python -m scripts.english FILE ...`` those that
-you name. Rewrite the sentence that it finds: name the actor and the thing, and do not merely swap a word. List a place
-that is right as it stands in ``docs/site/english.txt``, as ``FILE: WORDS``, where WORDS are a part of the line and have
-the phrase.
+``python -m scripts.english`` compares each folder's counts with ``docs/site/english.json`` and fails if one rises.
+``--write`` records the counts, unless a total rises. ``--show PATTERN PATH ...`` prints every place of a pattern.
+
+To remove a place, name the thing or the actor; do not merely exchange a word.
 """
 
 from __future__ import annotations
 
 import ast
-import io
 import json
 import re
 import sys
-import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-INTENDED = ROOT / "docs" / "site" / "english.txt"
-CHECKED = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/**/*.ipynb", "changes/*.md", "src/**/*.py")
-# Other programs write these pages, and their words come from the code.
-GENERATED = ("docs/error-index.md", "docs/api/", "docs/benchmarks/")
+RECORDED = ROOT / "docs" / "site" / "english.json"
+CHECKED = ("*.md", "docs/**/*.md", "docs/**/*.ipynb", "changes/*.md", "*/**/*.py")
+# Generated pages: other files have their words. CHANGELOG is history.
+EXEMPT = ("docs/error-index.md", "docs/api/", "docs/benchmarks/", "CHANGELOG.md", "build/", "dist/")
 
-# A pattern by its name, and what to write instead. Case does not matter, except at the start of a sentence.
+_PREPOSITION = "of|by|from|for|to|in|under|with|at|on|into|through|after|before"
+# A pattern by its name. Case does not matter.
 PATTERNS = {
-    "behind": (r"(?<!is )(?<!lags )(?<!left )(?<!falls )\bbehind (?!a proxy|the scenes|by\b)", "'after', for order"),
-    "go on": (r"\b(?:goes|go|went|gone|going) on\b(?! the\b)", "'resumes', 'continues', 'advances'"),
-    "in place of": (r"\bin (?:the )?place of\b", "'instead of'"),
-    "before, as a noun": (r"\b(?:of|from) before\b", "'earlier', 'previous', 'existing'"),
-    "anew": (r"\banew\b", "'again', 'from scratch', or a verb such as 'rewrite'"),
-    "stand-in": (r"\b(?:the one (?:that|which|who)|such (?:a )?ones?)\b", "repeat the noun"),
-    "that of": (
-        # A comparison, an enumeration and a predicate may stand for a noun that is near.
-        "".join(f"(?<!{word} )" for word in ("than", "from", "as", "like", "to", "with", "and", "or", "is", "are"))
-        + r"\b(?:that|those) of\b(?! (?:which|whom)\b)",
-        "repeat the noun",
-    ),
-    "clause as a noun": (r"(?-i:(?:^|[.;:] )(?:What|Who|Whoever) [a-z]+(?: [a-z']+)+(?![\w ?']*\?))", "name the thing"),
-    "inverted": (r"(?-i:\b(?:Undone|Plain|Left|Gone|Kept|Given|Refused) (?:is|are)\b)", "put the subject first"),
-    "sentence": (r"\bsentences?\b", "'message', 'error message'"),
-    "floor": (r"(?<!\.)\bfloors?\b", "'layer'"),
-    "beside": (r"\bbeside\b", "'next to', 'besides', 'compared with'"),
-    "one thing more": (r"\b(?:a|one) (?!little|bit)\w+ more\b(?! than)", "'another ...', 'one more ...'"),
-    "is there": (
-        r"(?-i:\b(?:is|are|was|were) (?:not |already |still )?there\b)",
-        "'exists', 'is missing'",
-    ),
-    "not an idiom": (r"\b(?:as forth|by far not|since then|holds? (?:them|it|you) to it)\b", "say it in other words"),
-    "come to": (r"\bcomes? to\b(?! an?\b)", "'amounts to', 'reaches', 'happens to'"),
+    "what": r"\bwhat (?!is (?:this|it)\b|does\b|do\b|to\b|if\b|kind\b)\w+",
+    "those": r"\bthose\b|\bones\b|\bthe one\b(?! (?:hand|side|time))|\bthat of\b",
+    "tells": r"\b(?:is|are|was|were|be|been|being|has|have) told\b|\b(?:tells?|says?|said)\b",
+    "comes": r"\b(?:comes?|came|goes|gone|went)\b",
+    "None:": r";\s+(?:None|0|1|-1|True|False|empty|else|or None)\s*:",
+    "of which": rf"\b(?:{_PREPOSITION}) (?:which|whom|whose)\b",
+    "of Spark's": r"\bof (?:Spark|Python|Flink|Arrow|PySpark|Java|pandas|numpy|the (?:user|query|program|task|operator|"
+    r"key))'s\b|\bof (?:ours|theirs|its own|hers|his)\b",
+    "none": r"(?-i:\bnone\b)(?! of)",
+    "where": r"\bwhere (?:there|it|they|that|this|none|no|nothing|a|an|one)\b",
+    "nobody": r"\b(?:nobody|whoever|somebody|whatever|whichever)\b",
 }
-_COMPILED = {name: re.compile(pattern, re.IGNORECASE) for name, (pattern, _) in PATTERNS.items()}
+# Local names that say that there is a value, and not which one.
+ODD_NAMES = frozenset("found told said known wanted given taken kept mine made one ones those place each".split())
+NAMES = "names"
+
+_COMPILED = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
+_ANY = re.compile("|".join(PATTERNS.values()), re.IGNORECASE)
 _CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
+# A comment of its own, or after code: no code of ours has "  # " in a string.
+_COMMENT = re.compile(r"^\s*#.*|  # .*")
+_MOST_SHOWN = 20
+
+Counts = Mapping[str, Mapping[str, int]]
 
 
 class Place(NamedTuple):
-    """A line with a phrase to look at."""
+    """A phrase or name to look at."""
 
     file: str
     line: int
-    name: str
+    pattern: str
     phrase: str
-    text: str
 
 
-def prose(file: str, text: str) -> Iterator[tuple[int, str]]:
-    """Return the lines of a file that people read, with their numbers.
+def prose(file: str, text: str, tree: ast.Module | None = None) -> Iterator[tuple[int, str]]:
+    """Yield a file's lines of prose, with their numbers.
 
-    Of Python, these are the docstrings and comments; of a notebook, the cells of text, whose lines are counted alone.
+    Python's are docstrings and comments; a notebook's are its Markdown cells, numbered without the others.
     """
     if file.endswith(".ipynb"):
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
         text = "\n\n".join("".join(cell["source"]) for cell in cells)
-    lines = _of_python(text) if file.endswith(".py") else _of_markdown(text)
+    lines = _of_markdown(text) if tree is None else _of_python(text, tree)
     return ((number, _CODE_SPAN.sub("`", line)) for number, line in lines)
 
 
 def find(file: str, text: str) -> Iterator[Place]:
-    """Return the places in the text of a file. A phrase may go over the end of a line; it counts where it begins."""
+    """Yield the places in a file. A phrase may continue on the next line; it counts where it begins."""
     marks = "#: " if file.endswith(".py") else " "
-    lines = {number: line.lstrip(marks).rstrip() for number, line in prose(file, text)}
+    tree = ast.parse(text) if file.endswith(".py") else None
+    lines = {number: line.lstrip(marks).rstrip() for number, line in prose(file, text, tree)}
     for number, line in lines.items():
-        before = f"{lines[number - 1]} " if lines.get(number - 1) else ""
-        joined = f"{before}{line} {lines.get(number + 1, '')}"
-        for name, pattern in _COMPILED.items():
-            for match in pattern.finditer(joined):
-                if 0 <= match.start() - len(before) < len(line):
-                    yield Place(file, number, name, match[0].strip(), joined)
+        joined = f"{line} {lines.get(number + 1, '')}"
+        if _ANY.search(joined) is None:
+            continue
+        for pattern, compiled in _COMPILED.items():
+            for match in compiled.finditer(joined):
+                if match.start() < len(line):
+                    yield Place(file, number, pattern, match[0].strip())
+    if tree is not None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in ODD_NAMES:
+                yield Place(file, node.lineno, NAMES, node.id)
+            elif isinstance(node, ast.arg) and node.arg in ODD_NAMES:
+                yield Place(file, node.lineno, NAMES, node.arg)
 
 
-def check(places: Iterable[Place], intended: Sequence[str]) -> Iterator[str]:
-    """Return a message for each place that is not intended, and for each intended one that was not found."""
-    unused = set(intended)
+def count(places: Iterable[Place]) -> dict[str, dict[str, int]]:
+    """Count places by folder and pattern."""
+    counters: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for place in places:
-        found = {entry for entry in intended if _covers(entry, place)}
-        unused -= found
-        if not found:
-            yield f"{place.file}:{place.line}: {place.phrase!r}: write {PATTERNS[place.name][1]}"
-    yield from (f"{INTENDED.relative_to(ROOT)}: remove {each!r}: there is no such place" for each in sorted(unused))
+        counters[Path(place.file).parent.as_posix()][place.pattern] += 1
+    return {folder: dict(sorted(counters[folder].items())) for folder in sorted(counters)}
 
 
-def _covers(entry: str, place: Place) -> bool:
-    file, _, words = entry.partition(": ")
-    return file == place.file and words in place.text and place.phrase in words
+def check(places: Sequence[Place], recorded: Counts) -> Iterator[str]:
+    """Yield a message for each count above the recorded one, with its places."""
+    for folder, counts in count(places).items():
+        for pattern, number in counts.items():
+            limit = recorded.get(folder, {}).get(pattern, 0)
+            if number > limit:
+                yield f"{folder}: {number} places of {pattern!r}, {limit} before: rewrite what is new"
+                shown = [p for p in places if p.pattern == pattern and Path(p.file).parent.as_posix() == folder]
+                yield from (f"  {place.file}:{place.line}: {place.phrase!r}" for place in shown[:_MOST_SHOWN])
+
+
+def risen(counts: Counts, recorded: Counts) -> list[str]:
+    """Return the patterns whose totals have risen."""
+    now, before = (sum(map(Counter, table.values()), Counter()) for table in (counts, recorded))
+    return sorted(pattern for pattern in now if now[pattern] > before[pattern])
 
 
 def _of_markdown(text: str) -> Iterator[tuple[int, str]]:
@@ -119,29 +132,50 @@ def _of_markdown(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _of_python(text: str) -> Iterator[tuple[int, str]]:
+def _of_python(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     lines = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
+    in_strings: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno != node.lineno:
+            in_strings.update(range(node.lineno, (node.end_lineno or 0) + 1))
         # Docstrings, also of attributes.
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             assert node.end_lineno is not None
             for number in range(node.lineno, node.end_lineno + 1):
                 if not lines[number - 1].lstrip().startswith((">>>", "...")):
                     yield number, lines[number - 1]
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    for number, line in enumerate(lines, 1):
+        comment = _COMMENT.search(line)
+        if comment is not None and number not in in_strings:
+            yield number, comment[0]
+
+
+def _files(paths: Sequence[str]) -> list[str]:
+    files = {path.relative_to(ROOT).as_posix() for pattern in CHECKED for path in ROOT.glob(pattern)}
+    checked = (file for file in files if not file.startswith((*EXEMPT, ".")) and "/." not in file)
+    return sorted(file for file in checked if not paths or file.startswith(tuple(paths)))
+
+
+def _places(paths: Sequence[str] = ()) -> list[Place]:
+    return [place for file in _files(paths) for place in find(file, (ROOT / file).read_text(encoding="utf-8"))]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the messages for the files; return how many there are, up to what an exit code can say."""
-    found = {path.relative_to(ROOT).as_posix() for pattern in CHECKED for path in ROOT.glob(pattern)}
-    files = list(arguments) or sorted(file for file in found if not file.startswith(GENERATED))
-    places = [place for file in files for place in find(file, (ROOT / file).read_text())]
-    written = [line for line in INTENDED.read_text().splitlines() if line and not line.startswith("#")]
-    intended = [line for line in written if line.partition(": ")[0] in files]
-    messages = sorted(check(places, intended))
-    print("\n".join([*messages, f"{len(messages)} places"]) if messages else "English: nothing found")
+    """Run the command; return its exit code."""
+    if arguments[:1] == ["--show"]:
+        for place in _places(arguments[2:]):
+            if place.pattern == arguments[1]:
+                print(f"{place.file}:{place.line}: {place.phrase!r}")
+        return 0
+    places, recorded = _places(), json.loads(RECORDED.read_text())
+    messages = list(check(places, recorded))
+    if arguments == ["--write"]:
+        counts = count(places)
+        messages = [f"{pattern!r}: the total has risen" for pattern in risen(counts, recorded)]
+        if not messages:
+            lines = (f"{json.dumps(folder)}: {json.dumps(counts[folder])}" for folder in counts)
+            RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print("\n".join(messages) if messages else "English: no count has risen")
     return min(len(messages), 1)
 
 
