@@ -40,7 +40,25 @@ PATTERNS = {
     "nobody": r"\b(?:nobody|whoever|somebody|whatever|whichever)\b",
 }
 # Local names that say that there is a value, and not which one.
-ODD_NAMES = frozenset("found told said known wanted given taken kept mine made one ones those place each".split())
+ODD_NAMES = frozenset(
+    {
+        "found",
+        "told",
+        "said",
+        "known",
+        "wanted",
+        "given",
+        "taken",
+        "kept",
+        "mine",
+        "made",
+        "one",
+        "ones",
+        "those",
+        "place",
+        "each",
+    }
+)
 NAMES = "names"
 
 _COMPILED = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
