@@ -31,7 +31,10 @@ NOON = datetime(2024, 7, 1, 12)
 
 
 def millis(moment: datetime, zone: str = NEW_YORK) -> int:
-    return int(moment.replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
+    # Exact: timestamp() * 1000 is a millisecond off for some moments.
+    return (moment.replace(tzinfo=ZoneInfo(zone)) - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(
+        milliseconds=1
+    )
 
 
 class Punctuated(WatermarkGenerator):
