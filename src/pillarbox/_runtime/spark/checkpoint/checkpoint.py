@@ -141,13 +141,13 @@ class Checkpoint:
     def _compare(self, binding: dict[str, Any], now: dict[str, Any]) -> None:
         comparison = compare(binding, now)
         if comparison.refused:
-            changes = "".join(f"\n  - {what}" for what in comparison.refused)
+            changes = "".join(f"\n  - {change}" for change in comparison.refused)
             raise CheckpointMismatchError(
                 f"the checkpoint {self._checkpoint} belongs to another program (as noted in {self._folder}):{changes}\n"
                 f"change it back, or start from a new checkpoint{self._from_savepoint(comparison)}"
             )
-        for what in comparison.doubtful:
-            _log.warning("checkpoint %s: %s", self._checkpoint, what)
+        for change in comparison.doubtful:
+            _log.warning("checkpoint %s: %s", self._checkpoint, change)
 
     def _from_savepoint(self, comparison: Comparison) -> str:
         """Return advice about a savepoint, if it would carry the state over to a new checkpoint despite the changes."""

@@ -261,7 +261,7 @@ class Guest:
             except LostError:
                 self._close(channel)  # its worker has ended, or a newer attempt has cut it off
             except BaseException:
-                _log.exception("a home left a relay")
+                _log.exception("an error in a home: its relay is disconnected")
                 self._close(channel)
             self._leave_visit(channel)
             self._residency.spare_the_collector()  # no relay is waiting

@@ -97,7 +97,7 @@ class _Home:
             while True:
                 self._poll_once(poll, end_signal, ends)
         except BaseException:
-            _log.exception("the door of a home")
+            _log.exception("an error in the door of a home: the home ends")
             self._leave(1)
 
     def _poll_once(self, poll: select.poll, end_signal: EndSignal, ends: set[int]) -> None:
@@ -139,7 +139,7 @@ class _Home:
         for guest in self._guests.values():
             guest.welcome()
             if guest.seconds_overdue() > _CUT_OFF_SECONDS:
-                _log.warning("a function does not return, although its attempt is over: its process is ended")
+                _log.warning("a function does not return after its attempt was cancelled: its home ends")
                 self._leave(1)
         if self._unused() > self._facts.idle:
             self._end()
@@ -167,10 +167,10 @@ class _Home:
                 self._accept_starter(channel, poll)
                 return
             if not hmac.compare_digest(hello.secret.encode(), self._facts.secret.encode()):
-                raise PermissionError("it does not know the secret of the query's plan")
+                raise PermissionError("wrong secret of the query's plan")
         except (OSError, LostError, ValueError, TypeError) as error:
             if not isinstance(error, ConnectionError):  # a starter that checks its peer's pid, for example
-                _log.warning("a process was not let into a home: %s", error)
+                _log.warning("a home refused a connection: %s", error)
             if channel is not None:
                 channel.close()
             return

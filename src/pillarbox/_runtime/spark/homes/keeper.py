@@ -109,7 +109,7 @@ class Keeper:
             if "wait" not in answer:
                 return answer
             if time.monotonic() > deadline:
-                raise EOFError("it makes everybody wait")
+                raise EOFError("it is still not ready")
 
     def disconnect(self) -> None:
         """Close the connection; the next request opens another."""
@@ -229,7 +229,7 @@ def of_this_worker() -> Keeper:
     try:
         return _of_process(os.getpid())
     except OSError as error:
-        raise NoHomesError(f"the executor of this worker is not to be found: {error}") from None
+        raise NoHomesError(f"the executor of this worker was not found: {error}") from None
 
 
 @cache

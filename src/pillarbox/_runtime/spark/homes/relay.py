@@ -86,7 +86,7 @@ class Homes:
         if settings is None:
             return None
         if facts.task is None:
-            raise NoHomesError("no task of Spark's runs here")
+            raise NoHomesError("no Spark task is running here")
         request = {
             "place": self.place(facts.run, facts.layout, facts.partitions or self.partitions, code),
             "run": facts.run,
@@ -178,7 +178,7 @@ class Relay:
                 continue
             self._home, self._origin = _Connection(channel, without), answer["origin"]
             return
-        raise NoHomesError("homes end before they answer")
+        raise NoHomesError("all homes ended before they answered")
 
     def run_epoch(
         self,
@@ -252,7 +252,7 @@ class Relay:
                 self._home.process = worker.process or self._home.process
             self._has_entered = True
             return kind, fields
-        raise NoHomesError("homes end before they answer")
+        raise NoHomesError("all homes ended before they answered")
 
     def _relay_epoch(
         self, subtask: tuple[int, int], facts: TaskFacts, buffers: Iterable[list[Buffer]], chunks: ChunkStore
@@ -287,9 +287,7 @@ class Relay:
             elif kind is Kind.FAILED:
                 raise told_elsewhere(*fields)
             elif kind is Kind.LATE:
-                raise OperatorError(
-                    "a newer attempt of this task of Spark's has reached the home of its state partition"
-                )
+                raise OperatorError("a newer attempt of this Spark task has reached the home of its state partition")
             kind, *fields = self._channel.receive()
 
     def _complete(self, elapsed: float, taking: float, report: TaskReport) -> TaskReport:

@@ -214,7 +214,7 @@ def accept(listening: socket.socket, timeout: float) -> socket.socket:
         peer_pid(connected)
         connected.settimeout(timeout)
         if not is_secret(_first_line(connected, timeout)):
-            raise PermissionError("it does not know the secret of this executor's workers")
+            raise PermissionError("wrong secret of this executor's workers")
     except OSError:
         connected.close()
         raise
@@ -233,7 +233,7 @@ def _first_line(connected: socket.socket, timeout: float) -> bytes:
         line += connected.recv(end or len(come))
         if end:
             return line[:-1]
-    raise PermissionError("it does not say who it is")
+    raise PermissionError("it sent no secret")
 
 
 def peer_pid(connected: socket.socket) -> int:
@@ -296,5 +296,5 @@ def _folder() -> str:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise PermissionError(f"{folder} belongs to somebody else, or others may enter it: remove it")
+        raise PermissionError(f"{folder} belongs to another user, or other users may enter it: remove it")
     return folder

@@ -224,7 +224,7 @@ class _Starter:
         try:
             connected, _ = self._listening.accept()
         except OSError as error:
-            _log.warning("a process was refused homes: %s", error)
+            _log.warning("the starter refused a connection: %s", error)
             return
         self._add_client(connected)
 
@@ -232,7 +232,7 @@ class _Starter:
         try:
             sockets.peer_pid(connected)
         except OSError as error:
-            _log.warning("a process was refused homes: %s", error)
+            _log.warning("the starter refused a connection: %s", error)
             connected.close()
             return
         connected.setblocking(False)
@@ -279,7 +279,7 @@ class _Starter:
             if answers is None:
                 raise BadRequestError("there is no such request")
             if kind != "end" and not client.knows_secret:
-                raise BadRequestError("who asks does not know the secret of this executor's workers")
+                raise BadRequestError("wrong secret of this executor's workers")
             return answers(fields, client)
         except RefusedError as error:
             return {"home": "", "pid": 0, "refused": str(error)}
@@ -379,7 +379,7 @@ class _Starter:
                 channel.close()
             run_home(facts, listening)
         except BaseException:
-            _log.exception("a home could not begin")
+            _log.exception("a home could not start")
         finally:
             leave(1)
 

@@ -1,8 +1,8 @@
 """The starter's table of runs and homes. It decides which requests are granted.
 
-| of           | states                                                                       |
-| ------------ | ---------------------------------------------------------------------------- |
-| the executor | alive; ending: every request is refused                                      |
+| of           | states                                                                          |
+| ------------ | ------------------------------------------------------------------------------- |
+| the executor | alive; ending: every request is refused                                         |
 | a run        | alive; superseded by a newer run of its query; over. Only a live run gets homes |
 
 It starts and kills no processes; the starter does.
@@ -108,7 +108,7 @@ def texts_of(fields: dict[str, Any], name: str) -> list[str]:
     """Return a field of a request that is a list of strings. Raises as :func:`text_of`."""
     texts: list[str] = _typed(fields, name, list)
     if not all(isinstance(text, str) for text in texts):
-        raise BadRequestError(f"{name!r} has something else than texts")
+        raise BadRequestError(f"{name!r} is not a list of strings")
     return texts
 
 

@@ -150,7 +150,7 @@ class StateEncoder:
     @property
     def variants(self) -> list[str]:
         """The columns that Spark has to convert to VARIANT."""
-        return [each.name for each in (self._key, self._namespace, *self._columns) if each.is_variant]
+        return [column.name for column in (self._key, self._namespace, *self._columns) if column.is_variant]
 
     def encode(self, rows: ViewedRows, subtask: int) -> pa.RecordBatch:
         """Encode rows as a batch.

@@ -259,8 +259,8 @@ def _sources(files: CheckpointState) -> Sources:
     last = max(entry.files.values(), default=None)
     if last is None:
         return Sources(entry.lines)
-    # A source that is read twice has two lines and one folder, and only the program knows which. So each source gets
-    # the files of all candidates.
+    # A source that is read twice has two lines and one folder, and only the program knows which. So each folder's log
+    # is saved up to the highest number of all sources, which may be more than it needs.
     seen = {name: _files_seen(files.spark, f"{files}/sources/{name}", last) for name in entry.sources}
     return Sources(entry.lines, {name: log for name, log in seen.items() if log})
 
