@@ -198,8 +198,11 @@ class Machine(RuleBasedStateMachine):
         if is_late:
             with pytest.raises(RefusedError):
                 self.starter.home(f"{run}{place}", run, **told)
+            self.over.add(run)
             return
-        self.newest[query] = max(number, self.newest.get(query, -1))
+        if query in self.newest and self.newest[query] < number:
+            self.over.add(f"{query}{self.newest[query]}")
+        self.newest[query] = number
         home, _ = self.starter.home(f"{run}{place}", run, **told)
         assert home.run == run and home.kill_at is None and f"{run}{place}" in home.places
 
